@@ -1,0 +1,2 @@
+//! Placeholder until its landing.
+fn main() {}

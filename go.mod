@@ -1,0 +1,3 @@
+module github.com/guideway/guideway
+
+go 1.26.0

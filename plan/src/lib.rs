@@ -1,0 +1,1 @@
+//! See the crate's README line in ARCHITECTURE.md.
