@@ -4,6 +4,22 @@
 //! why it failed. Knows nothing of plans, tables or devices.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+pub mod error;
+pub mod ethernet;
+pub mod flow;
 pub mod frame;
+pub mod gre;
+pub mod headers;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+pub mod tcp;
+pub mod udp;
 
+pub use error::ParseError;
+pub use ethernet::{EtherType, MacAddress};
+pub use flow::FlowKey;
 pub use frame::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, HEADROOM_BYTES};
+pub use headers::Headers;
+pub use ip::{Family, Fragment, Protocol};

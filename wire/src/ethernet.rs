@@ -1,0 +1,50 @@
+//! Ethernet II.
+
+/// Bytes of the header: destination, source, type.
+pub const HEADER_BYTES: usize = 14;
+
+/// What an Ethernet frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: EtherType = EtherType(0x0800);
+    /// IPv6.
+    pub const IPV6: EtherType = EtherType(0x86dd);
+}
+
+/// A hardware address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl std::fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The header's bytes.
+#[must_use]
+pub fn emit(source: MacAddress, destination: MacAddress, ether_type: EtherType) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..6].copy_from_slice(&destination.0);
+    header[6..12].copy_from_slice(&source.0);
+    header[12..].copy_from_slice(&ether_type.0.to_be_bytes());
+    header
+}
+
+/// The type field of a frame; None if the frame is shorter than a header.
+#[inline]
+#[must_use]
+pub fn ether_type(frame: &[u8]) -> Option<EtherType> {
+    let header = frame.first_chunk::<HEADER_BYTES>()?;
+    Some(EtherType(u16::from_be_bytes([header[12], header[13]])))
+}
+
+/// The source address of a frame; None if the frame is shorter than a header.
+#[must_use]
+pub fn source(frame: &[u8]) -> Option<MacAddress> {
+    frame.get(6..12).and_then(|bytes| bytes.try_into().ok()).map(MacAddress)
+}
