@@ -1,0 +1,183 @@
+//! Next hops: how frames reach each backend, as the kernel's routes and
+//! neighbours have it.
+//!
+//! ```text
+//!  set(backends, devices) ─► routes.rs (lookup) ─► neighbours.rs (managed) ─┐
+//!  netlink multicast ─► links, neighbours, "routes changed" ────────────────┴► resolve.rs ─► Snapshot
+//! ```
+//!
+//! Nothing but our frames talks to the next hops, and our frames bypass the
+//! kernel, so the kernel would never resolve them by itself: each is entered
+//! as a *managed* neighbour (`ip neigh … managed`), which the kernel keeps
+//! resolved without traffic.
+//!
+//! Guarantees: a [`Snapshot`] is whole and immutable; every wanted backend is
+//! in it, resolved or with the reason why not; entries made by us leave with
+//! us. One thread does all of it; workers see only tables made from snapshots.
+
+mod follow;
+mod links;
+mod neighbours;
+mod resolve;
+mod routes;
+mod socket;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use tokio::sync::watch;
+
+pub use links::Link;
+
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// What is wanted: the whole of it, each time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Backends, by address.
+    pub backends: Vec<IpAddr>,
+    /// Kernel indices of the interfaces that the forwarder owns. The position
+    /// in this list is [`NextHop::device`].
+    pub devices: Vec<u32>,
+}
+
+/// One way to a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextHop {
+    /// The device to send by: a position in [`Wanted::devices`].
+    pub device: u32,
+    /// The device's own address.
+    pub source: Mac,
+    /// The next hop's address.
+    pub destination: Mac,
+    /// Largest IP packet that this way carries: the link's MTU, or the
+    /// route's where it is smaller.
+    pub mtu: u32,
+    /// Share among the next hops of a multipath route; at least 1.
+    pub weight: u16,
+}
+
+/// Why nothing can be sent to a backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// The kernel has no route.
+    #[error("no route")]
+    NoRoute,
+    /// A route that says so.
+    #[error("the route is {0}")]
+    Refused(&'static str),
+    /// The backend's address is one of this machine.
+    #[error("the address is this machine's own")]
+    Local,
+    /// The route leaves by an interface that the plan does not list.
+    #[error("the route leaves by {0}, which is none of the forwarder's interfaces")]
+    NotOurs(String),
+    /// The interface is down.
+    #[error("{0} is down")]
+    LinkDown(String),
+    /// The neighbour does not answer, or has not yet.
+    #[error("neighbour {address} on {interface} is {state}")]
+    Neighbour {
+        /// The gateway, or the backend itself.
+        address: IpAddr,
+        /// Where it should be.
+        interface: String,
+        /// The kernel's word: incomplete, failed, ...
+        state: &'static str,
+    },
+    /// The kernel refused.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+/// The state of every wanted backend at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// At least one next hop, or the reason.
+    pub backends: BTreeMap<IpAddr, Result<Vec<NextHop>, Unresolved>>,
+    /// The owned interfaces that exist, by kernel index.
+    pub links: BTreeMap<u32, Link>,
+}
+
+/// Follows the kernel in a thread of its own, which ends with this value.
+#[derive(Debug)]
+pub struct NextHops {
+    commands: Arc<Mailbox>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NextHops {
+    /// Starts following, in the network namespace of the calling thread.
+    pub fn start() -> io::Result<NextHops> {
+        let commands = Arc::new(Mailbox::new()?);
+        let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
+        let mut follower = follow::Follower::new(Arc::clone(&commands), publish)?;
+        let thread =
+            std::thread::Builder::new().name("next-hops".into()).spawn(move || follower.run())?;
+        Ok(NextHops { commands, snapshots, thread: Some(thread) })
+    }
+
+    /// Replaces what is wanted.
+    pub fn set(&self, wanted: Wanted) {
+        self.commands.post(Command::Set(wanted));
+    }
+
+    /// The latest snapshot, and news of later ones.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshots.clone()
+    }
+}
+
+impl Drop for NextHops {
+    fn drop(&mut self) {
+        self.commands.post(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the follower has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Command {
+    Set(Wanted),
+    Stop,
+}
+
+/// Room for the latest command, with a file descriptor to wait on beside the
+/// netlink socket.
+#[derive(Debug)]
+struct Mailbox {
+    latest: Mutex<Option<Command>>,
+    event: OwnedFd,
+}
+
+impl Mailbox {
+    fn new() -> io::Result<Mailbox> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Mailbox { latest: Mutex::new(None), event })
+    }
+
+    /// A later command replaces an earlier one that was not taken yet: only
+    /// the whole of the latest counts, and nothing follows Stop.
+    fn post(&self, command: Command) {
+        *self.latest.lock().expect("no holder of this lock panics") = Some(command);
+        // Full (EAGAIN) means that a wake-up is pending already.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Option<Command> {
+        let mut count = [0u8; 8];
+        // Empty (EAGAIN) means that nobody has posted.
+        let _ = rustix::io::read(&self.event, &mut count);
+        self.latest.lock().expect("no holder of this lock panics").take()
+    }
+}

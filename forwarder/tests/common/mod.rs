@@ -1,0 +1,95 @@
+//! Network namespaces for tests: made by name, entered by a thread, and gone
+//! with the value, also when a test panics.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::fs::File;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fd::AsFd;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// True if namespaces can be made; else says by name what is skipped.
+pub fn root_or_skip(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test} (needs root for network namespaces)");
+    }
+    root
+}
+
+/// A network namespace.
+pub struct Namespace {
+    pub name: String,
+}
+
+impl Namespace {
+    /// A fresh one; the process id in its name lets test programs coexist.
+    pub fn new(role: &str) -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gw-fwd-{}-{count}-{role}", std::process::id());
+        run(&format!("ip netns add {name}"));
+        let namespace = Namespace { name };
+        namespace.run("ip link set lo up");
+        for family in ["all", "default"] {
+            namespace.run(&format!("sysctl -qw net.ipv6.conf.{family}.accept_dad=0"));
+        }
+        namespace
+    }
+
+    /// Runs a command in it; a failure fails the test.
+    pub fn run(&self, command: &str) -> String {
+        run(&format!("ip netns exec {} {command}", self.name))
+    }
+
+    /// Runs a closure on a thread that lives in it.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.enter();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread into it.
+    pub fn enter(&self) {
+        let file =
+            File::open(format!("/var/run/netns/{}", self.name)).expect("the namespace's file");
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("entering the namespace");
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// A veth pair between two namespaces, both ends up, checksums complete
+/// (through AF_XDP a partial one would arrive wrong).
+pub fn link(a: &Namespace, a_name: &str, b: &Namespace, b_name: &str, queues: u32) {
+    run(&format!(
+        "ip -n {} link add {a_name} numrxqueues {queues} numtxqueues {queues} type veth \
+         peer name {b_name} netns {} numrxqueues {queues} numtxqueues {queues}",
+        a.name, b.name
+    ));
+    for (namespace, name) in [(a, a_name), (b, b_name)] {
+        namespace.run(&format!("ip link set {name} up"));
+        namespace.run(&format!("ethtool -K {name} tx off"));
+    }
+}
+
+fn run(command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .output()
+        .unwrap_or_else(|error| panic!("{command}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
