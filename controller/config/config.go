@@ -1,0 +1,369 @@
+// Package config reads the configuration: YAML or JSON files in, one immutable
+// Config out, or every mistake in them with its place and its cure.
+//
+//	files ─► document (nodes, positions) ─► schema (decode, rules) ─► build ─► check ─► Config
+//
+// It guarantees what is written at the fields below, so that nobody after it
+// checks again. It knows no health, no clock and no network; the only files
+// it opens besides the config are those that the config names (the cluster's
+// secret, BGP passwords), through a function that the caller supplies.
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Config is a valid configuration. Nobody changes it: a reload makes a new one.
+type Config struct {
+	Cluster Cluster
+	Machine Machine
+	// In order of the file; names and addresses are unique.
+	Peers         []Peer
+	Encapsulators []netip.Prefix
+	Tunnel        Tunnel
+	// In order of the file; names are unique, and no prefix is in two groups.
+	PrefixGroups []PrefixGroup
+	// In order of the file, of all shards; names are unique, and no two
+	// services of a shard have a VIP in common.
+	Services []Service
+	// In order of the file; names are unique, pools form no cycle.
+	Pools []Pool
+	// In order of the file; names are unique.
+	HealthChecks []HealthCheck
+	// Every backend that a pool has, once, in order of name.
+	Backends []Backend
+	// nil: nothing is announced.
+	BGP *BGP
+	// nil: devices are left alone.
+	Forwarder *Forwarder
+	Metrics   Metrics
+	// What is allowed but probably not meant, in order of place.
+	Warnings Problems
+}
+
+// Cluster is what all machines share.
+type Cluster struct {
+	Name string
+	// KeyDerived, or hex of 8 bytes that name the secret.
+	KeyID string
+	// Path of the secret, empty for a derived key. It was readable and long
+	// enough when the config was parsed.
+	SecretFile string
+	// Masked. Empty: every VIP is the cluster's own.
+	Prefixes []netip.Prefix
+}
+
+// KeyDerived is the key id of a cluster without a secret.
+const KeyDerived = "derived"
+
+// Machine is this load balancer.
+type Machine struct {
+	Name  string
+	Shard string
+	// One or two, of different families.
+	Addresses []netip.Addr
+}
+
+// Address returns the machine's address of the family of other; it exists for
+// every backend of a Config.
+func (m Machine) Address(other netip.Addr) (netip.Addr, bool) {
+	for _, address := range m.Addresses {
+		if address.Is4() == other.Is4() {
+			return address, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// Peer is another load balancer of the cluster.
+type Peer struct {
+	Name string
+	// One or two, of different families.
+	Addresses []netip.Addr
+}
+
+// Tunnel is how all services encapsulate.
+type Tunnel struct {
+	UDP6Checksum bool
+	// IPv4, masked; invalid when not given.
+	SourcePrefix netip.Prefix
+}
+
+// PrefixGroup is a class of prefixes.
+type PrefixGroup struct {
+	Name string
+	// Masked, at least one, each once.
+	Prefixes []netip.Prefix
+}
+
+// Service is what clients connect to.
+type Service struct {
+	Name  string
+	Shard string
+	// At least one.
+	VIPs []VIP
+	// Names of existing pools, at least one, in order of the file.
+	Pools []string
+	// The pools flattened, in order of backend name, each backend once. May be
+	// shared between services: read only.
+	Members  []Member
+	Mode     Mode
+	Affinity Affinity
+	Encap    Encap
+	// A prime, not below len(Members).
+	TableSize    uint32
+	IdleTimeouts IdleTimeouts
+	// 0: no limit.
+	ConnectionsQuota uint64
+	OnDown           OnDown
+	WhenNone         WhenNone
+	Fragments        Fragments
+	Spill            []Spill
+	// nil: copy the inner packet's. Else 0 to 63.
+	DSCP      *uint32
+	Unmatched Unmatched
+}
+
+// VIP is an exact address, or a suffix in each prefix of a group.
+type VIP struct {
+	// Valid if and only if PrefixGroup is empty.
+	Address netip.Addr
+	// Name of an existing group.
+	PrefixGroup string
+	// The suffix, upper bits zero; at least one prefix of the group has its
+	// family, and it fits each of those.
+	Suffix netip.Addr
+	// How many low bits are compared. 0: those that the prefix leaves.
+	SuffixBits int
+	// Sorted, merged, no two touch. Empty: all ports.
+	Ports    []PortRange
+	Protocol Protocol
+}
+
+// PortRange is inclusive, 1 <= First <= Last.
+type PortRange struct {
+	First, Last uint16
+}
+
+// Member is a backend as one service uses it.
+type Member struct {
+	Backend *Backend
+	// 0 to 1000. 0: draining.
+	Weight uint32
+	// The pools that list it themselves, in the order in which the service
+	// reaches them.
+	Pools []string
+}
+
+// Backend is a server. One name has one address.
+type Backend struct {
+	Name    string
+	Address netip.Addr
+}
+
+// IdleTimeouts are never zero.
+type IdleTimeouts struct {
+	TCP, TCPUnconfirmed, TCPClosing, UDP time.Duration
+}
+
+// Spill is another cluster's prefix.
+type Spill struct {
+	// Name of an existing group that holds Prefix.
+	PrefixGroup string
+	Prefix      netip.Prefix
+}
+
+// Pool is a set of backends.
+type Pool struct {
+	Name string
+	// Its own, in order of the file; each name once.
+	Backends []PoolBackend
+	// Names of existing pools.
+	Pools []string
+	// Names of existing health checks, each once. They apply to Backends, not
+	// to those of Pools.
+	HealthChecks []string
+	// Per cent of Backends, 0 to 100.
+	EjectionMax uint32
+}
+
+// PoolBackend is a backend as one pool lists it.
+type PoolBackend struct {
+	*Backend
+	Weight uint32
+}
+
+// HealthCheck is what to do; a probe is doing it once. Exactly one of HTTP and
+// TCP is given.
+type HealthCheck struct {
+	Name string
+	HTTP *HTTPCheck
+	TCP  *TCPCheck
+	// 0 < Timeout <= Interval.
+	Interval, Timeout time.Duration
+	// At least 1.
+	Rise, Fall int
+	Via        Via
+}
+
+// HTTPCheck asks for Path.
+type HTTPCheck struct {
+	Port uint16
+	// Begins with a slash.
+	Path string
+	// Empty: the backend's address.
+	Host string
+	// At least one.
+	Status []int
+}
+
+// TCPCheck connects.
+type TCPCheck struct {
+	Port uint16
+}
+
+// BGP is how VIPs are announced.
+type BGP struct {
+	ASN uint32
+	// The machine's IPv4 address; for a machine without one four bytes made
+	// from its name (RFC 6286 wants it unique in the AS, and not zero).
+	RouterID  netip.Addr
+	Neighbors []Neighbor
+	// Upper half the first number, lower half the second.
+	Communities []uint32
+}
+
+// Neighbor is a router.
+type Neighbor struct {
+	// Unique.
+	Address netip.Addr
+	ASN     uint32
+	// 0, or at least 3 s; whole seconds.
+	HoldTime time.Duration
+	// nil: off.
+	BFD *BFD
+	// Path, empty for none. It was readable when the config was parsed.
+	PasswordFile string
+}
+
+// BFD is bidirectional forwarding detection.
+type BFD struct {
+	Interval   time.Duration
+	Multiplier uint32
+}
+
+// Forwarder is the devices.
+type Forwarder struct {
+	// At least one; names are unique.
+	Interfaces []Interface
+	Steering   Steering
+	// 0: the forwarder's default.
+	ConnectionsMax uint64
+}
+
+// Interface is a network interface.
+type Interface struct {
+	Name   string
+	Driver Driver
+	// 0: all.
+	Queues uint32
+}
+
+// Metrics is where the controller serves them.
+type Metrics struct {
+	// Host (may be empty) and port.
+	Listen string
+}
+
+// The choices, spelt as in the file.
+type (
+	Mode      string
+	Affinity  string
+	Encap     string
+	OnDown    string
+	WhenNone  string
+	Unmatched string
+	Protocol  string
+	Via       string
+	Steering  string
+	Driver    string
+)
+
+const (
+	ModeStateful  Mode = "stateful"
+	ModeStateless Mode = "stateless"
+
+	AffinityFlow   Affinity = "flow"
+	AffinityClient Affinity = "client"
+
+	EncapGRE    Encap = "gre"
+	EncapIPIP   Encap = "ipip"
+	EncapGUE    Encap = "gue"
+	EncapGeneve Encap = "geneve"
+
+	OnDownMove OnDown = "move"
+	OnDownKeep OnDown = "keep"
+
+	WhenNoneWithdraw WhenNone = "withdraw"
+	WhenNoneKeep     WhenNone = "keep"
+	WhenNoneFailOpen WhenNone = "fail_open"
+
+	UnmatchedDrop Unmatched = "drop"
+	UnmatchedPass Unmatched = "pass"
+
+	// ProtocolAny is any protocol; with ports, TCP and UDP.
+	ProtocolAny Protocol = ""
+	ProtocolTCP Protocol = "tcp"
+	ProtocolUDP Protocol = "udp"
+
+	ViaDirect Via = "direct"
+	ViaTunnel Via = "tunnel"
+
+	SteeringRSS      Steering = "rss"
+	SteeringSoftware Steering = "software"
+
+	DriverAFXDP    Driver = "af_xdp"
+	DriverAFPacket Driver = "af_packet"
+)
+
+// Fragments tells "not given" from "no".
+type Fragments int
+
+const (
+	FragmentsAuto Fragments = iota
+	FragmentsOn
+	FragmentsOff
+)
+
+// PoolNamed returns the pool; names in a Config always exist.
+func (c *Config) PoolNamed(name string) *Pool {
+	for i := range c.Pools {
+		if c.Pools[i].Name == name {
+			return &c.Pools[i]
+		}
+	}
+	return nil
+}
+
+// HealthCheckNamed returns the check; names in a Config always exist.
+func (c *Config) HealthCheckNamed(name string) *HealthCheck {
+	for i := range c.HealthChecks {
+		if c.HealthChecks[i].Name == name {
+			return &c.HealthChecks[i]
+		}
+	}
+	return nil
+}
+
+// ServicesHere returns the services that this machine serves, in order of the
+// file: those of its own shard.
+func (c *Config) ServicesHere() []Service {
+	var here []Service
+	for _, service := range c.Services {
+		if service.Shard == c.Machine.Shard {
+			here = append(here, service)
+		}
+	}
+	return here
+}

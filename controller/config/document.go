@@ -1,0 +1,233 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Source is one file's content. JSON is YAML.
+type Source struct {
+	// Path, as errors show it.
+	Name string
+	Data []byte
+}
+
+// document is the YAML of all sources as one tree of nodes that know where
+// they stand. Top-level keys are gathered; duplicate keys, which the YAML
+// library lets pass in nodes, are found where a mapping is read (see fields).
+type document struct {
+	files []string
+	// Top-level keys in order of appearance.
+	keys   []string
+	values map[string]topLevel
+}
+
+type topLevel struct {
+	file  string
+	key   *yaml.Node
+	value *yaml.Node
+}
+
+type position struct {
+	file         string
+	line, column int
+}
+
+// readDocument parses all sources. Errors of syntax go to the returned
+// problems; what could be read is in the document nevertheless.
+func readDocument(sources []Source) (*document, Problems) {
+	d := &document{values: map[string]topLevel{}}
+	var problems Problems
+	for _, source := range sources {
+		d.files = append(d.files, source.Name)
+		problems = append(problems, d.add(source)...)
+	}
+	return d, problems
+}
+
+func (d *document) add(source Source) Problems {
+	if len(source.Data) > fileBytesMax {
+		return Problems{{File: source.Name, Message: fmt.Sprintf(
+			"the file has %d bytes, more than the limit of %d: split it over several files",
+			len(source.Data), fileBytesMax)}}
+	}
+	root, problem := parseYAML(source)
+	if problem != nil {
+		return Problems{*problem}
+	}
+	if root == nil {
+		return nil // an empty file, or one of comments only
+	}
+	if root.Kind != yaml.MappingNode {
+		return Problems{{File: source.Name, Line: root.Line, Column: root.Column, Message: fmt.Sprintf(
+			"the file holds %s: it must hold fields like `services:` and `pools:`", describe(root))}}
+	}
+	return d.gather(source.Name, root)
+}
+
+// parseYAML returns the root node, nil when there is none.
+func parseYAML(source Source) (*yaml.Node, *Problem) {
+	decoder := yaml.NewDecoder(bytes.NewReader(source.Data))
+	var first, second yaml.Node
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, syntaxProblem(source, err)
+	}
+	switch err := decoder.Decode(&second); {
+	case err == nil:
+		return nil, &Problem{File: source.Name, Line: second.Line, Column: second.Column,
+			Message: "a second document begins here: put one document in each file"}
+	case !errors.Is(err, io.EOF):
+		return nil, syntaxProblem(source, err)
+	}
+	if first.Kind == yaml.DocumentNode {
+		if len(first.Content) == 0 || isNull(first.Content[0]) {
+			return nil, nil
+		}
+		return first.Content[0], nil
+	}
+	return &first, nil
+}
+
+// The library says the line in its text only.
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)`)
+
+func syntaxProblem(source Source, err error) *Problem {
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	parts := yamlLine.FindStringSubmatch(text)
+	line, _ := strconv.Atoi(parts[1])
+	hint := ""
+	if bytes.ContainsRune(source.Data, '\t') {
+		hint = "; YAML indents by spaces, never by tabs"
+	}
+	return &Problem{File: source.Name, Line: line, Message: "this is not YAML: " + parts[2] + hint}
+}
+
+// gather enters the top-level keys of one file. A key that another file has
+// is an error: which of them counts should not depend on the files' order.
+func (d *document) gather(file string, root *yaml.Node) Problems {
+	var problems Problems
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if earlier, ok := d.values[key.Value]; ok {
+			where := fmt.Sprintf("line %d", earlier.key.Line)
+			if earlier.file != file {
+				where = earlier.file + ":" + strconv.Itoa(earlier.key.Line)
+			}
+			problems = append(problems, Problem{File: file, Line: key.Line, Column: key.Column, Field: key.Value,
+				Message: fmt.Sprintf("is already given at %s: keep one of the two", where)})
+			continue
+		}
+		d.keys = append(d.keys, key.Value)
+		d.values[key.Value] = topLevel{file: file, key: key, value: value}
+	}
+	return problems
+}
+
+// position finds where a field stands. For one that is absent it is where the
+// innermost thing around it stands.
+func (d *document) position(field string) position {
+	if field == "" {
+		return position{file: d.firstFile()}
+	}
+	steps := splitPath(field)
+	if _, ok := d.values[field]; ok || len(steps) == 0 {
+		steps = []string{field} // also a top-level key with a dot in it
+	}
+	top, ok := d.values[steps[0]]
+	if !ok {
+		return position{file: d.firstFile()}
+	}
+	at := position{top.file, top.key.Line, top.key.Column}
+	node := top.value
+	for _, step := range steps[1:] {
+		key, value := child(node, step)
+		if key == nil {
+			break
+		}
+		at.line, at.column, node = key.Line, key.Column, value
+	}
+	return at
+}
+
+func (d *document) firstFile() string {
+	if len(d.files) == 0 {
+		return ""
+	}
+	return d.files[0]
+}
+
+func (d *document) fileOrder(file string) int {
+	return slices.Index(d.files, file)
+}
+
+// child returns what names the step (the key, or the item itself) and the
+// value; nil when it is not there.
+func child(node *yaml.Node, step string) (at, value *yaml.Node) {
+	node = resolve(node)
+	if node == nil {
+		return nil, nil
+	}
+	switch node.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == step {
+				return node.Content[i], node.Content[i+1]
+			}
+		}
+	case yaml.SequenceNode:
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(node.Content) {
+			return node.Content[i], node.Content[i]
+		}
+	}
+	return nil, nil
+}
+
+// resolve follows an alias to what it stands for.
+func resolve(node *yaml.Node) *yaml.Node {
+	if node != nil && node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null"
+}
+
+// describe says what a node is, in an operator's words.
+func describe(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode:
+		return "a group of fields"
+	case node.Kind == yaml.SequenceNode:
+		return "a list"
+	case isNull(node):
+		return "nothing"
+	default:
+		return fmt.Sprintf("%q", node.Value)
+	}
+}
+
+// splitPath turns `services[0].vips[1].ports` into services, 0, vips, 1, ports.
+func splitPath(field string) []string {
+	return strings.FieldsFunc(field, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+}
+
+// splitLast cuts the last step off: `a[0].b` gives `a[0]` and `b`.
+func splitLast(field string) (parent, last string) {
+	if i := strings.LastIndexByte(field, '.'); i >= 0 {
+		return field[:i], field[i+1:]
+	}
+	return "", field
+}

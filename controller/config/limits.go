@@ -1,0 +1,30 @@
+package config
+
+// The limits of a config, each with its arithmetic.
+const (
+	// A file's bytes. 65,000 backends at some 60 bytes a line are 4 MB.
+	fileBytesMax = 64 << 20
+	// YAML nodes read, aliases counted at each use, so that a few lines of
+	// aliases of aliases cannot fill the memory. 65,000 backends with three
+	// fields, and 10,000 services with twenty, are below a million.
+	nodesMax = 4_000_000
+	// Fields within fields. The schema needs seven.
+	depthMax = 32
+
+	// Services of one shard: the forwarder's ids of services are 16 bits, and
+	// tables and counters are per service.
+	servicesMax = 10_000
+	// Backends of all services: BackendId is 16 bits; the rest of the 65,536
+	// is room for ids that are not free yet.
+	backendsMax = 65_000
+	// Members of all services together, where pools are shared: each is some
+	// 30 bytes in the plan, which so stays below 64 MB.
+	membersMax = 2_000_000
+	// A table's entries per backend below which the shares' error is warned about.
+	tableEntriesPerBackend = 100
+
+	// The secret's bytes: as many as the key of AES-128 that is made of it.
+	secretBytesMin = 16
+	// TCP_MD5SIG_MAXKEYLEN of the kernel.
+	passwordBytesMax = 80
+)

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one thing wrong (or doubtful) with a config, and its cure.
+type Problem struct {
+	File string
+	// From 1; 0 when the place is the whole file.
+	Line, Column int
+	// As in `services[0].vips[1].ports`; empty for the whole file.
+	Field string
+	// What is wrong, then what to do.
+	Message string
+}
+
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+		if p.Column > 0 {
+			fmt.Fprintf(&b, ":%d", p.Column)
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	if p.Field != "" {
+		b.WriteString(p.Field + ": ")
+	}
+	b.WriteString(p.Message)
+	return b.String()
+}
+
+// Problems is what Parse returns when a config is refused: all of it, in
+// order of place. As an error it is one line per problem.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// reporter collects problems, at most one per field: what follows from a
+// mistake that was already told is noise.
+type reporter struct {
+	document *document
+	errors   Problems
+	warnings Problems
+	reported map[string]bool
+	// Parents that hold a field of unknown name: a field missing there was
+	// probably misspelt, and that was told.
+	misspelt map[string]bool
+}
+
+func newReporter(d *document) *reporter {
+	return &reporter{document: d, reported: map[string]bool{}, misspelt: map[string]bool{}}
+}
+
+// errorf reports an error at a field.
+func (r *reporter) errorf(field, format string, args ...any) {
+	if r.reported[field] {
+		return
+	}
+	r.reported[field] = true
+	r.errors = append(r.errors, r.problem(field, fmt.Sprintf(format, args...)))
+}
+
+// missing reports that a field should be there.
+func (r *reporter) missing(field, format string, args ...any) {
+	parent, _ := splitLast(field)
+	if !r.misspelt[parent] {
+		r.errorf(field, format, args...)
+	}
+}
+
+// warnf reports something that is allowed.
+func (r *reporter) warnf(field, format string, args ...any) {
+	r.warnings = append(r.warnings, r.problem(field, fmt.Sprintf(format, args...)))
+}
+
+func (r *reporter) problem(field, message string) Problem {
+	at := r.document.position(field)
+	return Problem{File: at.file, Line: at.line, Column: at.column, Field: field, Message: message}
+}
+
+// sorted puts problems in order of place: file as given, line, column.
+func (r *reporter) sorted(ps Problems) Problems {
+	slices.SortStableFunc(ps, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(r.document.fileOrder(a.File), r.document.fileOrder(b.File)),
+			cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Column, b.Column),
+		)
+	})
+	return ps
+}
