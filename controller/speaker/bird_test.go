@@ -1,0 +1,272 @@
+package speaker
+
+// Against a real router: BIRD in a network namespace of its own, joined to the
+// test's namespace by a veth pair. Both namespaces live as long as their
+// processes, so nothing is left behind.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
+
+// The whole test binary runs again in a fresh namespace, because threads of
+// one Go process would otherwise be in different ones.
+func TestMain(m *testing.M) {
+	if os.Getenv(namespaceMark) != "" || whyNoBird() != "" {
+		os.Exit(m.Run())
+	}
+	again := exec.Command("unshare", append([]string{"--net", os.Args[0]}, os.Args[1:]...)...)
+	again.Env = append(os.Environ(), namespaceMark+"=1")
+	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := again.Run(); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func whyNoBird() string {
+	if os.Getuid() != 0 {
+		return "needs root, to make network namespaces"
+	}
+	for _, tool := range []string{"bird", "birdc", "ip", "unshare", "nsenter"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return "needs " + tool + " (Debian packages bird2, iproute2, util-linux)"
+		}
+	}
+	return ""
+}
+
+type router struct {
+	t   *testing.T
+	pid string
+	ctl string
+}
+
+const birdConfig = `
+router id 192.0.2.254;
+protocol device { scan time 1; }
+protocol bfd { interface "gw-*" { interval 100 ms; multiplier 3; }; }
+ipv4 table announced4;
+protocol static { ipv4; route 198.51.100.0/24 blackhole; }
+protocol bgp lb {
+	local 192.0.2.254 as 64513;
+	neighbor 192.0.2.1 as 64512;
+	%s
+	ipv4 { import all; export all; };
+	ipv6 { import all; export none; };
+}
+`
+
+func startRouter(t *testing.T, extra string) *router {
+	t.Helper()
+	if why := whyNoBird(); why != "" {
+		t.Skip("BIRD test: " + why)
+	}
+	holder := exec.Command("unshare", "--net", "sleep", "600")
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { holder.Process.Kill(); holder.Wait() })
+	r := &router{t: t, pid: strconv.Itoa(holder.Process.Pid), ctl: filepath.Join(t.TempDir(), "bird.ctl")}
+	r.waitForOwnNamespace()
+	run(t, "ip", "link", "set", "lo", "up")
+	run(t, "ip", "link", "add", "gw-lb", "type", "veth", "peer", "name", "gw-router", "netns", r.pid)
+	t.Cleanup(func() { exec.Command("ip", "link", "del", "gw-lb").Run() })
+	for _, address := range []string{"192.0.2.1/24", "2001:db8:0:1::1/64"} {
+		run(t, "ip", "addr", "add", address, "dev", "gw-lb", "nodad")
+	}
+	run(t, "ip", "link", "set", "gw-lb", "up")
+	for _, address := range []string{"192.0.2.254/24", "2001:db8:0:1::fe/64"} {
+		r.inside("ip", "addr", "add", address, "dev", "gw-router", "nodad")
+	}
+	r.inside("ip", "link", "set", "gw-router", "up")
+	r.startBird(fmt.Sprintf(birdConfig, extra))
+	return r
+}
+
+func (r *router) startBird(config string) {
+	r.t.Helper()
+	file := filepath.Join(r.t.TempDir(), "bird.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	bird := exec.Command("nsenter", "-t", r.pid, "-n", "bird", "-f", "-c", file, "-s", r.ctl)
+	bird.Stderr = os.Stderr
+	if err := bird.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { bird.Process.Kill(); bird.Wait() })
+	eventually(r.t, 5*time.Second, "BIRD answers", func() bool {
+		_, err := exec.Command("birdc", "-s", r.ctl, "show", "status").Output()
+		return err == nil
+	})
+}
+
+// Between fork and unshare the process is still in our namespace.
+func (r *router) waitForOwnNamespace() {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	eventually(r.t, 5*time.Second, "the router has its own namespace", func() bool {
+		theirs, err := os.Readlink("/proc/" + r.pid + "/ns/net")
+		return err == nil && theirs != own
+	})
+}
+
+func (r *router) inside(args ...string) {
+	r.t.Helper()
+	run(r.t, "nsenter", append([]string{"-t", r.pid, "-n"}, args...)...)
+}
+
+func (r *router) birdc(args ...string) string {
+	out, _ := exec.Command("birdc", append([]string{"-s", r.ctl}, args...)...).CombinedOutput()
+	return string(out)
+}
+
+func (r *router) route(prefix string) string { return r.birdc("show", "route", "all", "for", prefix) }
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// eventually waits for another process, which no fake clock reaches.
+func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func wanted(extra ...Route) Desired {
+	return Desired{
+		Identity:    Identity{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1")},
+		Neighbors:   []Neighbor{{Address: netip.MustParseAddr("192.0.2.254"), ASN: 64513, HoldTime: 9 * time.Second}},
+		Communities: []uint32{64512<<16 | 100},
+		Routes:      extra,
+	}
+}
+
+var (
+	route4 = Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("192.0.2.1")}
+	route6 = Route{Prefix: netip.MustParsePrefix("2001:db8:a::10/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")}
+)
+
+func newSpeaker(t *testing.T) *Speaker {
+	s := New(slog.New(slog.DiscardHandler), func(NeighborState) {})
+	t.Cleanup(func() { s.Stop(context.Background()) })
+	return s
+}
+
+func set(t *testing.T, s *Speaker, want Desired) {
+	t.Helper()
+	if err := s.Set(context.Background(), want); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBirdLearnsAndForgetsRoutesOfBothFamiliesOverOneSession(t *testing.T) {
+	r := startRouter(t, "")
+	s := newSpeaker(t)
+	set(t, s, wanted(route4, route6))
+	eventually(t, 15*time.Second, "BIRD has both routes", func() bool {
+		return strings.Contains(r.route("203.0.113.10"), "via 192.0.2.1") && strings.Contains(r.route("2001:db8:a::10"), "via 2001:db8:0:1::1")
+	})
+	if states := s.States(); len(states) != 1 || !states[0].Established() {
+		t.Errorf("states %v, want one established session", states)
+	}
+	if got := r.route("203.0.113.10"); !strings.Contains(got, "(64512,100)") {
+		t.Errorf("the community is missing:\n%s", got)
+	}
+
+	leaving := route4
+	leaving.GracefulShutdown = true
+	set(t, s, wanted(leaving, route6))
+	eventually(t, 2*time.Second, "the route carries GRACEFUL_SHUTDOWN", func() bool {
+		return strings.Contains(r.route("203.0.113.10"), "(65535,0)")
+	})
+
+	set(t, s, wanted(route6))
+	eventually(t, 2*time.Second, "BIRD forgets the withdrawn route only", func() bool {
+		return !strings.Contains(r.route("203.0.113.10"), "via") && strings.Contains(r.route("2001:db8:a::10"), "via")
+	})
+}
+
+func TestRoutesOfNeighborsAreRefused(t *testing.T) {
+	r := startRouter(t, "")
+	s := newSpeaker(t)
+	set(t, s, wanted(route4))
+	eventually(t, 15*time.Second, "the session is up and BIRD exported its route", func() bool {
+		return strings.Contains(r.birdc("show", "protocols", "all", "lb"), "1 imported, 1 exported")
+	})
+	// What BIRD sent is in GoBGP's Adj-RIB-In; the global table must not have it.
+	var prefixes []string
+	request := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: bgp.RF_IPv4_UC}
+	if err := s.server.ListPath(request, func(prefix bgp.NLRI, _ []*apiutil.Path) { prefixes = append(prefixes, prefix.String()) }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"203.0.113.10/32"}; !slices.Equal(prefixes, want) {
+		t.Errorf("the global table has %v, want our own %v", prefixes, want)
+	}
+}
+
+func TestAPlannedStopEndsTheSessionAtOnce(t *testing.T) {
+	r := startRouter(t, "")
+	s := newSpeaker(t)
+	set(t, s, wanted(route4))
+	eventually(t, 15*time.Second, "BIRD has the route", func() bool { return strings.Contains(r.route("203.0.113.10"), "via") })
+	if err := s.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Second, "the route is gone", func() bool { return !strings.Contains(r.route("203.0.113.10"), "via") })
+}
+
+func TestAWrongPasswordKeepsTheSessionDownAndTheRightOneBringsItUp(t *testing.T) {
+	r := startRouter(t, `password "secret";`)
+	s := newSpeaker(t)
+	want := wanted(route4)
+	want.Neighbors[0].Password = "secret"
+	set(t, s, want)
+	eventually(t, 15*time.Second, "BIRD has the route", func() bool { return strings.Contains(r.route("203.0.113.10"), "via") })
+	want.Neighbors[0].Password = "wrong"
+	set(t, s, want)
+	eventually(t, 15*time.Second, "the session ended", func() bool {
+		states := s.States()
+		return len(states) == 1 && !states[0].Established() && !strings.Contains(r.route("203.0.113.10"), "via")
+	})
+}
+
+func TestBFDEndsTheSessionOfASilentRouter(t *testing.T) {
+	r := startRouter(t, "bfd yes;")
+	s := newSpeaker(t)
+	want := wanted(route4)
+	want.Neighbors[0].BFD = BFD{Interval: 100 * time.Millisecond, Multiplier: 3}
+	set(t, s, want)
+	eventually(t, 20*time.Second, "BFD is up", func() bool { return strings.Contains(r.birdc("show", "bfd", "sessions"), " Up ") })
+	eventually(t, 5*time.Second, "the session is up", func() bool { return s.States()[0].Established() })
+	r.inside("ip", "link", "set", "gw-router", "down")
+	eventually(t, 3*time.Second, "we notice, long before the hold time", func() bool { return !s.States()[0].Established() })
+}

@@ -1,0 +1,213 @@
+package speaker
+
+// The life of the embedded GoBGP server and its translation from our words.
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+const (
+	// GoBGP's own defaults are 120 s and 30 s: a router that comes back would
+	// wait that long for our routes.
+	connectRetrySeconds = 2
+	idleHoldSeconds     = 1
+	// Least hold time that RFC 4271 4.2 allows, and what we use unless told.
+	holdTimeMin     = 3 * time.Second
+	holdTimeDefault = 9 * time.Second
+
+	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
+)
+
+func (s *Speaker) startServer(ctx context.Context, id Identity) error {
+	srv := server.NewBgpServer(server.LoggerOption(s.log.With("part", "bgp"), nil))
+	go srv.Serve()
+	global := &api.Global{Asn: id.ASN, RouterId: id.RouterID.String(), ListenPort: -1}
+	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		return fmt.Errorf("start BGP as %d, router id %s: %w", id.ASN, id.RouterID, err)
+	}
+	if err := refuseWhatNeighborsAnnounce(ctx, srv); err != nil {
+		return err
+	}
+	watchCtx, stopWatch := context.WithCancel(context.Background())
+	callbacks := server.WatchEventMessageCallbacks{OnPeerUpdate: s.peerUpdated}
+	if err := srv.WatchEvent(watchCtx, callbacks, server.WatchPeer()); err != nil {
+		stopWatch()
+		return fmt.Errorf("watch BGP sessions: %w", err)
+	}
+	s.server, s.stopWatch, s.identity = srv, stopWatch, id
+	return nil
+}
+
+func (s *Speaker) stopServer(ctx context.Context) error {
+	s.stopWatch()
+	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
+	s.server, s.identity = nil, Identity{}
+	clear(s.neighbors)
+	clear(s.announced)
+	s.statesMu.Lock()
+	clear(s.states)
+	s.statesMu.Unlock()
+	if err != nil {
+		return fmt.Errorf("stop BGP: %w", err)
+	}
+	return nil
+}
+
+// A global default of REJECT would refuse our own paths as well (AddPath
+// succeeds and nothing is announced), so what comes from any neighbor is
+// refused by a neighbor set; our own paths have no neighbor address and do not
+// match it.
+func refuseWhatNeighborsAnnounce(ctx context.Context, srv *server.BgpServer) error {
+	const anyNeighbor, name = "any-neighbor", "speak-only"
+	set := &api.DefinedSet{
+		DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR,
+		Name:        anyNeighbor,
+		List:        []string{"0.0.0.0/0", "::/0"},
+	}
+	if err := srv.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
+		return fmt.Errorf("define BGP neighbor set: %w", err)
+	}
+	policy := &api.Policy{Name: name, Statements: []*api.Statement{{
+		Name:       name,
+		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: anyNeighbor}},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
+	}}}
+	if err := srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+		return fmt.Errorf("define BGP import policy: %w", err)
+	}
+	assignment := &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		Policies:      []*api.Policy{{Name: name}},
+		DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
+	}
+	if err := srv.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: assignment}); err != nil {
+		return fmt.Errorf("assign BGP import policy: %w", err)
+	}
+	return nil
+}
+
+func peerOf(n Neighbor) *api.Peer {
+	hold := n.HoldTime
+	if hold < holdTimeMin {
+		hold = holdTimeDefault
+	}
+	holdSeconds := uint64(hold / time.Second)
+	return &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: n.Address.String(),
+			PeerAsn:         n.ASN,
+			AuthPassword:    n.Password,
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			ConnectRetry:           connectRetrySeconds,
+			IdleHoldTimeAfterReset: idleHoldSeconds,
+			HoldTime:               holdSeconds,
+			KeepaliveInterval:      holdSeconds / 3,
+		}},
+		// Both families over one session; graceful restart stays off until BFD
+		// lives in the forwarder, because stale routes are a black hole.
+		AfiSafis: []*api.AfiSafi{afiSafi(api.Family_AFI_IP), afiSafi(api.Family_AFI_IP6)},
+		Bfd:      bfdOf(n.BFD),
+	}
+}
+
+func afiSafi(afi api.Family_Afi) *api.AfiSafi {
+	return &api.AfiSafi{Config: &api.AfiSafiConfig{
+		Family:  &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST},
+		Enabled: true,
+	}}
+}
+
+func bfdOf(b BFD) *api.BfdPeerConfig {
+	if b.Interval == 0 {
+		return nil
+	}
+	interval := uint32(b.Interval / time.Microsecond)
+	return &api.BfdPeerConfig{
+		Enabled:                  true,
+		DesiredMinimumTxInterval: interval,
+		RequiredMinimumReceive:   interval,
+		DetectionMultiplier:      b.Multiplier,
+	}
+}
+
+// The family must be set: GoBGP takes a path without one for an error, or for
+// the family of its next hop.
+func pathOf(r Route, communities []uint32) (*apiutil.Path, error) {
+	if r.Prefix.Addr().Is4() != r.NextHop.Is4() {
+		return nil, fmt.Errorf("its next hop %s is of the other family: give the machine an address of each family it announces", r.NextHop)
+	}
+	nlri, err := bgp.NewIPAddrPrefix(r.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	family := bgp.RF_IPv4_UC
+	if r.Prefix.Addr().Is6() {
+		family = bgp.RF_IPv6_UC
+	}
+	nextHop, err := nextHopAttribute(family, nlri, r.NextHop)
+	if err != nil {
+		return nil, err
+	}
+	attributes := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP), nextHop}
+	if r.GracefulShutdown {
+		communities = append([]uint32{gracefulShutdown}, communities...)
+	}
+	if len(communities) > 0 {
+		attributes = append(attributes, bgp.NewPathAttributeCommunities(communities))
+	}
+	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attributes}, nil
+}
+
+func nextHopAttribute(family bgp.Family, nlri bgp.NLRI, nextHop netip.Addr) (bgp.PathAttributeInterface, error) {
+	if family == bgp.RF_IPv4_UC {
+		return bgp.NewPathAttributeNextHop(nextHop)
+	}
+	return bgp.NewPathAttributeMpReachNLRI(family, []bgp.PathNLRI{{NLRI: nlri}}, nextHop)
+}
+
+func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
+	if event.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	peer := event.Peer.State
+	if !s.wanted(peer.NeighborAddress) {
+		return
+	}
+	state := stateName(peer.SessionState)
+	reason := ""
+	if state != established {
+		reason = reasonOf(peer)
+	}
+	s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: state, Reason: reason})
+}
+
+// A last event may come after its neighbor was removed.
+func (s *Speaker) wanted(address netip.Addr) bool {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	_, known := s.states[address]
+	return known
+}
+
+func reasonOf(peer apiutil.PeerState) string {
+	if peer.DisconnectMessage != "" {
+		return peer.DisconnectMessage
+	}
+	return "connecting"
+}
+
+// stateName turns BGP_FSM_ESTABLISHED into established.
+func stateName(state bgp.FSMState) string {
+	return strings.ToLower(strings.TrimPrefix(state.String(), "BGP_FSM_"))
+}

@@ -1,0 +1,290 @@
+// Package speaker announces routes to the BGP neighbors.
+//
+// It is a sink: Set takes everything that is wanted (our own identity, every
+// neighbor, every route) and finds the difference to what is there. It speaks
+// only: it listens on no port, and what neighbors announce is refused.
+//
+// It does not know why a route is wanted or for how long; the brain does.
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// Identity is who we are to every neighbor. Zero: no BGP at all.
+type Identity struct {
+	ASN uint32
+	// IPv4 even on a machine that has none: BGP's router id is 32 bits.
+	RouterID netip.Addr
+}
+
+// Neighbor is one BGP session that is wanted.
+type Neighbor struct {
+	Address  netip.Addr
+	ASN      uint32
+	HoldTime time.Duration
+	// Empty: no TCP MD5 signature (RFC 2385).
+	Password string
+	// Zero: no BFD.
+	BFD BFD
+}
+
+// BFD (RFC 5880) notices a dead session faster than the hold time does.
+type BFD struct {
+	Interval   time.Duration
+	Multiplier uint32
+}
+
+// Route is one prefix that is announced to every neighbor.
+type Route struct {
+	Prefix  netip.Prefix
+	NextHop netip.Addr
+	// The route is about to be withdrawn on purpose: routers that have another
+	// path move to it first (RFC 8326).
+	GracefulShutdown bool
+}
+
+// Desired is the whole state that Set brings about.
+type Desired struct {
+	Identity    Identity
+	Neighbors   []Neighbor
+	Routes      []Route
+	Communities []uint32
+}
+
+// NeighborState is what is observed of one session.
+type NeighborState struct {
+	Address netip.Addr
+	ASN     uint32
+	// idle, connect, active, opensent, openconfirm, established
+	State string
+	// Why the session is not established, as far as it is known.
+	Reason string
+	Since  time.Time
+}
+
+// Established tells whether routes reach this neighbor.
+func (n NeighborState) Established() bool { return n.State == established }
+
+const established = "established"
+
+// Speaker owns the embedded BGP server. Its methods may be called from several
+// goroutines.
+type Speaker struct {
+	log     *slog.Logger
+	onState func(NeighborState)
+
+	mu          sync.Mutex
+	server      *server.BgpServer // nil: BGP is not wanted
+	stopWatch   context.CancelFunc
+	identity    Identity
+	neighbors   map[netip.Addr]Neighbor
+	communities []uint32
+	announced   map[netip.Prefix]announcement
+
+	statesMu sync.Mutex
+	states   map[netip.Addr]NeighborState
+}
+
+// What was told to the server, kept because a withdrawal repeats it.
+type announcement struct {
+	route Route
+	path  *apiutil.Path
+}
+
+// New makes a speaker without neighbors. onState hears of every change of a
+// session's state; it must not block and must not call the speaker.
+func New(log *slog.Logger, onState func(NeighborState)) *Speaker {
+	return &Speaker{
+		log:       log,
+		onState:   onState,
+		neighbors: map[netip.Addr]Neighbor{},
+		announced: map[netip.Prefix]announcement{},
+		states:    map[netip.Addr]NeighborState{},
+	}
+}
+
+// Set brings about the desired state. What fails is reported, the rest is done
+// nevertheless; the next Set tries again what is still missing.
+func (s *Speaker) Set(ctx context.Context, want Desired) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.setIdentity(ctx, want.Identity); err != nil {
+		return err
+	}
+	if s.server == nil {
+		return nil
+	}
+	return errors.Join(
+		s.setNeighbors(ctx, want.Neighbors),
+		s.setRoutes(want.Routes, want.Communities),
+	)
+}
+
+// Stop withdraws everything, ends the sessions and the server.
+func (s *Speaker) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return nil
+	}
+	withdraw := s.setRoutes(nil, nil)
+	return errors.Join(withdraw, s.stopServer(ctx))
+}
+
+// States lists the sessions by address.
+func (s *Speaker) States() []NeighborState {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	states := slices.Collect(maps.Values(s.states))
+	slices.SortFunc(states, func(a, b NeighborState) int { return a.Address.Compare(b.Address) })
+	return states
+}
+
+// Announced lists the prefixes that every established neighbor has from us.
+func (s *Speaker) Announced() []Route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	routes := make([]Route, 0, len(s.announced))
+	for _, a := range s.announced {
+		routes = append(routes, a.route)
+	}
+	slices.SortFunc(routes, func(a, b Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	return routes
+}
+
+// A changed identity ends every session, since it is part of each OPEN.
+func (s *Speaker) setIdentity(ctx context.Context, want Identity) error {
+	if want == s.identity {
+		return nil
+	}
+	if s.server != nil {
+		if err := s.stopServer(ctx); err != nil {
+			return err
+		}
+	}
+	if want == (Identity{}) {
+		return nil
+	}
+	return s.startServer(ctx, want)
+}
+
+func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
+	wanted := make(map[netip.Addr]Neighbor, len(want))
+	for _, n := range want {
+		wanted[n.Address] = n
+	}
+	var failed []error
+	for address, have := range s.neighbors {
+		if wanted[address] != have {
+			failed = append(failed, s.removeNeighbor(ctx, address))
+		}
+	}
+	for _, n := range want {
+		if _, have := s.neighbors[n.Address]; !have {
+			failed = append(failed, s.addNeighbor(ctx, n))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (s *Speaker) addNeighbor(ctx context.Context, n Neighbor) error {
+	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: "not yet connected"})
+	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
+		return fmt.Errorf("add BGP neighbor %s: %w", n.Address, err)
+	}
+	s.neighbors[n.Address] = n
+	return nil
+}
+
+func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error {
+	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {
+		return fmt.Errorf("remove BGP neighbor %s: %w", address, err)
+	}
+	delete(s.neighbors, address)
+	s.statesMu.Lock()
+	delete(s.states, address)
+	s.statesMu.Unlock()
+	return nil
+}
+
+// Withdrawals come first: a black hole hurts more than a late route.
+func (s *Speaker) setRoutes(want []Route, communities []uint32) error {
+	wanted := make(map[netip.Prefix]Route, len(want))
+	for _, r := range want {
+		wanted[r.Prefix] = r
+	}
+	var failed []error
+	for prefix := range s.announced {
+		if _, keep := wanted[prefix]; !keep {
+			failed = append(failed, s.withdraw(prefix))
+		}
+	}
+	repeat := !slices.Equal(communities, s.communities)
+	s.communities = slices.Clone(communities)
+	for prefix, route := range wanted {
+		if have, ok := s.announced[prefix]; repeat || !ok || have.route != route {
+			failed = append(failed, s.announce(route))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (s *Speaker) announce(route Route) error {
+	path, err := pathOf(route, s.communities)
+	if err != nil {
+		return fmt.Errorf("announce %s: %w", route.Prefix, err)
+	}
+	if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}}); err != nil {
+		return fmt.Errorf("announce %s: %w", route.Prefix, err)
+	}
+	s.announced[route.Prefix] = announcement{route: route, path: path}
+	s.log.Info("route announced", "prefix", route.Prefix, "next_hop", route.NextHop, "graceful_shutdown", route.GracefulShutdown)
+	return nil
+}
+
+func (s *Speaker) withdraw(prefix netip.Prefix) error {
+	path := s.announced[prefix].path
+	if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}}); err != nil {
+		return fmt.Errorf("withdraw %s: %w", prefix, err)
+	}
+	delete(s.announced, prefix)
+	s.log.Info("route withdrawn", "prefix", prefix)
+	return nil
+}
+
+// observe keeps and reports a session's state if it is new.
+func (s *Speaker) observe(state NeighborState) {
+	s.statesMu.Lock()
+	have, known := s.states[state.Address]
+	if known && have.State == state.State && have.Reason == state.Reason {
+		s.statesMu.Unlock()
+		return
+	}
+	state.Since = time.Now()
+	if known && have.State == state.State {
+		state.Since = have.Since
+	}
+	s.states[state.Address] = state
+	s.statesMu.Unlock()
+	s.onState(state)
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
