@@ -1,0 +1,4 @@
+//! Metrics in Prometheus' text format, from the workers' own counters.
+
+pub mod http;
+pub mod text;
