@@ -1,0 +1,176 @@
+// Package prober asks backends whether they live: TCP connects and HTTP
+// requests, each target by its own schedule.
+//
+//	Set(targets) ─► one schedule per target ─► slot ─► probe ─► Results()
+//
+// It is a sink: Set takes every target that is wanted and finds the difference
+// to those that run; a target that stays keeps its schedule. Equal targets are
+// one. It judges a single probe only; rise, fall and all that follows from a
+// verdict is the brain's.
+package prober
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Target is one thing to ask of one address, again and again. Targets are
+// compared by value: two pools with the same check share its probes.
+type Target struct {
+	Address netip.Addr
+	Check   Check
+	// From the start of one probe to the start of the next.
+	Interval time.Duration
+	// At most the interval.
+	Timeout time.Duration
+}
+
+func (t Target) String() string {
+	return fmt.Sprintf("%s %s", t.Address, t.Check)
+}
+
+// Result is the outcome of one probe.
+type Result struct {
+	Target Target
+	OK     bool
+	// Why it failed, or what was answered; for people.
+	Reason   string
+	Duration time.Duration
+}
+
+const (
+	// Probes under way at once: each holds a socket. Targets beyond it wait
+	// for a slot, at most one interval, and are then counted as Late. A probe
+	// lasts a timeout at most, so even when every backend hangs, this many
+	// start per timeout (4,096 at the default of 500 ms: 8,192 a second).
+	probesMax = 4096
+	// Schedules spread by this share of the interval, so that probes of many
+	// targets do not come in step.
+	jitter = 0.1
+	// The first probes of a new set are spread over this time.
+	startSpread = 100 * time.Millisecond
+)
+
+// Prober runs the schedules.
+type Prober struct {
+	probe   func(context.Context, Target) (string, error)
+	results chan Result
+	slots   chan struct{}
+	late    atomic.Uint64
+
+	mu      sync.Mutex
+	running map[Target]context.CancelFunc
+	group   sync.WaitGroup
+}
+
+// New makes a prober without targets.
+func New() *Prober { return newProber(probe, probesMax) }
+
+func newProber(probe func(context.Context, Target) (string, error), slots int) *Prober {
+	return &Prober{
+		probe:   probe,
+		results: make(chan Result, 256),
+		slots:   make(chan struct{}, slots),
+		running: map[Target]context.CancelFunc{},
+	}
+}
+
+// Results is where every probe's outcome comes; the caller must read it.
+func (p *Prober) Results() <-chan Result { return p.results }
+
+// Late counts the probes that were left out because no slot was free.
+func (p *Prober) Late() uint64 { return p.late.Load() }
+
+// Set starts what is new and stops what is no longer wanted. A result of a
+// stopped target may still come.
+func (p *Prober) Set(want []Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wanted := make(map[Target]bool, len(want))
+	for _, t := range want {
+		wanted[t] = true
+	}
+	for t, stop := range p.running {
+		if !wanted[t] {
+			stop()
+			delete(p.running, t)
+		}
+	}
+	for t := range wanted {
+		if p.running[t] == nil {
+			p.start(t)
+		}
+	}
+}
+
+// Stop ends every schedule and waits for the probes under way.
+func (p *Prober) Stop() {
+	p.Set(nil)
+	p.group.Wait()
+}
+
+func (p *Prober) start(t Target) {
+	ctx, stop := context.WithCancel(context.Background())
+	p.running[t] = stop
+	p.group.Go(func() { p.schedule(ctx, t) })
+}
+
+func (p *Prober) schedule(ctx context.Context, t Target) {
+	timer := time.NewTimer(rand.N(min(t.Interval, startSpread)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		started := time.Now()
+		p.once(ctx, t)
+		timer.Reset(max(0, spread(t.Interval)-time.Since(started)))
+	}
+}
+
+// once waits for a slot, probes and reports.
+func (p *Prober) once(ctx context.Context, t Target) {
+	patience := time.NewTimer(t.Interval)
+	defer patience.Stop()
+	select {
+	case p.slots <- struct{}{}:
+	case <-patience.C:
+		p.late.Add(1)
+		return
+	case <-ctx.Done():
+		return
+	}
+	result := p.attempt(ctx, t)
+	<-p.slots
+	if ctx.Err() != nil {
+		return // stopped while under way: its failure may be our own doing
+	}
+	select {
+	case p.results <- result:
+	case <-ctx.Done():
+	}
+}
+
+func (p *Prober) attempt(ctx context.Context, t Target) Result {
+	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
+	defer cancel()
+	started := time.Now()
+	answer, err := p.probe(ctx, t)
+	result := Result{Target: t, OK: err == nil, Reason: answer, Duration: time.Since(started)}
+	if err != nil {
+		result.Reason = reasonOf(err, t.Timeout)
+	}
+	return result
+}
+
+// spread draws an interval within the jitter on both sides.
+func spread(interval time.Duration) time.Duration {
+	return time.Duration(float64(interval) * (1 + jitter*(2*rand.Float64()-1)))
+}
