@@ -1,0 +1,218 @@
+//! What the kernel knows of a network interface: by ioctl, because sysfs
+//! shows the network namespace it was mounted in and not the caller's.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use wire::MacAddress;
+
+/// The kernel's command for `ethtool -l`; libc has none of these.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// An interface of this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub index: u32,
+    /// Its hardware address.
+    pub mac: MacAddress,
+    /// The longest IP packet it sends.
+    pub mtu: u32,
+    /// Queues that it spreads received frames over.
+    pub rx_queues: u32,
+    /// Whether it is set up.
+    pub up: bool,
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// No interface of that name.
+    #[error("there is no interface {name}; there are: {}", present.join(", "))]
+    Missing {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        present: Vec<String>,
+    },
+    /// The kernel refused to tell.
+    #[error("cannot read {what} of interface {name}: {error}")]
+    Query {
+        /// The interface.
+        name: String,
+        /// What was asked.
+        what: &'static str,
+        /// The system's reason.
+        error: io::Error,
+    },
+}
+
+impl Interface {
+    /// Looks an interface up.
+    pub fn find(name: &str) -> Result<Interface, InterfaceError> {
+        let missing = || InterfaceError::Missing { name: name.to_string(), present: names() };
+        let c_name = CString::new(name).map_err(|_| missing())?;
+        // SAFETY: the pointer is to a C string that lives through the call.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        if index == 0 {
+            return Err(missing());
+        }
+        Interface::query(name, index)
+    }
+
+    fn query(name: &str, index: u32) -> Result<Interface, InterfaceError> {
+        let failed =
+            |what| move |error| InterfaceError::Query { name: name.to_string(), what, error };
+        let request = Request::new(name).map_err(failed("anything"))?;
+        let (mac, flags) = (
+            request.mac().map_err(failed("the address"))?,
+            request.flags().map_err(failed("the flags"))?,
+        );
+        let mtu = request.mtu().map_err(failed("the MTU"))?;
+        let rx_queues = request.rx_queues().map_err(failed("the queues"))?;
+        let up = flags & libc::IFF_UP != 0;
+        Ok(Interface { name: name.to_string(), index, mac, mtu, rx_queues, up })
+    }
+}
+
+/// The names of all interfaces, in the kernel's order.
+#[must_use]
+pub fn names() -> Vec<String> {
+    // SAFETY: a call without arguments; null on failure.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Vec::new();
+    }
+    let mut names = Vec::new();
+    let mut entry = list;
+    // SAFETY: the list is an array that ends in an entry without a name;
+    // names are C strings that live until it is freed.
+    while let Some(name) = unsafe { entry.as_ref() }.filter(|entry| !entry.if_name.is_null()) {
+        // SAFETY: as above.
+        names
+            .push(unsafe { std::ffi::CStr::from_ptr(name.if_name) }.to_string_lossy().into_owned());
+        entry = entry.wrapping_add(1);
+    }
+    // SAFETY: the list came from if_nameindex and is freed once.
+    unsafe { libc::if_freenameindex(list) };
+    names
+}
+
+/// ioctl requests about one interface.
+struct Request {
+    socket: OwnedFd,
+    template: libc::ifreq,
+}
+
+/// struct ethtool_channels.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    rx_max: u32,
+    tx_max: u32,
+    other_max: u32,
+    combined_max: u32,
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+impl Request {
+    fn new(name: &str) -> io::Result<Request> {
+        // SAFETY: a call without pointers; the result is checked.
+        let socket =
+            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        // SAFETY: ifreq is integers and arrays of them: zero is valid.
+        let mut template: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= template.ifr_name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        for (to, from) in template.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        Ok(Request { socket, template })
+    }
+
+    /// # Safety
+    /// `request` must be an ioctl that reads and writes an ifreq, and any
+    /// pointer in it must be to what the ioctl expects.
+    unsafe fn ioctl(
+        &self,
+        request: libc::c_ulong,
+        mut ifreq: libc::ifreq,
+    ) -> io::Result<libc::ifreq> {
+        // SAFETY: the caller's promise; the ifreq lives through the call.
+        if unsafe { libc::ioctl(self.socket.as_raw_fd(), request as _, &raw mut ifreq) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(ifreq)
+    }
+
+    fn mac(&self) -> io::Result<MacAddress> {
+        // SAFETY: SIOCGIFHWADDR fills an ifreq.
+        let answer = unsafe { self.ioctl(libc::SIOCGIFHWADDR, self.template)? };
+        // SAFETY: it fills this member; any bytes are valid in it.
+        let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
+        Ok(MacAddress(std::array::from_fn(|at| address.sa_data[at] as u8)))
+    }
+
+    fn mtu(&self) -> io::Result<u32> {
+        // SAFETY: SIOCGIFMTU fills an ifreq.
+        let answer = unsafe { self.ioctl(libc::SIOCGIFMTU, self.template)? };
+        // SAFETY: it fills this member; any value is valid in it.
+        Ok(unsafe { answer.ifr_ifru.ifru_mtu } as u32)
+    }
+
+    fn flags(&self) -> io::Result<libc::c_int> {
+        // SAFETY: SIOCGIFFLAGS fills an ifreq.
+        let answer = unsafe { self.ioctl(libc::SIOCGIFFLAGS, self.template)? };
+        // SAFETY: it fills this member; any value is valid in it.
+        Ok(libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags }))
+    }
+
+    /// As `ethtool -l` shows: queues that only receive plus those that do
+    /// both. A driver that cannot tell has one.
+    fn rx_queues(&self) -> io::Result<u32> {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let mut ifreq = self.template;
+        ifreq.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // SAFETY: SIOCETHTOOL reads the command behind the pointer and fills
+        // the structure that belongs to it, which lives through the call.
+        match unsafe { self.ioctl(SIOCETHTOOL, ifreq) } {
+            Ok(_) => Ok((channels.rx + channels.combined).max(1)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_what_it_always_is() {
+        let lo = Interface::find("lo").unwrap();
+        assert_eq!((lo.mac, lo.mtu, lo.rx_queues), (MacAddress([0; 6]), 65536, 1));
+        assert!(names().contains(&"lo".to_string()));
+    }
+
+    #[test]
+    fn a_missing_interface_is_answered_with_those_there_are() {
+        let error = Interface::find("nonesuch0").unwrap_err().to_string();
+        assert!(error.contains("nonesuch0") && error.contains("lo"), "{error}");
+        assert!(Interface::find("an-overlong-interface-name").is_err());
+        assert!(Interface::find("nul\0byte").is_err());
+    }
+}

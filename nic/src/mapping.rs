@@ -1,0 +1,195 @@
+//! Memory with a name: a file, mapped and shared, that outlives its process.
+//!
+//! A successor opens it under the same name and finds the words as they were;
+//! other threads may read them at any time. What the words mean is the
+//! owner's business. The directory decides what it is made of: hugetlbfs
+//! (`/dev/hugepages`), tmpfs (`/dev/shm`, `/run`) or any file system.
+//!
+//! All of it is reserved when it is made: a full file system is an error at
+//! start and not a SIGBUS under load.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::AtomicU64;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// Whether the words were there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The file is new: all words are zero.
+    Created,
+    /// The file was there, in the right size.
+    Found,
+}
+
+/// Why a mapping cannot be had. Each names the file and the cure.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The file cannot be opened.
+    #[error(
+        "cannot open {path}: {error}; does its directory exist, and may this user write there?"
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// The file is of another size: another layout, or a crash while it was made.
+    #[error(
+        "{path} has {found} bytes instead of {expected}; remove it (its content is lost), or start with the sizes it was made for"
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it has.
+        found: u64,
+        /// Bytes it should have.
+        expected: u64,
+    },
+    /// No room.
+    #[error(
+        "cannot reserve {bytes} bytes for {path}: {error}; free some, or enlarge the file system (tmpfs: mount -o remount,size=…; hugetlbfs: sysctl vm.nr_hugepages)"
+    )]
+    Reserve {
+        /// The file.
+        path: PathBuf,
+        /// Bytes wanted.
+        bytes: u64,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Mapping failed.
+    #[error(
+        "cannot map {bytes} bytes of {path}: {error}; on hugetlbfs raise vm.nr_hugepages, else check the memory limit (ulimit -v, MemoryMax=)"
+    )]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Bytes wanted.
+        bytes: u64,
+        /// The system's reason.
+        error: io::Error,
+    },
+}
+
+/// Opens the file at `path` with at least `words` words of eight bytes, or
+/// creates it with zeroes. Its size is rounded up to whole pages of the file
+/// system. The mapping stays for the life of the process.
+pub fn open(path: &Path, words: usize) -> Result<(&'static [AtomicU64], Origin), MappingError> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    let file = opened.map_err(|error| MappingError::Open { path: path.into(), error })?;
+    let metadata =
+        file.metadata().map_err(|error| MappingError::Open { path: path.into(), error })?;
+    // On hugetlbfs the block size is the huge page's, elsewhere the page's.
+    let page = usize::try_from(metadata.blksize()).unwrap_or(4096).max(4096);
+    let bytes = (words * WORD_BYTES).next_multiple_of(page);
+    let origin = match metadata.len() {
+        0 => Origin::Created,
+        found if found == bytes as u64 => Origin::Found,
+        found => {
+            return Err(MappingError::Size { path: path.into(), found, expected: bytes as u64 });
+        }
+    };
+    if origin == Origin::Created {
+        reserve(&file, bytes).map_err(|error| abandon(path, bytes, error))?;
+    }
+    let words = map(&file, bytes).map_err(|error| MappingError::Map {
+        path: path.into(),
+        bytes: bytes as u64,
+        error,
+    })?;
+    Ok((words, origin))
+}
+
+/// Gives the file its size and every page of it its memory.
+fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    let len = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    // SAFETY: a call on a file descriptor that `file` keeps open.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// A file that did not become whole must not be found by the next start.
+fn abandon(path: &Path, bytes: usize, error: io::Error) -> MappingError {
+    let _ = std::fs::remove_file(path);
+    MappingError::Reserve { path: path.into(), bytes: bytes as u64, error }
+}
+
+fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no
+    // memory that exists.
+    let base =
+        unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // Joins pages where the file system can (tmpfs with huge=advise); where
+    // it cannot nothing is lost.
+    // SAFETY: advice on the mapping just made.
+    unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
+    // SAFETY: needed to see the mapping as words. It is page-aligned, `bytes`
+    // long, a multiple of a word, readable and writable, and never unmapped;
+    // any content is a valid AtomicU64, and other processes that write there
+    // are what atomics are for. Nobody truncates the file: its name is ours.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), bytes / WORD_BYTES) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn what_one_wrote_its_successor_finds() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("connections-0");
+        let (words, origin) = open(&path, 1000).unwrap();
+        assert_eq!(origin, Origin::Created);
+        assert!(words.len() >= 1000 && words.iter().all(|word| word.load(Relaxed) == 0));
+        words[999].store(42, Relaxed);
+        let (again, origin) = open(&path, 1000).unwrap();
+        assert_eq!((origin, again[999].load(Relaxed)), (Origin::Found, 42));
+    }
+
+    #[test]
+    fn another_size_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("connections-0");
+        open(&path, 1000).unwrap();
+        let error = open(&path, 100_000).unwrap_err();
+        assert!(matches!(error, MappingError::Size { found: 8192, .. }), "{error}");
+        assert!(error.to_string().contains("connections-0"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = open(Path::new("/nonexistent/tables/connections-0"), 1).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/tables/connections-0"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_at_start_and_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("huge");
+        let error = open(&path, 1 << 50).unwrap_err();
+        assert!(matches!(error, MappingError::Reserve { .. }), "{error}");
+        assert!(!path.exists());
+    }
+}
