@@ -1,1 +1,34 @@
-//! See the crate's README line in ARCHITECTURE.md.
+//! The immutable Plan: what a forwarder forwards by.
+//!
+//! ```text
+//!  proto::Plan ── Planner::plan ──► Plan { services, vips, groups{tables}, backends }
+//!                    │  │
+//!                    │  └ tables shared by content with earlier plans
+//!                    └ ids kept from earlier plans
+//! ```
+//!
+//! Guarantees: a [`Plan`] that exists is valid; decoding is the only place
+//! that refuses, with the field's path. No unsafe, no I/O, no clock, no key.
+#![forbid(unsafe_code)]
+
+pub mod decode;
+mod flat_map;
+pub mod group;
+pub mod ids;
+pub mod limits;
+pub mod maglev;
+pub mod service;
+pub mod vips;
+
+/// The Plan as a message, generated from `proto/guideway/plan/v1/plan.proto`.
+#[allow(missing_docs, clippy::all, unused_qualifications)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.serde.rs"));
+}
+
+pub use decode::{FEATURES, Plan, PlanError, Planner};
+pub use group::{Group, Standing};
+pub use ids::{BackendId, Ids, ServiceId};
+pub use service::{Affinity, Backend, Dscp, Encap, Service, Timeouts};
+pub use vips::{Found, Matched, Vips};

@@ -1,0 +1,681 @@
+//! From the message to the Plan: the only place that refuses.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use wire::ip::{self, AddressBits};
+use wire::{Family, Protocol};
+
+use crate::group::{Group, Member, Standing};
+use crate::ids::{BackendId, Ids, ServiceId};
+use crate::maglev::{self, Candidate, Table};
+use crate::service::{Affinity, Backend, Dscp, Encap, Service, Timeouts};
+use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
+use crate::{limits, proto};
+
+/// What this forwarder knows beyond the first version; `requires` may name
+/// these.
+pub const FEATURES: &[&str] = &[];
+
+/// Why a plan is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct PlanError {
+    /// The field, as in `services[0].vips[1].address`.
+    pub path: String,
+    /// What is wrong with it and what would be right.
+    pub problem: String,
+}
+
+fn refuse<T>(path: impl Into<String>, problem: impl Into<String>) -> Result<T, PlanError> {
+    Err(PlanError { path: path.into(), problem: problem.into() })
+}
+
+/// What a forwarder forwards by. Immutable.
+#[derive(Debug)]
+pub struct Plan {
+    /// Counts plans; never goes back.
+    pub generation: u64,
+    /// Name of the cluster; the flow hash of a cluster without a secret is
+    /// derived from it.
+    pub cluster: String,
+    /// `derived`, or the id of the cluster key.
+    pub key_id: String,
+    /// Name of this machine.
+    pub machine: String,
+    /// Outer source address for IPv4 backends.
+    pub source_v4: Option<u32>,
+    /// Outer source address for IPv6 backends.
+    pub source_v6: Option<u128>,
+    /// Which service a packet is for.
+    pub vips: Vips,
+    /// One for each matched index: whose it is and what it matches.
+    pub matches: Vec<Match>,
+    /// Services by id.
+    services: Box<[Option<Service>]>,
+    /// Services as the plan lists them.
+    order: Vec<ServiceId>,
+    /// Backends by id.
+    backends: Box<[Option<Backend>]>,
+    /// Members over all services: the size of counters with a place for each.
+    pub members: u32,
+    /// The message this was decoded from.
+    pub message: proto::Plan,
+}
+
+/// One Vip with one protocol and port range, as people see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// Whose it is.
+    pub service: ServiceId,
+    /// Index of the Vip in the service.
+    pub vip: u32,
+    /// Address, or group and suffix.
+    pub target: String,
+    /// tcp, udp or any.
+    pub protocol: &'static str,
+    /// `80`, `8000-8100` or `all`.
+    pub ports: String,
+}
+
+impl Plan {
+    /// The service with that id.
+    #[inline]
+    #[must_use]
+    pub fn service(&self, id: ServiceId) -> Option<&Service> {
+        self.services.get(id.index())?.as_ref()
+    }
+
+    /// Services as the plan lists them.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.order.iter().map(|id| self.services[id.index()].as_ref().expect("listed services exist"))
+    }
+
+    /// The backend with that id.
+    #[inline]
+    #[must_use]
+    pub fn backend(&self, id: BackendId) -> Option<&Backend> {
+        self.backends.get(id.index())?.as_ref()
+    }
+
+    /// Backends by id.
+    pub fn backends(&self) -> impl Iterator<Item = &Backend> {
+        self.backends.iter().flatten()
+    }
+
+    /// One more than the highest backend id: the size of arrays by id.
+    #[must_use]
+    pub fn backend_ids(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// One more than the highest service id: the size of arrays by id.
+    #[must_use]
+    pub fn service_ids(&self) -> usize {
+        self.services.len()
+    }
+
+    /// Every prefix that may hold a VIP: what devices must let through.
+    #[must_use]
+    pub fn vip_prefixes(&self) -> Vec<(IpAddr, u8)> {
+        let groups: HashMap<&str, &proto::PrefixGroup> =
+            self.message.prefix_groups.iter().map(|group| (group.name.as_str(), group)).collect();
+        let mut prefixes = std::collections::BTreeSet::new();
+        for target in self.message.services.iter().flat_map(|service| &service.vips).filter_map(|vip| vip.target.as_ref()) {
+            match target {
+                proto::vip::Target::Address(address) => {
+                    let address: IpAddr = address.parse().expect("checked when decoded");
+                    prefixes.insert((address, Family::of(address).address_bits() as u8));
+                }
+                proto::vip::Target::PrefixSuffix(suffix) => {
+                    let group = groups[suffix.prefix_group.as_str()];
+                    prefixes.extend(group.prefixes.iter().map(|prefix| parse_prefix(prefix).expect("checked when decoded")));
+                }
+            }
+        }
+        prefixes.into_iter().collect()
+    }
+}
+
+/// Makes Plans out of messages, and remembers between them what must be
+/// stable (ids) or need not be built again (groups with their tables).
+#[derive(Debug, Default)]
+pub struct Planner {
+    /// Ids, which the caller keeps beside the connection tables.
+    pub ids: Ids,
+    groups: HashMap<GroupKey, Weak<Group>>,
+}
+
+/// All that a group depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct GroupKey {
+    table_size: u32,
+    members: Vec<(String, BackendId, u32, Standing)>,
+}
+
+impl Planner {
+    /// A planner that goes on with ids from before.
+    #[must_use]
+    pub fn with_ids(ids: Ids) -> Planner {
+        Planner { ids, groups: HashMap::new() }
+    }
+
+    /// Decodes a plan.
+    ///
+    /// # Errors
+    /// If anything in it is wrong; the ids are unchanged then.
+    pub fn plan(&mut self, message: proto::Plan) -> Result<Plan, PlanError> {
+        // A refused plan must not retire what the running one uses.
+        let ids = self.ids.clone();
+        let plan = self.decode(message);
+        if plan.is_err() {
+            self.ids = ids;
+        }
+        self.groups.retain(|_, group| group.strong_count() > 0);
+        plan
+    }
+
+    fn decode(&mut self, message: proto::Plan) -> Result<Plan, PlanError> {
+        check_features(&message)?;
+        check_limits(&message)?;
+        let sources = sources(&message)?;
+        let addresses = backend_addresses(&message, &sources)?;
+        let (backend_ids, service_ids) = self.assign_ids(&message, &addresses)?;
+        let mut decoding = Decoding::new(&message, sources, &addresses, &backend_ids, self)?;
+        for (index, service) in message.services.iter().enumerate() {
+            decoding.service(index, service, ServiceId(service_ids[service.name.as_str()]))?;
+        }
+        let plan = decoding.finish(&message)?;
+        Ok(Plan { message, ..plan })
+    }
+
+    /// Ids for every backend and service, each name checked to be there once.
+    fn assign_ids<'m>(
+        &mut self,
+        message: &'m proto::Plan,
+        addresses: &BTreeMap<&'m str, IpAddr>,
+    ) -> Result<(HashMap<&'m str, BackendId>, HashMap<&'m str, u16>), PlanError> {
+        let mut names = std::collections::HashSet::new();
+        for (index, service) in message.services.iter().enumerate() {
+            if service.name.is_empty() || !names.insert(service.name.as_str()) {
+                return refuse(format!("services[{index}].name"), format!("`{}` is empty or there twice", service.name));
+            }
+        }
+        let keyed: Vec<(&str, String)> =
+            addresses.iter().map(|(name, address)| (*name, format!("{name} {address}"))).collect();
+        let keys: Vec<&str> = keyed.iter().map(|(_, key)| key.as_str()).collect();
+        let services: Vec<&str> = message.services.iter().map(|service| service.name.as_str()).collect();
+        let full = "no id is left: too many removed ones may still be in the connection tables; \
+                    push the plan again in a minute";
+        let Some(backends) = self.ids.backends.assign(&keys, message.generation) else { return refuse("backends", full) };
+        let backends = keyed.iter().map(|(name, key)| (*name, BackendId(backends[key.as_str()]))).collect();
+        let Some(services) = self.ids.services.assign(&services, message.generation) else { return refuse("services", full) };
+        Ok((backends, services))
+    }
+
+    /// The group with these members: an earlier one, or a new one.
+    fn group(&mut self, key: GroupKey) -> Arc<Group> {
+        if let Some(group) = self.groups.get(&key).and_then(Weak::upgrade) {
+            return group;
+        }
+        let group = Arc::new(build_group(&key));
+        self.groups.insert(key, Arc::downgrade(&group));
+        group
+    }
+}
+
+fn build_group(key: &GroupKey) -> Group {
+    let members = key.members.iter().map(|(_, backend, _, standing)| Member { backend: *backend, standing: *standing });
+    let active = |(_, (_, _, _, standing)): &(u16, &(String, BackendId, u32, Standing))| *standing == Standing::Active;
+    let indices: Vec<u16> = (0..).zip(&key.members).filter(active).map(|(index, _)| index).collect();
+    let candidates: Vec<Candidate> = indices
+        .iter()
+        .map(|index| &key.members[usize::from(*index)])
+        .map(|(name, _, weight, _)| Candidate { name: name.clone(), weight: *weight })
+        .collect();
+    let table = (!candidates.is_empty()).then(|| Table::build(&candidates, key.table_size));
+    Group::new(members.collect(), table, indices)
+}
+
+fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
+    let unknown = (0..).zip(&message.requires).find(|(_, feature)| !FEATURES.contains(&feature.as_str()));
+    match unknown {
+        Some((index, feature)) => refuse(
+            format!("requires[{index}]"),
+            format!("this forwarder does not know `{feature}`; it knows [{}]: upgrade it", FEATURES.join(", ")),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
+    let check = |path: &str, count: usize, max: usize| {
+        if count > max { refuse(path, format!("{count} of them, at most {max} fit")) } else { Ok(()) }
+    };
+    check("services", message.services.len(), limits::SERVICES_MAX)?;
+    check("backends", message.backends.len(), limits::BACKENDS_MAX)?;
+    let matches = message.services.iter().flat_map(|service| &service.vips).map(|vip| vip.ports.len().max(1) * 2).sum();
+    check("services[].vips[].ports", matches, limits::MATCHES_MAX)
+}
+
+/// The outer source addresses, one per family.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sources {
+    v4: Option<u32>,
+    v6: Option<u128>,
+}
+
+fn sources(message: &proto::Plan) -> Result<Sources, PlanError> {
+    let mut sources = Sources::default();
+    let addresses = message.machine.iter().flat_map(|machine| &machine.addresses);
+    for (index, text) in addresses.enumerate() {
+        match parse_address(text, || format!("machine.addresses[{index}]"))? {
+            IpAddr::V4(address) => sources.v4 = sources.v4.or(Some(address.to_bits())),
+            IpAddr::V6(address) => sources.v6 = sources.v6.or(Some(address.to_bits())),
+        }
+    }
+    Ok(sources)
+}
+
+fn backend_addresses<'m>(
+    message: &'m proto::Plan,
+    sources: &Sources,
+) -> Result<BTreeMap<&'m str, IpAddr>, PlanError> {
+    let mut addresses = BTreeMap::new();
+    for (index, backend) in message.backends.iter().enumerate() {
+        let address = parse_address(&backend.address, || format!("backends[{index}].address"))?;
+        let (source, family) = match address {
+            IpAddr::V4(_) => (sources.v4.is_some(), "IPv4"),
+            IpAddr::V6(_) => (sources.v6.is_some(), "IPv6"),
+        };
+        if !source {
+            return refuse(
+                format!("backends[{index}].address"),
+                format!("`{address}` is {family}, but machine.addresses has no {family} address to send from: add one"),
+            );
+        }
+        if backend.name.is_empty() || addresses.insert(backend.name.as_str(), address).is_some() {
+            return refuse(format!("backends[{index}].name"), format!("`{}` is empty or there twice", backend.name));
+        }
+    }
+    Ok(addresses)
+}
+
+fn parse_address(text: &str, path: impl Fn() -> String) -> Result<IpAddr, PlanError> {
+    text.parse().or_else(|_| refuse(path(), format!("`{text}` is not an IP address")))
+}
+
+/// A prefix as its address and length; the bits behind the length are zero.
+fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let bits: u8 = bits.parse().ok()?;
+    let host = Family::of(address).address_bits().checked_sub(u32::from(bits))?;
+    (ip::address_bits(address) & low_mask(host) == 0).then_some((address, bits))
+}
+
+/// A plan half decoded.
+struct Decoding<'m, 'p> {
+    planner: &'p mut Planner,
+    sources: Sources,
+    backend_ids: &'p HashMap<&'m str, BackendId>,
+    backends: Box<[Option<Backend>]>,
+    /// The classes of each prefix group: family, prefix length, class.
+    groups: HashMap<&'m str, Vec<(Family, u32, u32)>>,
+    vips: VipsBuilder,
+    matches: Vec<Match>,
+    services: Vec<Option<Service>>,
+    order: Vec<ServiceId>,
+    members: u32,
+    has_peers: bool,
+}
+
+impl<'m, 'p> Decoding<'m, 'p> {
+    fn new(
+        message: &'m proto::Plan,
+        sources: Sources,
+        addresses: &BTreeMap<&'m str, IpAddr>,
+        backend_ids: &'p HashMap<&'m str, BackendId>,
+        planner: &'p mut Planner,
+    ) -> Result<Decoding<'m, 'p>, PlanError> {
+        let highest = backend_ids.values().map(|id| id.index()).max().unwrap_or(0);
+        let mut backends = vec![None; highest + 1].into_boxed_slice();
+        for (name, address) in addresses {
+            let id = backend_ids[name];
+            backends[id.index()] = Some(Backend { id, name: (*name).to_owned(), address: *address });
+        }
+        let mut decoding = Decoding {
+            planner,
+            sources,
+            backend_ids,
+            backends,
+            groups: HashMap::new(),
+            vips: VipsBuilder::default(),
+            matches: Vec::new(),
+            services: Vec::new(),
+            order: Vec::new(),
+            members: 0,
+            has_peers: !message.peers.is_empty(),
+        };
+        for (index, group) in message.prefix_groups.iter().enumerate() {
+            decoding.prefix_group(index, group)?;
+        }
+        Ok(decoding)
+    }
+
+    /// Makes a class for each family and prefix length of the group.
+    fn prefix_group(&mut self, index: usize, group: &'m proto::PrefixGroup) -> Result<(), PlanError> {
+        let mut classes: BTreeMap<(Family, u32), u32> = BTreeMap::new();
+        for (at, text) in group.prefixes.iter().enumerate() {
+            let path = || format!("prefix_groups[{index}].prefixes[{at}]");
+            let Some((address, bits)) = parse_prefix(text) else {
+                return refuse(path(), format!("`{text}` is not a prefix like 203.0.113.0/24 with zeros behind it"));
+            };
+            let (family, bits) = (Family::of(address), u32::from(bits));
+            let class = *classes.entry((family, bits)).or_insert_with(|| self.vips.class());
+            if !self.vips.prefix(family, ip::address_bits(address), bits, class) {
+                return refuse(path(), format!("`{text}` is in a prefix group already; a prefix has one class"));
+            }
+        }
+        let classes = classes.into_iter().map(|((family, bits), class)| (family, bits, class)).collect();
+        if self.groups.insert(group.name.as_str(), classes).is_some() {
+            return refuse(format!("prefix_groups[{index}].name"), format!("`{}` is there twice", group.name));
+        }
+        Ok(())
+    }
+
+    fn service(&mut self, index: usize, message: &'m proto::Service, id: ServiceId) -> Result<(), PlanError> {
+        let path = format!("services[{index}]");
+        refuse_unsupported(message, &path)?;
+        let info = AddressInfo {
+            unmatched_pass: message.unmatched() == proto::Unmatched::Pass,
+            fragments: match message.fragments() {
+                proto::Fragments::On => true,
+                proto::Fragments::Off => false,
+                proto::Fragments::Auto => !self.has_peers && FEATURES.contains(&"fragments"),
+            },
+        };
+        for (at, vip) in message.vips.iter().enumerate() {
+            self.vip(&format!("{path}.vips[{at}]"), at as u32, vip, id, info)?;
+        }
+        let group = self.members(&path, message)?;
+        let service = Service {
+            id,
+            name: message.name.clone(),
+            first_member: self.members,
+            affinity: match message.affinity() {
+                proto::Affinity::Flow => Affinity::Flow,
+                proto::Affinity::Client => Affinity::Client,
+            },
+            encap: match message.encap() {
+                proto::Encap::Gre => Encap::Gre,
+                proto::Encap::Ipip => Encap::Ipip,
+                proto::Encap::Gue => Encap::Gue,
+                proto::Encap::Geneve => Encap::Geneve,
+            },
+            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
+            quota: if message.connections_quota == 0 { u64::MAX } else { message.connections_quota },
+            dscp: dscp(&path, message.dscp)?,
+            group,
+        };
+        self.members += service.group.members().len() as u32;
+        if self.services.len() <= id.index() {
+            self.services.resize_with(id.index() + 1, || None);
+        }
+        self.services[id.index()] = Some(service);
+        self.order.push(id);
+        Ok(())
+    }
+
+    fn vip(
+        &mut self,
+        path: &str,
+        index: u32,
+        vip: &proto::Vip,
+        service: ServiceId,
+        info: AddressInfo,
+    ) -> Result<(), PlanError> {
+        let (target, places) = self.places(path, vip)?;
+        for ports in ports(path, vip)? {
+            let matched = Matched { service, matched: self.matches.len() as u32 };
+            let (protocol, text) = ports_text(ports);
+            self.matches.push(Match { service, vip: index, target: target.clone(), protocol, ports: text });
+            for place in &places {
+                if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
+                    return self.refuse_conflict(path, &conflict.with);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_conflict(&self, path: &str, with: &Matched) -> Result<(), PlanError> {
+        let other = &self.matches[with.matched as usize];
+        let position = self.order.iter().position(|id| *id == other.service).unwrap_or(self.order.len());
+        refuse(
+            path,
+            format!(
+                "claims packets that services[{position}].vips[{}] ({} {} {}) claims already",
+                other.vip, other.target, other.protocol, other.ports
+            ),
+        )
+    }
+
+    /// Where a Vip is, and how people write that.
+    fn places(&self, path: &str, vip: &proto::Vip) -> Result<(String, Vec<Place>), PlanError> {
+        match &vip.target {
+            Some(proto::vip::Target::Address(text)) => {
+                let address = parse_address(text, || format!("{path}.address"))?;
+                Ok((address.to_string(), vec![Place::Exact(Family::of(address), ip::address_bits(address))]))
+            }
+            Some(proto::vip::Target::PrefixSuffix(target)) => self.suffix_places(&format!("{path}.prefix_suffix"), target),
+            None => refuse(path, "has neither an address nor a prefix group with a suffix"),
+        }
+    }
+
+    fn suffix_places(&self, path: &str, target: &proto::PrefixSuffix) -> Result<(String, Vec<Place>), PlanError> {
+        let Some(classes) = self.groups.get(target.prefix_group.as_str()) else {
+            return refuse(format!("{path}.prefix_group"), format!("there is no `{}`", target.prefix_group));
+        };
+        let address = parse_address(&target.suffix, || format!("{path}.suffix"))?;
+        let (family, suffix) = (Family::of(address), ip::address_bits(address));
+        let mut places = Vec::new();
+        for (_, prefix_bits, class) in classes.iter().filter(|(other, _, _)| *other == family) {
+            let host = family.address_bits() - prefix_bits;
+            let bits = if target.suffix_bits == 0 { host } else { target.suffix_bits };
+            check_suffix(path, suffix, bits, family, *prefix_bits)?;
+            places.push(Place::Suffix { class: *class, bits, suffix });
+        }
+        if places.is_empty() {
+            return refuse(format!("{path}.suffix"), format!("no prefix of `{}` has its family", target.prefix_group));
+        }
+        Ok((format!("{}:{address}", target.prefix_group), places))
+    }
+
+    fn members(&mut self, path: &str, message: &proto::Service) -> Result<Arc<Group>, PlanError> {
+        let table_size = if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
+        if !maglev::is_table_size(table_size) {
+            return refuse(
+                format!("{path}.table_size"),
+                format!("{table_size} is not a prime from 3 to {}: 65537 and 655373 are", limits::TABLE_SIZE_MAX),
+            );
+        }
+        if message.members.len() > table_size as usize {
+            return refuse(
+                format!("{path}.table_size"),
+                format!("{table_size} entries are fewer than the {} members", message.members.len()),
+            );
+        }
+        // When nobody is active, fail_open selects among those that are down.
+        let open = message.when_none() == proto::WhenNone::FailOpen && !message.members.iter().any(is_active);
+        let mut members = Vec::with_capacity(message.members.len());
+        for (at, member) in message.members.iter().enumerate() {
+            let path = format!("{path}.members[{at}]");
+            let Some(id) = self.backend_ids.get(member.backend.as_str()) else {
+                return refuse(format!("{path}.backend"), format!("there is no backend `{}`", member.backend));
+            };
+            if member.weight > limits::WEIGHT_MAX {
+                return refuse(format!("{path}.weight"), format!("{} is above {}", member.weight, limits::WEIGHT_MAX));
+            }
+            let standing = standing(&path, member, message.on_down(), open)?;
+            members.push((member.backend.clone(), *id, member.weight, standing));
+        }
+        members.sort();
+        if let Some(twice) = members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return refuse(format!("{path}.members"), format!("backend `{}` is there twice", twice[0].0));
+        }
+        Ok(self.planner.group(GroupKey { table_size, members }))
+    }
+
+    fn finish(self, message: &proto::Plan) -> Result<Plan, PlanError> {
+        let cluster = message.cluster.clone().unwrap_or_default();
+        let mut distinct: HashMap<*const Group, u64> = HashMap::new();
+        for service in self.services.iter().flatten() {
+            distinct.insert(Arc::as_ptr(&service.group), service.group.table().map_or(0, Table::bytes));
+        }
+        let table_bytes: u64 = distinct.values().sum();
+        if table_bytes > limits::TABLE_BYTES_MAX {
+            return refuse(
+                "services[].table_size",
+                format!(
+                    "the {} distinct tables take {table_bytes} bytes, more than {}: use smaller tables or fewer different pools",
+                    distinct.len(),
+                    limits::TABLE_BYTES_MAX
+                ),
+            );
+        }
+        Ok(Plan {
+            generation: message.generation,
+            cluster: cluster.name,
+            key_id: cluster.key_id,
+            machine: message.machine.as_ref().map(|machine| machine.name.clone()).unwrap_or_default(),
+            source_v4: self.sources.v4,
+            source_v6: self.sources.v6,
+            vips: self.vips.build(),
+            matches: self.matches,
+            services: self.services.into(),
+            order: self.order,
+            backends: self.backends,
+            members: self.members,
+            message: proto::Plan::default(),
+        })
+    }
+}
+
+/// What is in the contract but not in this forwarder yet.
+fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanError> {
+    let refused = |field: &str, what: &str| refuse(format!("{path}.{field}"), format!("{what} is not yet supported"));
+    if message.mode() == proto::Mode::Stateless {
+        return refused("mode", "stateless");
+    }
+    if message.encap() != proto::Encap::Gre {
+        return refused("encap", message.encap().as_str_name());
+    }
+    if message.fragments() == proto::Fragments::On {
+        return refused("fragments", "forwarding of fragments");
+    }
+    if !message.spill.is_empty() {
+        return refused("spill", "spill");
+    }
+    Ok(())
+}
+
+fn is_active(member: &proto::Member) -> bool {
+    member.state() == proto::BackendState::Active && member.weight > 0
+}
+
+fn standing(
+    path: &str,
+    member: &proto::Member,
+    on_down: proto::OnDown,
+    open: bool,
+) -> Result<Standing, PlanError> {
+    use proto::BackendState::{Active, Disabled, Down, Draining, Unspecified};
+    Ok(match member.state() {
+        Active if member.weight > 0 => Standing::Active,
+        Active | Draining => Standing::Keeps,
+        Down if open && member.weight > 0 => Standing::Active,
+        Down if on_down == proto::OnDown::Keep => Standing::Keeps,
+        Down | Disabled => Standing::Gone,
+        Unspecified => return refuse(format!("{path}.state"), "is missing or unknown"),
+    })
+}
+
+fn check_suffix(path: &str, suffix: AddressBits, bits: u32, family: Family, prefix_bits: u32) -> Result<(), PlanError> {
+    if bits > family.address_bits() {
+        return refuse(format!("{path}.suffix_bits"), format!("{bits} is more than an address has"));
+    }
+    if suffix & !low_mask(bits) != 0 {
+        return refuse(
+            format!("{path}.suffix"),
+            format!("has bits set above the {bits} that a /{prefix_bits} prefix leaves to it"),
+        );
+    }
+    Ok(())
+}
+
+/// The protocol and port combinations of a Vip.
+fn ports(path: &str, vip: &proto::Vip) -> Result<Vec<Ports>, PlanError> {
+    let protocols: &[Protocol] = match vip.protocol() {
+        proto::Protocol::Any => &[Protocol::TCP, Protocol::UDP],
+        proto::Protocol::Tcp => &[Protocol::TCP],
+        proto::Protocol::Udp => &[Protocol::UDP],
+    };
+    if vip.ports.is_empty() {
+        return Ok(match vip.protocol() {
+            proto::Protocol::Any => vec![Ports::Any],
+            _ => vec![Ports::All(protocols[0])],
+        });
+    }
+    let mut all = Vec::new();
+    for (at, range) in vip.ports.iter().enumerate() {
+        let bounds = (u16::try_from(range.first), u16::try_from(range.last));
+        let (Ok(first @ 1..), Ok(last)) = bounds else {
+            return refuse(format!("{path}.ports[{at}]"), format!("{}-{} is not within 1-65535", range.first, range.last));
+        };
+        if last < first {
+            return refuse(format!("{path}.ports[{at}]"), format!("{first}-{last} ends before it begins"));
+        }
+        all.extend(protocols.iter().map(|protocol| Ports::Range(*protocol, first, last)));
+    }
+    Ok(all)
+}
+
+fn ports_text(ports: Ports) -> (&'static str, String) {
+    let name = |protocol| if protocol == Protocol::TCP { "tcp" } else { "udp" };
+    match ports {
+        Ports::Any => ("any", "all".to_owned()),
+        Ports::All(protocol) => (name(protocol), "all".to_owned()),
+        Ports::Range(protocol, first, last) if first == last => (name(protocol), first.to_string()),
+        Ports::Range(protocol, first, last) => (name(protocol), format!("{first}-{last}")),
+    }
+}
+
+fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanError> {
+    let default = Timeouts::default();
+    let check = |field: &str, value: u32, default: u32, max: u32| match value {
+        0 => Ok(default),
+        value if (1_000..=max).contains(&value) => Ok(value),
+        value => refuse(format!("{path}.idle_timeouts.{field}"), format!("{value} ms is not within 1000 to {max}")),
+    };
+    Ok(Timeouts {
+        tcp_ms: check("tcp_ms", message.tcp_ms, default.tcp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
+        unconfirmed_ms: check(
+            "tcp_unconfirmed_ms",
+            message.tcp_unconfirmed_ms,
+            default.unconfirmed_ms,
+            limits::UNCONFIRMED_IDLE_MS_MAX,
+        )?,
+        closing_ms: check("tcp_closing_ms", message.tcp_closing_ms, default.closing_ms, limits::CLOSING_IDLE_MS_MAX)?,
+        udp_ms: check("udp_ms", message.udp_ms, default.udp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
+    })
+}
+
+fn dscp(path: &str, value: Option<u32>) -> Result<Dscp, PlanError> {
+    match value {
+        None => Ok(Dscp::Copy),
+        Some(value @ 0..=63) => Ok(Dscp::Set(value as u8)),
+        Some(value) => refuse(format!("{path}.dscp"), format!("{value} is not within 0 to 63")),
+    }
+}

@@ -1,0 +1,96 @@
+//! An immutable hash map in one flat array, for lookups on the packet path.
+//!
+//! Keys come from the config, so nobody outside chooses them: a plain
+//! multiplicative hash is enough. At most half full, linear probing.
+
+/// A key: a number and what kind of number it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// An address, a prefix or a suffix.
+    pub bits: u128,
+    /// Which scope `bits` belongs to.
+    pub scope: u32,
+}
+
+impl Key {
+    #[inline]
+    fn hash(self) -> u64 {
+        const A: u64 = 0x9e37_79b9_7f4a_7c15;
+        const B: u64 = 0xd6e8_feb8_6659_fd93;
+        let low = self.bits as u64 ^ u64::from(self.scope).wrapping_mul(B);
+        let mixed = (low ^ ((self.bits >> 64) as u64).wrapping_mul(B)).wrapping_mul(A);
+        mixed ^ (mixed >> 32)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    key: Key,
+    value: u32,
+}
+
+const EMPTY: u32 = u32::MAX;
+
+/// Keys and the indices they stand for.
+#[derive(Debug)]
+pub struct FlatMap {
+    slots: Box<[Slot]>,
+}
+
+impl FlatMap {
+    /// A map of `entries`, whose keys differ and whose values are below
+    /// `u32::MAX`.
+    pub fn new(entries: impl ExactSizeIterator<Item = (Key, u32)>) -> FlatMap {
+        let size = (entries.len() * 2).next_power_of_two().max(2);
+        let empty = Slot { key: Key { bits: 0, scope: 0 }, value: EMPTY };
+        let mut slots = vec![empty; size].into_boxed_slice();
+        for (key, value) in entries {
+            debug_assert!(value != EMPTY);
+            let mut at = key.hash() as usize & (size - 1);
+            while slots[at].value != EMPTY {
+                assert!(slots[at].key != key, "keys differ");
+                at = (at + 1) & (size - 1);
+            }
+            slots[at] = Slot { key, value };
+        }
+        FlatMap { slots }
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<u32> {
+        let mask = self.slots.len() - 1;
+        let mut at = key.hash() as usize & mask;
+        loop {
+            let slot = &self.slots[at];
+            if slot.value == EMPTY {
+                return None;
+            }
+            if slot.key == key {
+                return Some(slot.value);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn equals_a_hash_map(entries in proptest::collection::hash_map((0u128..200, 0u32..3), 0u32..1000, 0..200)) {
+            let entries: HashMap<Key, u32> = entries.into_iter().map(|((bits, scope), value)| (Key { bits, scope }, value)).collect();
+            let map = FlatMap::new(entries.iter().map(|(key, value)| (*key, *value)).collect::<Vec<_>>().into_iter());
+            for bits in 0..200 {
+                for scope in 0..3 {
+                    let key = Key { bits, scope };
+                    prop_assert_eq!(map.get(key), entries.get(&key).copied());
+                }
+            }
+        }
+    }
+}

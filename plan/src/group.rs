@@ -1,0 +1,139 @@
+//! The members of a service as the packet path sees them: who may be
+//! selected, and whose tracked connections may stay.
+//!
+//! Groups are shared by content between services and generations: a change
+//! rebuilds only what changed.
+
+use crate::ids::BackendId;
+use crate::maglev::Table;
+
+/// What a member's state lets it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Standing {
+    /// Takes new connections and keeps its tracked ones.
+    Active,
+    /// Takes no new connections, keeps its tracked ones.
+    Keeps,
+    /// Neither: its tracked connections select anew.
+    Gone,
+}
+
+/// One backend of a group.
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    /// Which backend.
+    pub backend: BackendId,
+    /// What its state lets it do.
+    pub standing: Standing,
+}
+
+/// The members of one or more services.
+#[derive(Debug)]
+pub struct Group {
+    members: Box<[Member]>,
+    by_backend: Box<[Slot]>,
+    /// None: no member takes new connections.
+    table: Option<Table>,
+    /// The table's candidates as indices of members.
+    candidates: Box<[u16]>,
+}
+
+/// A place in the hash of members by backend; backend zero: empty.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    backend: u16,
+    member: u16,
+}
+
+impl Group {
+    /// A group of `members`, each backend once, whose `table` selects among
+    /// the members that `candidates` point to.
+    pub(crate) fn new(members: Vec<Member>, table: Option<Table>, candidates: Vec<u16>) -> Group {
+        let size = (members.len() * 2).next_power_of_two().max(2);
+        let mut by_backend = vec![Slot::default(); size].into_boxed_slice();
+        for (index, member) in members.iter().enumerate() {
+            let mut at = home(member.backend, size);
+            while by_backend[at].backend != 0 {
+                at = (at + 1) & (size - 1);
+            }
+            by_backend[at] = Slot { backend: member.backend.0, member: index as u16 };
+        }
+        Group { members: members.into(), by_backend, table, candidates: candidates.into() }
+    }
+
+    /// The member that is in charge of `hash`, with its index and the table's
+    /// slot; None if no member takes new connections.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, hash: u64) -> Option<Selected> {
+        let table = self.table.as_ref()?;
+        let slot = table.slot(hash);
+        let member = self.candidates[usize::from(table.entries()[slot as usize])];
+        Some(Selected { member, backend: self.members[usize::from(member)].backend, slot })
+    }
+
+    /// The member of that backend, with its index.
+    #[inline]
+    #[must_use]
+    pub fn member(&self, backend: BackendId) -> Option<(u16, Standing)> {
+        let mask = self.by_backend.len() - 1;
+        let mut at = home(backend, self.by_backend.len());
+        loop {
+            let slot = self.by_backend[at];
+            if slot.backend == backend.0 {
+                return Some((slot.member, self.members[usize::from(slot.member)].standing));
+            }
+            if slot.backend == 0 {
+                return None;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// The members, in order of backend name.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The Maglev table; None if no member takes new connections.
+    #[must_use]
+    pub fn table(&self) -> Option<&Table> {
+        self.table.as_ref()
+    }
+}
+
+/// What a table lookup gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selected {
+    /// Index of the member in its group.
+    pub member: u16,
+    /// Its backend.
+    pub backend: BackendId,
+    /// The table's slot.
+    pub slot: u32,
+}
+
+#[inline]
+fn home(backend: BackendId, size: usize) -> usize {
+    (usize::from(backend.0).wrapping_mul(0x9e37_79b1) >> 7) & (size - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_member_is_found_and_no_stranger() {
+        let ids: Vec<u16> = (1..=500).map(|i| i * 131 % 65_521).collect();
+        let members = ids.iter().map(|id| Member { backend: BackendId(*id), standing: Standing::Keeps }).collect();
+        let group = Group::new(members, None, Vec::new());
+        for (index, id) in ids.iter().enumerate() {
+            assert_eq!(group.member(BackendId(*id)), Some((index as u16, Standing::Keeps)));
+        }
+        for id in (1..=u16::MAX).filter(|id| !ids.contains(id)) {
+            assert_eq!(group.member(BackendId(id)), None);
+        }
+        assert_eq!(group.select(7), None);
+    }
+}

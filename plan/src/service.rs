@@ -1,0 +1,92 @@
+//! A service and a backend as the packet path sees them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::group::Group;
+use crate::ids::{BackendId, ServiceId};
+
+/// A service of the plan.
+#[derive(Debug)]
+pub struct Service {
+    /// Its id, stable from plan to plan.
+    pub id: ServiceId,
+    /// Its name.
+    pub name: String,
+    /// Its members and their table.
+    pub group: Arc<Group>,
+    /// What selects.
+    pub affinity: Affinity,
+    /// How packets travel to the backend.
+    pub encap: Encap,
+    /// When tracked connections expire.
+    pub timeouts: Timeouts,
+    /// Connections that may be tracked on this machine.
+    pub quota: u64,
+    /// The outer header's DSCP.
+    pub dscp: Dscp,
+    /// Where this service's members begin in counters that have a place for
+    /// every member of every service.
+    pub first_member: u32,
+}
+
+/// What selects a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Affinity {
+    /// The five-tuple.
+    Flow,
+    /// The source address alone.
+    Client,
+}
+
+/// How packets travel to the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encap {
+    /// Generic routing encapsulation, RFC 2784.
+    Gre,
+    /// IP in IP: RFC 2003, RFC 2473, RFC 4213.
+    Ipip,
+    /// Generic UDP encapsulation, variant 0, UDP port 6080.
+    Gue,
+    /// Geneve, RFC 8926, UDP port 6081.
+    Geneve,
+}
+
+/// The outer header's DSCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dscp {
+    /// The inner packet's.
+    Copy,
+    /// This one, 0 to 63.
+    Set(u8),
+}
+
+/// When tracked connections expire, in milliseconds without a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Timeouts {
+    /// Established TCP.
+    pub tcp_ms: u32,
+    /// Not yet confirmed, of any protocol.
+    pub unconfirmed_ms: u32,
+    /// Closing TCP, after a FIN.
+    pub closing_ms: u32,
+    /// Established UDP, and whatever is not TCP.
+    pub udp_ms: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts { tcp_ms: 900_000, unconfirmed_ms: 30_000, closing_ms: 120_000, udp_ms: 60_000 }
+    }
+}
+
+/// A backend of the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// Its id, stable from plan to plan.
+    pub id: BackendId,
+    /// Its name.
+    pub name: String,
+    /// Where packets are tunnelled to.
+    pub address: IpAddr,
+}

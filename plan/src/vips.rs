@@ -1,0 +1,352 @@
+//! Which service a packet is for (paper 4.2).
+//!
+//! ```text
+//!  exact address ─► class of the longest prefix: suffixes, longest first
+//!       │                 │
+//!       └─ at each step:  (protocol, port) ─► (protocol, all ports) ─► (any)
+//! ```
+//!
+//! The first that exists wins; where a step has none the next is tried, but
+//! never a shorter prefix than the longest that fits. One hash lookup a step.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use wire::ip::AddressBits;
+use wire::{Family, FlowKey, Protocol};
+
+use crate::flat_map::{FlatMap, Key};
+use crate::ids::ServiceId;
+
+/// The service a packet is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matched {
+    /// Which service.
+    pub service: ServiceId,
+    /// Which of the plan's matches: an index for counters and explanations.
+    pub matched: u32,
+}
+
+/// What is known of a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A service wants the packet.
+    Service(Matched),
+    /// The address is a VIP's, but no service wants the packet.
+    NoService {
+        /// A service on the address says `unmatched: pass`.
+        pass: bool,
+    },
+    /// No VIP has this address.
+    NotVip,
+}
+
+/// What is known of a VIP's address, whatever protocol and port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressInfo {
+    /// A service on it says `unmatched: pass`.
+    pub unmatched_pass: bool,
+    /// A service on it says `fragments: true`.
+    pub fragments: bool,
+}
+
+/// Protocol and ports of a Vip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ports {
+    /// Any protocol, all ports.
+    Any,
+    /// All ports of a protocol.
+    All(Protocol),
+    /// Some ports of a protocol, both ends included.
+    Range(Protocol, u16, u16),
+}
+
+/// Where a Vip is: an exact address or a class and suffix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// This address.
+    Exact(Family, AddressBits),
+    /// Addresses of a class whose low `bits` are `suffix`.
+    Suffix {
+        /// Index of the class.
+        class: u32,
+        /// How many low bits are compared.
+        bits: u32,
+        /// Their value.
+        suffix: AddressBits,
+    },
+}
+
+/// Prefixes of one length and family in one group: packets to them look at
+/// the same suffixes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// Suffix lengths in use, longest first.
+    suffix_bits: Vec<u32>,
+}
+
+/// The index. Built by [`VipsBuilder`].
+#[derive(Debug)]
+pub struct Vips {
+    places: FlatMap,
+    addresses: Box<[Address]>,
+    ranges: Box<[Range]>,
+    prefixes: FlatMap,
+    /// Prefix lengths in use, longest first; IPv4, IPv6.
+    prefix_bits: [Box<[u32]>; 2],
+    classes: Box<[Class]>,
+}
+
+/// Everything at one place.
+#[derive(Debug, Clone, Copy)]
+struct Address {
+    tcp: PortTable,
+    udp: PortTable,
+    any: Option<Matched>,
+    info: AddressInfo,
+}
+
+/// Everything at one place for one protocol; ranges sorted and disjoint.
+#[derive(Debug, Clone, Copy, Default)]
+struct PortTable {
+    first: u32,
+    count: u32,
+    all: Option<Matched>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    first: u16,
+    last: u16,
+    matched: Matched,
+}
+
+impl Vips {
+    /// The service that wants a packet of this flow.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, key: &FlowKey) -> Found {
+        let mut known: Option<AddressInfo> = None;
+        if let Some(address) = self.at(exact_key(key.family, key.destination)) {
+            if let Some(matched) = self.at_ports(address, key.protocol, key.destination_port) {
+                return Found::Service(matched);
+            }
+            known = Some(address.info);
+        }
+        if !self.classes.is_empty()
+            && let Some(found) = self.find_suffix(key, &mut known)
+        {
+            return Found::Service(found);
+        }
+        known.map_or(Found::NotVip, |info| Found::NoService { pass: info.unmatched_pass })
+    }
+
+    /// What is known of an address, whatever protocol and port.
+    #[must_use]
+    pub fn address(&self, family: Family, destination: AddressBits) -> Option<AddressInfo> {
+        let mut known: Option<AddressInfo> = self.at(exact_key(family, destination)).map(|address| address.info);
+        if let Some(class) = self.class(family, destination) {
+            for address in self.suffixes(class, destination) {
+                merge(&mut known, address.info);
+            }
+        }
+        known
+    }
+
+    fn find_suffix(&self, key: &FlowKey, known: &mut Option<AddressInfo>) -> Option<Matched> {
+        let class = self.class(key.family, key.destination)?;
+        for address in self.suffixes(class, key.destination) {
+            let matched = self.at_ports(address, key.protocol, key.destination_port);
+            if matched.is_some() {
+                return matched;
+            }
+            merge(known, address.info);
+        }
+        None
+    }
+
+    /// The class of the longest prefix that covers the address.
+    #[inline]
+    fn class(&self, family: Family, destination: AddressBits) -> Option<u32> {
+        self.prefix_bits[family as usize]
+            .iter()
+            .find_map(|bits| self.prefixes.get(prefix_key(family, destination, *bits)))
+    }
+
+    /// What stands at the class's suffixes that the address ends in, longest
+    /// first.
+    fn suffixes(&self, class: u32, destination: AddressBits) -> impl Iterator<Item = &Address> {
+        self.classes[class as usize].suffix_bits.iter().filter_map(move |bits| {
+            self.at(suffix_key(class, *bits, destination & low_mask(*bits)))
+        })
+    }
+
+    #[inline]
+    fn at(&self, key: Key) -> Option<&Address> {
+        self.places.get(key).map(|index| &self.addresses[index as usize])
+    }
+
+    #[inline]
+    fn at_ports(&self, address: &Address, protocol: Protocol, port: u16) -> Option<Matched> {
+        let table = match protocol {
+            Protocol::TCP => &address.tcp,
+            Protocol::UDP => &address.udp,
+            _ => return address.any,
+        };
+        self.in_ranges(table, port).or(table.all).or(address.any)
+    }
+
+    #[inline]
+    fn in_ranges(&self, table: &PortTable, port: u16) -> Option<Matched> {
+        let ranges = &self.ranges[table.first as usize..][..table.count as usize];
+        let at = ranges.partition_point(|range| range.last < port);
+        ranges.get(at).filter(|range| range.first <= port).map(|range| range.matched)
+    }
+}
+
+fn merge(known: &mut Option<AddressInfo>, info: AddressInfo) {
+    let before = known.unwrap_or(AddressInfo { unmatched_pass: false, fragments: false });
+    *known = Some(AddressInfo {
+        unmatched_pass: before.unmatched_pass || info.unmatched_pass,
+        fragments: before.fragments || info.fragments,
+    });
+}
+
+/// The low `bits` bits.
+#[inline]
+#[must_use]
+pub fn low_mask(bits: u32) -> u128 {
+    if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
+}
+
+#[inline]
+fn exact_key(family: Family, bits: AddressBits) -> Key {
+    Key { bits, scope: family as u32 }
+}
+
+/// Scopes 0 and 1 are the families' exact addresses.
+#[inline]
+fn suffix_key(class: u32, suffix_bits: u32, suffix: u128) -> Key {
+    Key { bits: suffix, scope: 2 + class * 129 + suffix_bits }
+}
+
+#[inline]
+fn prefix_key(family: Family, bits: AddressBits, prefix_bits: u32) -> Key {
+    let host = family.address_bits() - prefix_bits;
+    Key { bits: bits & !low_mask(host), scope: (family as u32) << 8 | prefix_bits }
+}
+
+/// Two Vips that claim the same packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conflict {
+    /// The match that was there first.
+    pub with: Matched,
+}
+
+/// Collects Vips and prefixes into a [`Vips`].
+#[derive(Debug, Default)]
+pub struct VipsBuilder {
+    places: BTreeMap<Place, BuildingAddress>,
+    prefixes: HashMap<Key, u32>,
+    prefix_bits: [BTreeSet<u32>; 2],
+    classes: Vec<BTreeSet<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct BuildingAddress {
+    any: Option<Matched>,
+    all: BTreeMap<Protocol, Matched>,
+    /// By protocol and first port.
+    ranges: BTreeMap<(Protocol, u16), (u16, Matched)>,
+    info: Option<AddressInfo>,
+}
+
+impl VipsBuilder {
+    /// A new class of prefixes; gives its index.
+    pub fn class(&mut self) -> u32 {
+        self.classes.push(BTreeSet::new());
+        self.classes.len() as u32 - 1
+    }
+
+    /// Puts a prefix into a class; false if it is in one already.
+    pub fn prefix(&mut self, family: Family, bits: AddressBits, prefix_bits: u32, class: u32) -> bool {
+        self.prefix_bits[family as usize].insert(prefix_bits);
+        self.prefixes.insert(prefix_key(family, bits, prefix_bits), class).is_none()
+    }
+
+    /// Adds what a service wants at a place.
+    ///
+    /// # Errors
+    /// If another Vip claims some of the same packets at the same step.
+    pub fn add(&mut self, place: Place, ports: Ports, matched: Matched, info: AddressInfo) -> Result<(), Conflict> {
+        if let Place::Suffix { class, bits, .. } = place {
+            self.classes[class as usize].insert(bits);
+        }
+        let address = self.places.entry(place).or_default();
+        merge(&mut address.info, info);
+        let taken = match ports {
+            Ports::Any => address.any.replace(matched),
+            Ports::All(protocol) => address.all.insert(protocol, matched),
+            Ports::Range(protocol, first, last) => address.add_range(protocol, first, last, matched),
+        };
+        taken.map_or(Ok(()), |with| Err(Conflict { with }))
+    }
+
+    /// The finished index.
+    #[must_use]
+    pub fn build(self) -> Vips {
+        let mut ranges = Vec::new();
+        let addresses: Vec<Address> = self.places.values().map(|building| building.build(&mut ranges)).collect();
+        let keys: Vec<(Key, u32)> = self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
+        let descending = |bits: &BTreeSet<u32>| bits.iter().rev().copied().collect();
+        Vips {
+            places: FlatMap::new(keys.into_iter()),
+            addresses: addresses.into(),
+            ranges: ranges.into(),
+            prefixes: FlatMap::new(self.prefixes.into_iter()),
+            prefix_bits: self.prefix_bits.map(|bits| descending(&bits)),
+            classes: self
+                .classes
+                .iter()
+                .map(|bits| Class { suffix_bits: bits.iter().rev().copied().collect() })
+                .collect(),
+        }
+    }
+}
+
+impl Place {
+    fn key(&self) -> Key {
+        match *self {
+            Place::Exact(family, bits) => exact_key(family, bits),
+            Place::Suffix { class, bits, suffix } => suffix_key(class, bits, suffix),
+        }
+    }
+}
+
+impl BuildingAddress {
+    /// Adds a range; gives one that it overlaps, if any.
+    fn add_range(&mut self, protocol: Protocol, first: u16, last: u16, matched: Matched) -> Option<Matched> {
+        let below = self.ranges.range((protocol, 0)..=(protocol, last)).next_back();
+        if let Some((_, (other_last, other))) = below
+            && *other_last >= first
+        {
+            return Some(*other);
+        }
+        self.ranges.insert((protocol, first), (last, matched));
+        None
+    }
+
+    fn build(&self, ranges: &mut Vec<Range>) -> Address {
+        let mut table = |protocol: Protocol| {
+            let first = ranges.len() as u32;
+            let mine = self.ranges.range((protocol, 0)..=(protocol, u16::MAX));
+            ranges.extend(mine.map(|((_, first), (last, matched))| Range { first: *first, last: *last, matched: *matched }));
+            PortTable { first, count: ranges.len() as u32 - first, all: self.all.get(&protocol).copied() }
+        };
+        Address {
+            tcp: table(Protocol::TCP),
+            udp: table(Protocol::UDP),
+            any: self.any,
+            info: self.info.expect("every place was added with its info"),
+        }
+    }
+}

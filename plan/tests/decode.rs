@@ -1,0 +1,175 @@
+//! Decoding: what is accepted, and each refusal with its path.
+
+use std::sync::Arc;
+
+use plan::{Found, Plan, Planner, Standing, proto};
+use wire::{Family, FlowKey, Protocol, ip};
+
+fn message() -> proto::Plan {
+    serde_json::from_str(
+        r#"{
+        "generation": "1",
+        "cluster": {"name": "c1", "keyId": "derived"},
+        "machine": {"name": "lb-1", "addresses": ["10.0.0.1", "2001:db8::1"]},
+        "prefixGroups": [{"name": "class-a", "prefixes": ["198.51.100.0/24", "198.51.100.128/25", "192.0.0.0/16", "2001:db8:a::/64"]}],
+        "backends": [{"name": "b1", "address": "10.1.0.1"}, {"name": "b2", "address": "10.1.0.2"}, {"name": "b6", "address": "2001:db8:1::6"}],
+        "services": [
+          {"name": "web", "vips": [{"address": "203.0.113.10", "ports": [{"first": 80, "last": 80}, {"first": 8000, "last": 8100}], "protocol": "PROTOCOL_TCP"}],
+           "members": [{"backend": "b1", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}, {"backend": "b2", "weight": 2, "state": "BACKEND_STATE_DRAINING"}]},
+          {"name": "six", "vips": [{"address": "2001:db8:f::1"}], "members": [{"backend": "b6", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}
+        ]}"#,
+    )
+    .unwrap()
+}
+
+fn plan(message: proto::Plan) -> Plan {
+    Planner::default().plan(message).unwrap()
+}
+
+fn refusal(change: impl FnOnce(&mut proto::Plan)) -> String {
+    let mut message = message();
+    change(&mut message);
+    Planner::default().plan(message).unwrap_err().to_string()
+}
+
+fn key(destination: &str, protocol: Protocol, port: u16) -> FlowKey {
+    let destination: std::net::IpAddr = destination.parse().unwrap();
+    FlowKey {
+        family: Family::of(destination),
+        protocol,
+        source: 1,
+        destination: ip::address_bits(destination),
+        source_port: 9,
+        destination_port: port,
+    }
+}
+
+#[test]
+fn members_stand_as_their_states_say() {
+    let plan = plan(message());
+    let web = plan.services().next().unwrap();
+    let standings: Vec<Standing> = web.group.members().iter().map(|member| member.standing).collect();
+    assert_eq!(standings, [Standing::Active, Standing::Keeps]);
+    let b1 = web.group.members()[0].backend;
+    assert!((0..100u64).all(|hash| web.group.select(hash << 57).unwrap().backend == b1));
+}
+
+#[test]
+fn down_backends_follow_on_down_and_fail_open() {
+    use proto::BackendState::Down;
+    let with = |on_down: proto::OnDown, when_none: proto::WhenNone| {
+        let mut message = message();
+        let web = &mut message.services[0];
+        web.set_on_down(on_down);
+        web.set_when_none(when_none);
+        web.members.iter_mut().for_each(|member| member.set_state(Down));
+        let plan = plan(message);
+        let group = Arc::clone(&plan.services().next().unwrap().group);
+        (group.members()[0].standing, group.table().is_some())
+    };
+    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::Withdraw), (Standing::Gone, false));
+    assert_eq!(with(proto::OnDown::Keep, proto::WhenNone::Withdraw), (Standing::Keeps, false));
+    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::FailOpen), (Standing::Active, true));
+}
+
+#[test]
+fn ids_and_tables_are_kept_from_plan_to_plan() {
+    let mut planner = Planner::default();
+    let first = planner.plan(message()).unwrap();
+    let mut changed = message();
+    changed.generation = 2;
+    changed.services.swap(0, 1);
+    changed.backends.push(proto::Backend { name: "a0".into(), address: "10.1.0.9".into() });
+    let second = planner.plan(changed).unwrap();
+    let id = |plan: &Plan, name: &str| plan.backends().find(|backend| backend.name == name).unwrap().id;
+    for name in ["b1", "b2", "b6"] {
+        assert_eq!(id(&first, name), id(&second, name));
+    }
+    let web = |plan: &Plan| Arc::clone(&plan.services().find(|service| service.name == "web").unwrap().group);
+    assert!(Arc::ptr_eq(&web(&first), &web(&second)), "the same members share one group");
+}
+
+#[test]
+fn services_with_the_same_members_share_one_table() {
+    let mut message = message();
+    let mut copy = message.services[0].clone();
+    copy.name = "copy".into();
+    copy.vips[0].target = Some(proto::vip::Target::Address("203.0.113.11".into()));
+    message.services.push(copy);
+    let plan = plan(message);
+    let groups: Vec<_> = plan.services().map(|service| Arc::as_ptr(&service.group)).collect();
+    assert_eq!(groups[0], groups[2]);
+}
+
+#[test]
+fn destinations_are_told_apart() {
+    let plan = plan(message());
+    let found = |address, protocol, port| plan.vips.find(&key(address, protocol, port));
+    assert!(matches!(found("203.0.113.10", Protocol::TCP, 8050), Found::Service(_)));
+    assert_eq!(found("203.0.113.10", Protocol::TCP, 81), Found::NoService { pass: false });
+    assert_eq!(found("203.0.113.10", Protocol::UDP, 80), Found::NoService { pass: false });
+    assert_eq!(found("203.0.113.11", Protocol::TCP, 80), Found::NotVip);
+    assert!(matches!(found("2001:db8:f::1", Protocol(132), 0), Found::Service(_)));
+}
+
+#[test]
+fn refusals_name_the_field() {
+    let starts = |text: String, path: &str| assert!(text.starts_with(&format!("{path}: ")), "{text}");
+    starts(refusal(|plan| plan.requires.push("teleport".into())), "requires[0]");
+    starts(refusal(|plan| plan.backends[1].name = "b1".into()), "backends[1].name");
+    starts(refusal(|plan| plan.backends[1].address = "nowhere".into()), "backends[1].address");
+    starts(refusal(|plan| plan.machine.as_mut().unwrap().addresses.truncate(1)), "backends[2].address");
+    starts(refusal(|plan| plan.services[1].name = "web".into()), "services[1].name");
+    starts(refusal(|plan| plan.services[0].table_size = 65_536), "services[0].table_size");
+    starts(refusal(|plan| plan.services[0].members[0].backend = "b9".into()), "services[0].members[0].backend");
+    starts(refusal(|plan| plan.services[0].members[0].weight = 5_000), "services[0].members[0].weight");
+    starts(refusal(|plan| plan.services[0].members[0].state = 0), "services[0].members[0].state");
+    starts(refusal(|plan| plan.services[0].members[1].backend = "b1".into()), "services[0].members");
+    starts(refusal(|plan| plan.services[0].vips[0].ports[0].last = 70_000), "services[0].vips[0].ports[0]");
+    starts(refusal(|plan| plan.services[0].vips[0].ports[1].first = 80), "services[0].vips[0]");
+    starts(refusal(|plan| plan.services[0].vips[0].target = None), "services[0].vips[0]");
+    starts(refusal(|plan| plan.services[0].dscp = Some(64)), "services[0].dscp");
+    starts(
+        refusal(|plan| plan.services[0].idle_timeouts = Some(proto::IdleTimeouts { tcp_ms: 9_000_000, ..Default::default() })),
+        "services[0].idle_timeouts.tcp_ms",
+    );
+    starts(refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.1/24".into()), "prefix_groups[0].prefixes[0]");
+    starts(refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.128/25".into()), "prefix_groups[0].prefixes[1]");
+    let clash = |plan: &mut proto::Plan| {
+        let mut copy = plan.services[0].clone();
+        copy.name = "copy".into();
+        plan.services.push(copy);
+    };
+    assert!(refusal(clash).contains("services[0].vips[0] (203.0.113.10 tcp 80)"));
+}
+
+#[test]
+fn a_refused_plan_takes_no_ids_away() {
+    let mut planner = Planner::default();
+    planner.plan(message()).unwrap();
+    let before = planner.ids.clone();
+    let mut bad = message();
+    bad.backends.truncate(1);
+    bad.services[0].table_size = 4;
+    planner.plan(bad).unwrap_err();
+    assert_eq!(planner.ids, before);
+}
+
+#[test]
+fn what_devices_must_let_through_is_every_vip() {
+    let mut message = message();
+    message.services[0].vips.push(proto::Vip {
+        target: Some(proto::vip::Target::PrefixSuffix(proto::PrefixSuffix {
+            prefix_group: "class-a".into(),
+            suffix: "0.0.0.10".into(),
+            suffix_bits: 7,
+        })),
+        ..Default::default()
+    });
+    let prefixes = plan(message).vip_prefixes();
+    let text: Vec<String> = prefixes.iter().map(|(address, bits)| format!("{address}/{bits}")).collect();
+    assert_eq!(
+        text,
+        ["192.0.0.0/16", "198.51.100.0/24", "198.51.100.128/25", "203.0.113.10/32", "2001:db8:a::/64", "2001:db8:f::1/128"]
+    );
+}
