@@ -1,0 +1,124 @@
+# Everything a person or a machine does with this tree. `make` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+
+# Toolchains are often installed here but not in root's PATH.
+export PATH := $(PATH):/usr/local/go/bin:$(HOME)/.cargo/bin:/usr/sbin:/sbin
+# A distribution's Go may fetch the newer one that go.mod asks for.
+export GOTOOLCHAIN ?= auto
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+GO_LDFLAGS := -s -w -X main.version=$(VERSION)
+
+# What `make demo` hands through; each may be set on the command line.
+export SEED BACKENDS LOAD_BALANCERS CONNECTIONS EVENTS DEMO_REPORT
+
+##@ Try it
+
+.PHONY: demo
+demo: deps-build deps-lab build ## Show it at work on real traffic (root) [SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= EVENTS=a,b DEMO_REPORT=file]
+	bin/guideway demo
+
+.PHONY: build
+build: build-go build-rust ## Build bin/guideway, bin/guideway-forwarder and bin/guideway-agent
+
+.PHONY: build-go
+build-go: deps-build
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/guideway ./cli
+
+.PHONY: build-rust
+build-rust: deps-build
+	cargo build --release -p guideway-forwarder -p guideway-agent
+	install -D -t bin target/release/guideway-forwarder target/release/guideway-agent
+
+.PHONY: install
+install: ## Install what `make build` built, with systemd units [PREFIX=/usr/local DESTDIR=]
+	@tools/install.sh '$(DESTDIR)' '$(PREFIX)' '$(SYSCONFDIR)' '$(UNITDIR)' '$(SYSUSERSDIR)' '$(TMPFILESDIR)'
+
+##@ Check it
+
+.PHONY: test
+test: deps-build deps-test ## All tests: units, golden packets, then (with root) namespaces and the lab
+	tools/test.sh
+
+.PHONY: test-fast
+test-fast: deps-build ## Only the tests that need neither root nor bin/
+	tools/test.sh fast
+
+.PHONY: lint
+lint: deps-build deps-check lint-format lint-rust lint-go lint-tree lint-generated ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
+
+.PHONY: lint-format
+lint-format:
+	cargo fmt --all --check
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [[ -n $$out ]]; then echo "gofmt would change: $$out" >&2; exit 1; fi
+
+.PHONY: lint-tree
+lint-tree:
+	go run ./tools/lint
+
+.PHONY: lint-go
+lint-go:
+	tools/tools.sh
+	go vet ./...
+	.cache/bin/staticcheck ./...
+
+.PHONY: lint-rust
+lint-rust:
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: lint-generated
+lint-generated:
+	tools/generate.sh --check
+
+.PHONY: bench
+bench: deps-build ## Measure on this machine what the papers measured
+	@if compgen -G 'bench/*' >/dev/null; then cargo bench --workspace; \
+	else echo "bench: there are no benchmarks yet" >&2; exit 1; fi
+
+##@ Change it
+
+.PHONY: generate
+generate: deps-build deps-check ## Regenerate Go code and docs/config.md from proto/
+	tools/generate.sh
+
+.PHONY: golden
+golden: deps-build ## Rewrite the golden folders from today's behaviour; review the diff
+	UPDATE_GOLDEN=1 go test -count=1 ./controller/compile/...
+	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test golden
+	@git --no-pager diff --stat -- forwarder/tests/golden
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	rm -rf bin target .cache/bin .cache/test
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "; print "usage: make <target>"} \
+	/^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# What each target needs of the machine; installs with root, else says what.
+.PHONY: deps-build deps-check deps-lab deps-test
+deps-build:
+	@tools/install-deps.sh build
+deps-check:
+	@tools/install-deps.sh check
+deps-lab:
+	@if [[ $$(id -u) != 0 ]]; then echo "the lab builds network namespaces and needs root" >&2; exit 1; fi
+	@tools/install-deps.sh lab
+# Without root the lab's tests are skipped, so its programs are not needed.
+deps-test:
+	@if [[ $$(id -u) == 0 ]]; then tools/install-deps.sh lab; fi

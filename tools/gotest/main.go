@@ -1,0 +1,145 @@
+// Gotest runs `go test` with its arguments and keeps its output short without
+// losing what `go test` hides: the names of skipped tests.
+//
+// It prints what `go test` prints without -v (one line per package, the whole
+// output of failed tests) plus a line per skipped test, and appends those to
+// the file that SKIPPED_FILE names. Its exit status is go test's.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+func main() {
+	status, err := run(os.Args[1:], os.Stdout, os.Getenv("SKIPPED_FILE"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		os.Exit(2)
+	}
+	os.Exit(status)
+}
+
+func run(args []string, out io.Writer, skippedFile string) (status int, err error) {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	events, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, fmt.Errorf("pipe from go test: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start go test: %w", err)
+	}
+	skipped, readErr := report(events, out)
+	waitErr := cmd.Wait()
+	if err := errors.Join(readErr, appendLines(skippedFile, skipped)); err != nil {
+		return 0, err
+	}
+	var exit *exec.ExitError
+	if errors.As(waitErr, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, waitErr
+}
+
+// event is one line of test2json (see `go doc test2json`).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Output  string
+}
+
+// report copies what people need to see from events to out and returns one
+// line for each skipped test.
+func report(events io.Reader, out io.Writer) (skipped []string, err error) {
+	held := map[string]*strings.Builder{} // output of tests not yet finished
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			// Output of a test binary that died can run into ours.
+			fmt.Fprintln(out, lines.Text())
+			continue
+		}
+		key := e.Package + " " + e.Test
+		switch {
+		case e.Action == "build-output":
+			fmt.Fprint(out, e.Output)
+		case e.Action == "output" && e.Test == "":
+			if !isNoise(e.Output) {
+				fmt.Fprint(out, e.Output)
+			}
+		case e.Action == "output":
+			if held[key] == nil {
+				held[key] = &strings.Builder{}
+			}
+			held[key].WriteString(e.Output)
+		case e.Action == "fail" && held[key] != nil:
+			fmt.Fprint(out, held[key])
+			delete(held, key)
+		case e.Action == "skip" && e.Test != "":
+			line := fmt.Sprintf("%s %s: %s", shortPackage(e.Package), e.Test, skipReason(held[key]))
+			fmt.Fprintln(out, "skip", line)
+			skipped = append(skipped, line)
+			delete(held, key)
+		case e.Action == "pass":
+			delete(held, key)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return skipped, fmt.Errorf("read go test's events: %w", err)
+	}
+	for _, rest := range held { // never finished: a crash or a timeout
+		fmt.Fprint(out, rest)
+	}
+	return skipped, nil
+}
+
+// isNoise reports package-level lines that `go test` without -v does not show.
+func isNoise(line string) bool {
+	return line == "PASS\n" || strings.HasPrefix(line, "?   ") || strings.Contains(line, "[no tests to run]")
+}
+
+func shortPackage(path string) string {
+	const module = "github.com/guideway/guideway/"
+	return strings.TrimPrefix(path, module)
+}
+
+// skipReason is the text given to t.Skip: the output's line between the
+// test's start and its result, without file and line.
+func skipReason(output *strings.Builder) string {
+	if output == nil {
+		return "no reason given"
+	}
+	for line := range strings.Lines(output.String()) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "===") || strings.HasPrefix(line, "---") {
+			continue
+		}
+		if _, reason, found := strings.Cut(line, ": "); found {
+			return reason
+		}
+		return line
+	}
+	return "no reason given"
+}
+
+func appendLines(file string, lines []string) error {
+	if file == "" || len(lines) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("list of skipped tests: %w", err)
+	}
+	_, err = f.WriteString(strings.Join(lines, "\n") + "\n")
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Who may know whom. The arrows of ARCHITECTURE.md, as data.
+
+// crateEdges: each crate of the workspace and the ones it may depend on, also
+// for its tests. datapath and nic do not know each other.
+var crateEdges = map[string][]string{
+	"wire":      {},
+	"plan":      {"wire"},
+	"datapath":  {"wire", "plan"},
+	"nic":       {"wire"},
+	"forwarder": {"wire", "plan", "datapath", "nic"},
+	"agent":     {"wire"},
+}
+
+// rustEdges reads each member's Cargo.toml. It looked at crates.
+func rustEdges(t *tree) (violations []violation, looked int) {
+	for _, manifest := range t.under("", "Cargo.toml") {
+		crate := path.Dir(manifest)
+		if crate == "." || strings.HasSuffix(crate, "/fuzz") {
+			continue
+		}
+		allowed, known := crateEdges[crate]
+		if !known {
+			violations = append(violations, violation{manifest, 0,
+				"a crate that no rule knows: add it to crateEdges in tools/lint and say which rule it enforces"})
+			continue
+		}
+		looked++
+		for _, d := range dependencies(t.read(manifest)) {
+			if _, ours := crateEdges[d.name]; ours && !slices.Contains(allowed, d.name) {
+				violations = append(violations, violation{manifest, d.line,
+					fmt.Sprintf("%s may not depend on %s: it may know %v", crate, d.name, allowed)})
+			}
+		}
+	}
+	return violations, looked
+}
+
+type dependency struct {
+	name    string
+	line    int
+	product bool // not only for tests or for building
+}
+
+var (
+	tomlSection      = regexp.MustCompile(`^\[(.+)\]$`)
+	dependencyTable  = regexp.MustCompile(`^(?:target\..*\.)?(dev-|build-)?dependencies$`)
+	dependencyHeader = regexp.MustCompile(`^(?:target\..*\.)?(dev-|build-)?dependencies\.([\w-]+)$`)
+	dependencyLine   = regexp.MustCompile(`^"?([\w-]+)"?\s*(?:\.\w+\s*)?=`)
+)
+
+// dependencies of a Cargo.toml, of every kind.
+func dependencies(manifest string) []dependency {
+	var found []dependency
+	inTable, product := false, false
+	for i, line := range strings.Split(manifest, "\n") {
+		line = strings.TrimSpace(line)
+		if section := tomlSection.FindStringSubmatch(line); section != nil {
+			table := dependencyTable.FindStringSubmatch(section[1])
+			inTable, product = table != nil, table != nil && table[1] == ""
+			if own := dependencyHeader.FindStringSubmatch(section[1]); own != nil {
+				found = append(found, dependency{own[2], i + 1, own[1] == ""})
+			}
+		} else if entry := dependencyLine.FindStringSubmatch(line); inTable && entry != nil {
+			found = append(found, dependency{entry[1], i + 1, product})
+		}
+	}
+	return found
+}
+
+const goModule = "github.com/guideway/guideway/"
+
+// goEdgeRules: in packages under a folder, imports of this module are limited
+// to these folders (and to the package's own folder). A folder without a rule
+// is wiring and may know everyone: controller/main, cli, lab.
+//
+// Sinks take the whole Desired state, which the brain defines; they know
+// nobody else, least of all one another.
+var goEdgeRules = map[string][]string{
+	"controller/config":    {"proto"},
+	"controller/compile":   {"proto", "controller/config"},
+	"controller/brain":     {"proto", "controller/config", "controller/compile"},
+	"controller/prober":    sinkMayKnow,
+	"controller/forwarder": sinkMayKnow,
+	"controller/speaker":   sinkMayKnow,
+	"controller/fleet":     sinkMayKnow,
+	"controller/buckets":   sinkMayKnow,
+	"controller/api":       sinkMayKnow,
+	"controller/web":       sinkMayKnow,
+	"controller/metrics":   sinkMayKnow,
+	"proto":                {},
+}
+
+var sinkMayKnow = []string{"proto", "controller/config", "controller/compile", "controller/brain"}
+
+// goEdges reads imports, those of tests too. It looked at files with a rule.
+func goEdges(t *tree) (violations []violation, looked int) {
+	for _, file := range t.under("", ".go") {
+		folder, allowed := goRule(file)
+		if folder == "" {
+			continue
+		}
+		looked++
+		for _, imported := range goImports(t, file) {
+			target, ours := strings.CutPrefix(imported.path, goModule)
+			if !ours || within(target, folder) || slices.ContainsFunc(allowed, func(a string) bool { return within(target, a) }) {
+				continue
+			}
+			violations = append(violations, violation{file, imported.line,
+				fmt.Sprintf("%s may not import %s: it may know %v", folder, target, allowed)})
+		}
+	}
+	return violations, looked
+}
+
+func goRule(file string) (folder string, allowed []string) {
+	for folder, allowed := range goEdgeRules {
+		if within(file, folder) {
+			return folder, allowed
+		}
+	}
+	return "", nil
+}
+
+func within(target, folder string) bool {
+	return target == folder || strings.HasPrefix(target, folder+"/")
+}
+
+type goImport struct {
+	path string
+	line int
+}
+
+func goImports(t *tree, file string) []goImport {
+	positions := token.NewFileSet()
+	parsed, err := parser.ParseFile(positions, file, t.read(file), parser.ImportsOnly)
+	if err != nil {
+		return nil // gofmt and vet say it better
+	}
+	var found []goImport
+	for _, spec := range parsed.Imports {
+		if imported, err := strconv.Unquote(spec.Path.Value); err == nil {
+			found = append(found, goImport{imported, positions.Position(spec.Pos()).Line})
+		}
+	}
+	return found
+}

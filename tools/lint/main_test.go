@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// goodTree is the smallest tree in which every check finds something to look
+// at and nothing wrong. Each case below spoils it in one place.
+func goodTree() map[string]string {
+	files := map[string]string{
+		"wire/src/lib.rs": "#![forbid(unsafe_code)]\n#[cfg(test)]\nmod oracle;\npub fn parse() {}\n",
+		"plan/src/lib.rs": "#![forbid(unsafe_code)]\n" +
+			"#[allow(clippy::all)]\npub mod proto {\n    include!(concat!(env!(\"OUT_DIR\"), \"/plan.rs\"));\n}\n",
+		"datapath/src/lib.rs":     "#![deny(unsafe_code)]\n",
+		"datapath/src/verdict.rs": "pub enum DropReason {\n    /// No service.\n    NoService,\n}\n",
+		"datapath/src/prefetch.rs": "pub fn prefetch(p: *const u8) {\n" +
+			"    // SAFETY: a hint\n    unsafe { hint(p) }\n}\n",
+		"datapath/tests/drops.rs":          "#[test]\nfn dropped() { assert_eq!(verdict(), DropReason::NoService); }\n",
+		"nic/src/lib.rs":                   "pub fn map() { unsafe { mmap() } }\n",
+		"docs/counters.md":                 "| `no_service` | nobody wants it |\n",
+		"controller/brain/brain.go":        "package brain\n\nimport \"time\"\n\nfunc Step(now time.Time) {}\n",
+		"controller/prober/prober.go":      "package prober\n\nimport _ \"github.com/guideway/guideway/controller/brain\"\n",
+		"controller/brain/brain_test.go":   "package brain\n\nimport \"os\"\n\nvar _ = os.Args\n",
+		"forwarder/tests/common/shared.rs": "#![allow(dead_code)]\nfn helper() {}\n",
+	}
+	for crate, mayKnow := range crateEdges {
+		manifest := "[package]\nname = \"" + crate + "\"\n[dependencies]\n"
+		for _, known := range mayKnow {
+			manifest += known + ".workspace = true\n"
+		}
+		files[crate+"/Cargo.toml"] = manifest
+	}
+	return files
+}
+
+func lintFiles(files map[string]string) (output string, clean bool) {
+	fsys := fstest.MapFS{}
+	for path, text := range files {
+		fsys[path] = &fstest.MapFile{Data: []byte(text)}
+	}
+	var out strings.Builder
+	clean = lint(newTree(fsys, slices.Sorted(maps.Keys(files))), &out)
+	return out.String(), clean
+}
+
+func TestAGoodTreeIsClean(t *testing.T) {
+	if output, clean := lintFiles(goodTree()); !clean {
+		t.Fatal(output)
+	}
+}
+
+func TestAnEmptyTreeFailsEveryCheck(t *testing.T) {
+	output, clean := lintFiles(nil)
+	if clean || strings.Count(output, "found nothing to look at") != len(checks) {
+		t.Fatal(output)
+	}
+}
+
+const longBody = "fn long() {\n%s}\n"
+
+func TestEachRuleCatchesItsViolation(t *testing.T) {
+	lines := func(n int) string { return strings.Repeat("    work();\n", n) }
+	cases := []struct {
+		name string
+		file string
+		text string
+		want string // empty: stays clean
+	}{
+		{"datapath knows nic", "datapath/Cargo.toml", "[dependencies]\nnic = { path = \"../nic\" }\n",
+			"datapath/Cargo.toml:2: datapath may not depend on nic"},
+		{"also for its tests", "nic/Cargo.toml", "[dev-dependencies]\ndatapath.workspace = true\n", "nic may not depend on datapath"},
+		{"also as a table of its own", "wire/Cargo.toml", "[dependencies.plan]\npath = \"../plan\"\n", "wire may not depend on plan"},
+		{"an unknown crate", "utils/Cargo.toml", "[package]\n", "a crate that no rule knows"},
+		{"a runtime in a pure crate", "plan/Cargo.toml", "[dependencies]\ntokio.workspace = true\n", "may not depend on tokio"},
+		{"a runtime for building or testing only", "plan/Cargo.toml",
+			"[dev-dependencies]\ntokio.workspace = true\n[build-dependencies.rand]\nversion = \"1\"\n[dependencies]\n", ""},
+
+		{"a sink imports a sink", "controller/speaker/s.go",
+			"package speaker\n\nimport _ \"github.com/guideway/guideway/controller/prober\"\n",
+			"s.go:3: controller/speaker may not import controller/prober"},
+		{"config imports compile", "controller/config/c.go",
+			"package config\n\nimport _ \"github.com/guideway/guideway/controller/compile\"\n", "controller/config may not import"},
+		{"the brain imports net", "controller/brain/b.go", "package brain\n\nimport _ \"net/http\"\n", "may not import net/http"},
+		{"the brain may hold addresses", "controller/brain/b.go", "package brain\n\nimport _ \"net/netip\"\n", ""},
+		{"the brain looks at the clock", "controller/brain/b.go",
+			"package brain\n\nimport \"time\"\n\nvar start = time.Now()\n", "b.go:5: time.Now reads a clock"},
+
+		{"a clock in the datapath", "datapath/src/track.rs", "use std::time::Instant;\n", "Instant reads a clock"},
+		{"a print in wire", "wire/src/ip.rs", "fn f() { println!(\"x\") }\n", "println! prints"},
+		{"a print in a test", "wire/src/ip.rs", "#[cfg(test)]\nmod tests {\n    fn f() { println!(\"}\") }\n}\n", ""},
+		{"a print in a test's file", "wire/src/oracle.rs", "fn f() { println!(\"x\") }\n", ""},
+		{"a print in a comment", "wire/src/ip.rs", "// println!(\n/* println!( /* */ println!( */\n", ""},
+		{"a print in a literal", "wire/src/ip.rs", "const A: &str = r#\"println!(\"#; const B: char = '\"'; const C: &str = \"\\\"println!(\";\n", ""},
+		{"a random hasher in plan", "plan/src/ids.rs", "type S = std::hash::RandomState;\n", "uses randomness"},
+
+		{"unsafe in the forwarder", "forwarder/src/main.rs", "fn main() {\n    unsafe { f() }\n}\n", "main.rs:2: unsafe code belongs in nic/"},
+		{"unsafe elsewhere in the datapath", "datapath/src/batch.rs", "unsafe fn f() {}\n", "batch.rs:1: unsafe"},
+		{"the word in a comment", "forwarder/src/main.rs", "// unsafe\nfn main<'a>() {}\n", ""},
+		{"a pure crate that does not forbid", "wire/src/lib.rs", "pub fn parse() {}\n", "lacks #![forbid(unsafe_code)]"},
+
+		{"an allow for a file", "nic/src/ring.rs", "#![allow(dead_code)]\nfn f() {}\n", "ring.rs:1: an allow for a whole module"},
+		{"an allow for a module", "nic/src/ring.rs", "#[allow(dead_code)]\nmod a {\n    fn f() {}\n}\n", "an allow for a whole mod"},
+		{"an allow for a function", "nic/src/ring.rs", "#[allow(dead_code, reason = \"x\")]\nfn f() {}\n", ""},
+		{"a test ignored for being slow", "nic/src/ring.rs", "#[test]\n#[ignore = \"slow\"]\nfn t() {}\n", "ring.rs:2: a test is ignored only"},
+		{"a test ignored for lack of root", "nic/src/ring.rs", "#[test]\n#[ignore = \"needs root: a veth pair\"]\nfn t() {}\n", ""},
+
+		{"a long Rust function", "nic/src/ring.rs", fmt.Sprintf(longBody, lines(69)), "ring.rs:1: long has 71 lines, at most 70"},
+		{"a function of just that length", "nic/src/ring.rs", fmt.Sprintf(longBody, lines(68)), ""},
+		{"a long test", "nic/tests/ring.rs", fmt.Sprintf(longBody, lines(99)), ""},
+		{"a long Go function", "lab/lab.go", "package lab\n\nfunc long() {\n" + lines(69) + "}\n", "lab.go:3: long has 71 lines"},
+		{"an entry without its function", ratchetFile, "lab/lab.go:gone 80\n", "lab/lab.go:gone is no longer there"},
+		{"an entry that says nothing", ratchetFile, "lab/lab.go\n", "ratchet.txt:1: an entry is"},
+
+		{"a reason without documentation", "docs/counters.md", "", "DropReason::NoService (`no_service`) is not in docs/counters.md"},
+		{"a reason without a test", "datapath/tests/drops.rs", "", "no test has a packet dropped for DropReason::NoService"},
+		{"a reason tested by a golden folder", "forwarder/tests/golden/x/counters.json", `{"dropped": {"no_service": 1}}`, ""},
+
+		{"a wide comment", "lab/lab.go", "package lab\n\n// " + strings.Repeat("x", 120) + "\n", "lab.go:3: a comment of 123 columns"},
+		{"a wide link", "lab/lab.go", "package lab\n\n// https://" + strings.Repeat("x", 120) + "\n", ""},
+		{"a machine's path", "docs/start.md", "see /ro" + "ot/.cargo", "start.md:1: /ro" + "ot/. belongs to one machine"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			files := goodTree()
+			files[c.file] = c.text
+			output, clean := lintFiles(files)
+			if c.want == "" && !clean {
+				t.Errorf("should be clean:\n%s", output)
+			}
+			if c.want != "" && (clean || !strings.Contains(output, c.want)) {
+				t.Errorf("want %q:\n%s", c.want, output)
+			}
+		})
+	}
+}
+
+func TestTheRatchetOnlyShrinks(t *testing.T) {
+	for size, want := range map[int]string{
+		80: "",
+		81: "long has 81 lines, at most 80",
+		79: "has only 79 lines now: lower its entry",
+	} {
+		files := goodTree()
+		files[ratchetFile] = "nic/src/ring.rs:long 80 # why\n"
+		files["nic/src/ring.rs"] = fmt.Sprintf(longBody, strings.Repeat("    work();\n", size-2))
+		output, clean := lintFiles(files)
+		if clean != (want == "") || !strings.Contains(output, want) {
+			t.Errorf("%d lines, want %q:\n%s", size, want, output)
+		}
+	}
+}
