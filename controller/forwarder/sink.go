@@ -1,0 +1,259 @@
+// Package forwarder keeps this machine's forwarder on the wanted plan and
+// watches its health.
+//
+//	Set(plan) ─► newest wanted plan ─► SetPlan, until accepted or refused
+//	GetStatus each 100 ms ─► Status | Lost ─► events
+//
+// It is a sink: Set takes the whole plan, a reconnect says it again. It does
+// not know what a plan means; whether a status is healthy is the brain's.
+//
+// Order: the first event of every connection is Connected with the plan that
+// runs there, and no plan is pushed over it before that.
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+const (
+	// A dead or hanging forwarder is seen within pollInterval + pollTimeout.
+	pollInterval = 100 * time.Millisecond
+	pollTimeout  = 200 * time.Millisecond
+	// Building the tables of a large plan takes seconds on a slow machine.
+	pushTimeout = 30 * time.Second
+	// A plan of 10,000 services with 65,000 backends is some 20 MiB.
+	MessageBytesMax = 256 << 20
+)
+
+// Event is one of Connected, Status, Lost, Accepted, Refused.
+type Event any
+
+type (
+	// Connected is the first event of a connection.
+	Connected struct {
+		// What it forwards by; nil: no plan yet.
+		Plan *planv1.Plan
+	}
+	// Status comes with every poll.
+	Status struct{ *forwarderv1.GetStatusResponse }
+	// Lost: it does not answer.
+	Lost struct{ Reason string }
+	// Accepted: every worker forwards by this generation.
+	Accepted struct {
+		Generation uint64
+		Warnings   []string
+	}
+	// Refused: the forwarder stays on its former plan.
+	Refused struct {
+		Generation uint64
+		Reason     string
+	}
+)
+
+// Sink is the connection to one forwarder.
+type Sink struct {
+	log     *slog.Logger
+	onEvent func(Event)
+	conn    *grpc.ClientConn
+	client  forwarderv1.ForwarderClient
+	wake    chan struct{}
+	pushed  chan pushResult
+
+	mu   sync.Mutex
+	want *planv1.Plan
+
+	// Only the goroutine of Run touches these.
+	connected bool
+	everPoll  bool
+	pushing   bool
+	retryAt   time.Time
+	refused   uint64
+}
+
+type pushResult struct {
+	generation uint64
+	warnings   []string
+	err        error
+}
+
+// Dial prepares a connection to a forwarder's socket; it need not be there yet.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	// gRPC's own backoff grows to two minutes: far too long for a socket that
+	// is back in a moment.
+	retry := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond}
+	conn, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageBytesMax), grpc.MaxCallSendMsgSize(MessageBytesMax)),
+		grpc.WithIdleTimeout(0))
+	if err != nil {
+		return nil, fmt.Errorf("forwarder socket %s: %w", socket, err)
+	}
+	return conn, nil
+}
+
+// New makes a sink for the forwarder at socket. onEvent is called from Run's
+// goroutine and must not block for long.
+func New(socket string, log *slog.Logger, onEvent func(Event)) (*Sink, error) {
+	conn, err := Dial(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{
+		log:     log,
+		onEvent: onEvent,
+		conn:    conn,
+		client:  forwarderv1.NewForwarderClient(conn),
+		wake:    make(chan struct{}, 1),
+		pushed:  make(chan pushResult, 1),
+	}, nil
+}
+
+// Client asks the forwarder for what is not the sink's concern: counters,
+// connections, metrics.
+func (s *Sink) Client() forwarderv1.ForwarderClient { return s.client }
+
+// Set makes plan the wanted one. Its generation must differ from that of
+// every other plan. nil: leave the forwarder alone.
+func (s *Sink) Set(plan *planv1.Plan) {
+	s.mu.Lock()
+	s.want = plan
+	s.mu.Unlock()
+	s.poke()
+}
+
+// Run polls and pushes until the context ends.
+func (s *Sink) Run(ctx context.Context) {
+	defer s.conn.Close()
+	s.conn.Connect()
+	go s.pokeWhenConnectionChanges(ctx)
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		s.poll(ctx)
+		select {
+		case <-ticker.C:
+		case <-s.wake:
+		case result := <-s.pushed:
+			s.settle(result)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *Sink) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A closed socket is seen at once instead of with the next poll.
+func (s *Sink) pokeWhenConnectionChanges(ctx context.Context) {
+	for state := s.conn.GetState(); s.conn.WaitForStateChange(ctx, state); state = s.conn.GetState() {
+		if state == connectivity.Ready || s.conn.GetState() == connectivity.Ready {
+			s.poke()
+		}
+	}
+}
+
+func (s *Sink) poll(ctx context.Context) {
+	pollCtx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	response, err := s.client.GetStatus(pollCtx, &forwarderv1.GetStatusRequest{})
+	if err == nil && !s.connected {
+		err = s.connect(ctx)
+	}
+	if err != nil {
+		s.lose(ctx, err)
+		return
+	}
+	s.onEvent(Status{response})
+	s.push(ctx, response.Generation)
+}
+
+func (s *Sink) connect(ctx context.Context) error {
+	// Reading a large plan may take longer than a poll.
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	response, err := s.client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return fmt.Errorf("read its plan: %w", err)
+	}
+	s.connected, s.everPoll, s.refused = true, true, 0
+	s.onEvent(Connected{Plan: response.GetPlan()})
+	return nil
+}
+
+func (s *Sink) lose(ctx context.Context, err error) {
+	if ctx.Err() != nil || (s.everPoll && !s.connected) {
+		return // we are stopping, or said it already
+	}
+	s.connected, s.everPoll = false, true
+	s.onEvent(Lost{Reason: reasonOf(err)})
+}
+
+// push sends the wanted plan unless it runs, is under way or was refused.
+func (s *Sink) push(ctx context.Context, running uint64) {
+	s.mu.Lock()
+	want := s.want
+	s.mu.Unlock()
+	if want == nil || s.pushing || want.Generation == running || want.Generation == s.refused || time.Now().Before(s.retryAt) {
+		return
+	}
+	s.pushing = true
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+		defer cancel()
+		response, err := s.client.SetPlan(ctx, &forwarderv1.SetPlanRequest{Plan: want})
+		s.pushed <- pushResult{generation: want.Generation, warnings: response.GetWarnings(), err: err}
+	}()
+}
+
+func (s *Sink) settle(result pushResult) {
+	s.pushing = false
+	if result.err == nil {
+		s.onEvent(Accepted{Generation: result.generation, Warnings: result.warnings})
+		return
+	}
+	if final(result.err) {
+		s.refused = result.generation
+		s.onEvent(Refused{Generation: result.generation, Reason: reasonOf(result.err)})
+		return
+	}
+	s.retryAt = time.Now().Add(pollInterval)
+	s.log.Warn("plan not delivered, trying again", "generation", result.generation, "error", reasonOf(result.err))
+}
+
+// final: the same plan would be refused again.
+func final(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+		return false
+	}
+	return true
+}
+
+func reasonOf(err error) string {
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return "does not answer: " + status.Convert(err).Message()
+	case codes.DeadlineExceeded:
+		return fmt.Sprintf("does not answer within %v", pollTimeout)
+	}
+	return status.Convert(err).Message()
+}
