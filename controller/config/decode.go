@@ -42,7 +42,7 @@ func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message, 
 		return
 	}
 	if node.Kind != yaml.MappingNode {
-		d.errorf(path, "is %s: give fields, like `{%s: ...}`", describe(node), m.Descriptor().Fields().Get(0).Name())
+		d.unreadable(path, "is %s: give fields, like `{%s: ...}`", describe(node), m.Descriptor().Fields().Get(0).Name())
 		return
 	}
 	seen := map[string]int{}
@@ -106,17 +106,19 @@ func (d *decoder) field(path string, node *yaml.Node, m protoreflect.Message, fi
 		return
 	}
 	if node.Kind != yaml.SequenceNode {
-		d.errorf(path, "is %s: give a list, like `[...]`", describe(node))
+		d.unreadable(path, "is %s: give a list, like `[...]`", describe(node))
 		return
 	}
 	list := m.Mutable(field).List()
 	for i, item := range node.Content {
 		itemPath := fmt.Sprintf("%s[%d]", path, i)
-		if item = resolve(item); isNull(item) {
-			d.errorf(itemPath, "is empty: remove the item or give it a value")
-		}
 		// A bad item is appended as zero, so that indices stay the file's.
-		value, _ := d.value(itemPath, item, list.NewElement(), field, depth)
+		value := list.NewElement()
+		if item = resolve(item); isNull(item) {
+			d.unreadable(itemPath, "is empty: remove the item or give it a value")
+		} else {
+			value, _ = d.value(itemPath, item, value, field, depth)
+		}
 		list.Append(value)
 	}
 }
@@ -131,12 +133,12 @@ func (d *decoder) value(path string, node *yaml.Node, zero protoreflect.Value, f
 		return zero, false
 	}
 	if node.Kind != yaml.ScalarNode {
-		d.errorf(path, "is %s: give one value", describe(node))
+		d.unreadable(path, "is %s: give one value", describe(node))
 		return zero, false
 	}
 	value, problem := scalar(node, field)
 	if problem != "" {
-		d.errorf(path, "%s", problem)
+		d.unreadable(path, "%s", problem)
 		return zero, false
 	}
 	return value, true
@@ -147,7 +149,7 @@ func (d *decoder) affordable(path string, depth int) bool {
 	d.nodes++
 	switch {
 	case depth > depthMax:
-		d.errorf(path, "is nested more than %d deep: an alias stands inside its own anchor", depthMax)
+		d.unreadable(path, "is nested more than %d deep: an alias stands inside its own anchor", depthMax)
 		return false
 	case d.nodes == nodesMax+1:
 		d.errorf(path, "the config has more than %d values here, aliases counted at each use: remove aliases of aliases", nodesMax)

@@ -11,15 +11,21 @@ const (
 	// Fields within fields. The schema needs seven.
 	depthMax = 32
 
-	// Services of one shard: the forwarder's ids of services are 16 bits, and
-	// tables and counters are per service.
+	// Services of one shard, as many as the forwarder's plan crate takes.
 	servicesMax = 10_000
-	// Backends of all services: BackendId is 16 bits; the rest of the 65,536
-	// is room for ids that are not free yet.
+	// Backends of all services: the forwarder's ids have 16 bits; the rest is
+	// room for ids that are not free yet.
 	backendsMax = 65_000
 	// Members of all services together, where pools are shared: each is some
 	// 30 bytes in the plan, which so stays below 64 MB.
 	membersMax = 2_000_000
+	// Port ranges of one shard, twice each (TCP and UDP): the forwarder counts
+	// for each in 16 bytes per worker.
+	matchesMax = 1_000_000
+	// Bytes of the distinct tables of one shard, two for each entry.
+	tableBytesMax = 1 << 30
+	// The largest table's entries; the schema's rule says the same.
+	tableSizeMax = 655_373
 	// A table's entries per backend below which the shares' error is warned about.
 	tableEntriesPerBackend = 100
 

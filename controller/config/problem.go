@@ -59,19 +59,40 @@ type reporter struct {
 	// Parents that hold a field of unknown name: a field missing there was
 	// probably misspelt, and that was told.
 	misspelt map[string]bool
+	// Fields that could not be read at all: nothing is said about what they
+	// should have held.
+	opaque map[string]bool
 }
 
 func newReporter(d *document) *reporter {
-	return &reporter{document: d, reported: map[string]bool{}, misspelt: map[string]bool{}}
+	return &reporter{document: d, reported: map[string]bool{}, misspelt: map[string]bool{}, opaque: map[string]bool{}}
 }
 
 // errorf reports an error at a field.
 func (r *reporter) errorf(field, format string, args ...any) {
-	if r.reported[field] {
+	if r.reported[field] || r.insideOpaque(field) {
 		return
 	}
 	r.reported[field] = true
 	r.errors = append(r.errors, r.problem(field, fmt.Sprintf(format, args...)))
+}
+
+// unreadable reports that a field holds nothing of its type.
+func (r *reporter) unreadable(field, format string, args ...any) {
+	r.errorf(field, format, args...)
+	r.opaque[field] = true
+}
+
+func (r *reporter) insideOpaque(field string) bool {
+	if len(r.opaque) == 0 {
+		return false
+	}
+	for i, c := range field {
+		if (c == '.' || c == '[') && r.opaque[field[:i]] {
+			return true
+		}
+	}
+	return r.opaque[field]
 }
 
 // missing reports that a field should be there.

@@ -505,7 +505,7 @@ type Service struct {
 	Encap *string `protobuf:"bytes,7,opt,name=encap,proto3,oneof" json:"encap,omitempty"`
 	// Entries of the Maglev table: a prime, not below the number of backends.
 	// Below 100 times the backends the shares become uneven: a warning says by
-	// how much. Default: 65537; for more than 655 backends take 655373.
+	// how much; for more than 655 backends take 655373. Default: 65537.
 	TableSize *uint32 `protobuf:"varint,8,opt,name=table_size,json=tableSize,proto3,oneof" json:"table_size,omitempty"`
 	// When an idle connection is forgotten.
 	IdleTimeouts *IdleTimeouts `protobuf:"bytes,9,opt,name=idle_timeouts,json=idleTimeouts,proto3" json:"idle_timeouts,omitempty"`
@@ -1694,7 +1694,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x0e_source_prefix\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xda\a\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xd9\a\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
@@ -1702,9 +1702,9 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x05pools\x18\x04 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\x05pools\x123\n" +
 	"\x04mode\x18\x05 \x01(\tB\x1a\xbaH\x17r\x15R\bstatefulR\tstatelessH\x01R\x04mode\x88\x01\x01\x124\n" +
 	"\baffinity\x18\x06 \x01(\tB\x13\xbaH\x10r\x0eR\x04flowR\x06clientH\x02R\baffinity\x88\x01\x01\x128\n" +
-	"\x05encap\x18\a \x01(\tB\x1d\xbaH\x1ar\x18R\x03greR\x04ipipR\x03gueR\x06geneveH\x03R\x05encap\x88\x01\x01\x120\n" +
+	"\x05encap\x18\a \x01(\tB\x1d\xbaH\x1ar\x18R\x03greR\x04ipipR\x03gueR\x06geneveH\x03R\x05encap\x88\x01\x01\x12/\n" +
 	"\n" +
-	"table_size\x18\b \x01(\rB\f\xbaH\t*\a\x18˖\xb1\x02(\x02H\x04R\ttableSize\x88\x01\x01\x12E\n" +
+	"table_size\x18\b \x01(\rB\v\xbaH\b*\x06\x18\x8d\x80((\x03H\x04R\ttableSize\x88\x01\x01\x12E\n" +
 	"\ridle_timeouts\x18\t \x01(\v2 .guideway.config.v1.IdleTimeoutsR\fidleTimeouts\x12?\n" +
 	"\x11connections_quota\x18\n" +
 	" \x01(\x04B\r\xbaH\n" +

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+func configCommand() *cobra.Command {
+	return group("config", "Check a config, or compile it to a plan",
+		configCheckCommand(), configCompileCommand())
+}
+
+func configCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Say what is wrong with a config",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+			"prints every error and warning with its place and its cure.\n" +
+			"Exits with 0 if the config can be used, with 1 if not.",
+		Example: "  guideway config check /etc/guideway/config.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(command *cobra.Command, files []string) error {
+			c, err := loadConfig(command.ErrOrStderr(), files)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(command.OutOrStdout(), summary(c))
+			return err
+		},
+	}
+}
+
+func configCompileCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "compile FILE...",
+		Short: "Print the plan that a config becomes",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+			"prints the plan of this machine as JSON: generation 1, every backend active\n" +
+			"(draining with weight 0). Errors and warnings go to standard error.",
+		Example: "  guideway config compile config.yaml > plan.json\n" +
+			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(command *cobra.Command, files []string) error {
+			c, err := loadConfig(command.ErrOrStderr(), files)
+			if err != nil {
+				return err
+			}
+			text, err := planJSON(compile.Compile(c, compile.States{}, 1))
+			if err != nil {
+				return err
+			}
+			_, err = command.OutOrStdout().Write(text)
+			return err
+		},
+	}
+}
+
+// loadConfig reads a config and prints what is wrong with it.
+func loadConfig(stderr io.Writer, files []string) (*config.Config, error) {
+	c, err := config.Load(files...)
+	var problems config.Problems
+	if errors.As(err, &problems) {
+		for _, problem := range problems {
+			fmt.Fprintf(stderr, "error: %s\n", problem)
+		}
+		fmt.Fprintf(stderr, "%s\n", counted(len(problems), "error"))
+		return nil, errReported
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range c.Warnings {
+		fmt.Fprintf(stderr, "warning: %s\n", warning)
+	}
+	return c, nil
+}
+
+func summary(c *config.Config) string {
+	vips, names := 0, map[string]bool{}
+	services := c.ServicesHere()
+	for _, service := range services {
+		vips += len(service.VIPs)
+		for _, member := range service.Members {
+			names[member.Backend.Name] = true
+		}
+	}
+	text := fmt.Sprintf("config is good: %s, %s, %s",
+		counted(len(services), "service"), counted(vips, "vip"), counted(len(names), "backend"))
+	if elsewhere := len(c.Services) - len(services); elsewhere > 0 {
+		text += fmt.Sprintf("; %s of other shards", counted(elsewhere, "service"))
+	}
+	if n := len(c.Warnings); n > 0 {
+		text += "; " + counted(n, "warning")
+	}
+	return text
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// planJSON is proto JSON with two spaces of indent and a newline at the end.
+// protojson varies its white space on purpose; indenting anew makes it steady.
+func planJSON(plan *planv1.Plan) ([]byte, error) {
+	compact, err := protojson.Marshal(plan)
+	if err != nil {
+		return nil, fmt.Errorf("write plan as JSON: %w", err)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, compact, "", "  "); err != nil {
+		return nil, fmt.Errorf("indent plan: %w", err)
+	}
+	indented.WriteByte('\n')
+	return indented.Bytes(), nil
+}

@@ -1,0 +1,199 @@
+// Package compile turns a valid Config and the states of its backends into a
+// Plan. It is a pure function: the same input gives the same plan, byte for
+// byte when marshalled deterministically, whatever order pools and backends
+// have in the config.
+//
+// It decides nothing: what a backend's state is comes in as States; what the
+// config means is fixed by package config.
+package compile
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// States tells what probes and operators say. The zero value knows nothing
+// bad: every backend is active and every peer healthy.
+type States struct {
+	// State of a backend as one pool's health checks see it. nil: active.
+	Backend func(pool, backend string) planv1.BackendState
+	// Whether a peer is reachable through the tunnel. nil: yes.
+	PeerHealthy func(peer string) bool
+}
+
+// Compile makes the plan of the machine that the config is for: services of
+// other shards are left out, and so are backends that no service here has.
+func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
+	services := c.ServicesHere()
+	plan := &planv1.Plan{
+		Generation:    generation,
+		Cluster:       &planv1.Cluster{Name: c.Cluster.Name, KeyId: c.Cluster.KeyID},
+		Machine:       &planv1.Machine{Name: c.Machine.Name, Addresses: texts(c.Machine.Addresses)},
+		Peers:         peers(c.Peers, states),
+		Encapsulators: texts(c.Encapsulators),
+		Tunnel:        tunnel(c.Tunnel),
+		PrefixGroups:  prefixGroups(c.PrefixGroups),
+		Backends:      backends(c, services),
+		Services:      make([]*planv1.Service, len(services)),
+		Forwarder:     forwarder(c.Forwarder),
+	}
+	for i := range services {
+		plan.Services[i] = service(&services[i], states)
+	}
+	plan.Requires = requires(plan)
+	return plan
+}
+
+func service(s *config.Service, states States) *planv1.Service {
+	compiled := &planv1.Service{
+		Name:             s.Name,
+		Vips:             make([]*planv1.Vip, len(s.VIPs)),
+		Members:          make([]*planv1.Member, len(s.Members)),
+		Mode:             modes[s.Mode],
+		Affinity:         affinities[s.Affinity],
+		Encap:            encaps[s.Encap],
+		TableSize:        s.TableSize,
+		IdleTimeouts:     idleTimeouts(s.IdleTimeouts),
+		ConnectionsQuota: s.ConnectionsQuota,
+		OnDown:           onDowns[s.OnDown],
+		WhenNone:         whenNones[s.WhenNone],
+		Fragments:        fragments[s.Fragments],
+		Dscp:             s.DSCP,
+		Unmatched:        unmatcheds[s.Unmatched],
+	}
+	for i, vip := range s.VIPs {
+		compiled.Vips[i] = compileVIP(vip)
+	}
+	for i, member := range s.Members {
+		compiled.Members[i] = &planv1.Member{
+			Backend: member.Backend.Name,
+			Weight:  member.Weight,
+			State:   memberState(member, states),
+		}
+	}
+	for _, spill := range s.Spill {
+		compiled.Spill = append(compiled.Spill, &planv1.Spill{PrefixGroup: spill.PrefixGroup, Prefix: spill.Prefix.String()})
+	}
+	return compiled
+}
+
+// memberState is the worst of what the pools say that list the backend: it
+// must satisfy all of their checks. Weight 0 drains what would be active.
+// BackendState's numbers ascend from active to disabled.
+func memberState(member config.Member, states States) planv1.BackendState {
+	worst := planv1.BackendState_BACKEND_STATE_ACTIVE
+	if member.Weight == 0 {
+		worst = planv1.BackendState_BACKEND_STATE_DRAINING
+	}
+	if states.Backend == nil {
+		return worst
+	}
+	for _, pool := range member.Pools {
+		worst = max(worst, states.Backend(pool, member.Backend.Name))
+	}
+	return worst
+}
+
+func compileVIP(vip config.VIP) *planv1.Vip {
+	compiled := &planv1.Vip{Protocol: protocols[vip.Protocol]}
+	if vip.Address.IsValid() {
+		compiled.Target = &planv1.Vip_Address{Address: vip.Address.String()}
+	} else {
+		compiled.Target = &planv1.Vip_PrefixSuffix{PrefixSuffix: &planv1.PrefixSuffix{
+			PrefixGroup: vip.PrefixGroup,
+			Suffix:      vip.Suffix.String(),
+			SuffixBits:  uint32(vip.SuffixBits),
+		}}
+	}
+	for _, ports := range vip.Ports {
+		compiled.Ports = append(compiled.Ports, &planv1.PortRange{First: uint32(ports.First), Last: uint32(ports.Last)})
+	}
+	return compiled
+}
+
+// backends lists those that the services use, in the config's order of name.
+func backends(c *config.Config, services []config.Service) []*planv1.Backend {
+	used := map[string]bool{}
+	for i := range services {
+		for _, member := range services[i].Members {
+			used[member.Backend.Name] = true
+		}
+	}
+	var compiled []*planv1.Backend
+	for _, backend := range c.Backends {
+		if used[backend.Name] {
+			compiled = append(compiled, &planv1.Backend{Name: backend.Name, Address: backend.Address.String()})
+		}
+	}
+	return compiled
+}
+
+func peers(given []config.Peer, states States) []*planv1.Peer {
+	var compiled []*planv1.Peer
+	for _, peer := range given {
+		compiled = append(compiled, &planv1.Peer{
+			Name:      peer.Name,
+			Addresses: texts(peer.Addresses),
+			Healthy:   states.PeerHealthy == nil || states.PeerHealthy(peer.Name),
+		})
+	}
+	return compiled
+}
+
+// tunnel is absent where it says nothing.
+func tunnel(t config.Tunnel) *planv1.Tunnel {
+	if t == (config.Tunnel{}) {
+		return nil
+	}
+	compiled := &planv1.Tunnel{Udp6Checksum: t.UDP6Checksum}
+	if t.SourcePrefix.IsValid() {
+		compiled.SourcePrefix = t.SourcePrefix.String()
+	}
+	return compiled
+}
+
+func prefixGroups(groups []config.PrefixGroup) []*planv1.PrefixGroup {
+	var compiled []*planv1.PrefixGroup
+	for _, group := range groups {
+		compiled = append(compiled, &planv1.PrefixGroup{Name: group.Name, Prefixes: texts(group.Prefixes)})
+	}
+	return compiled
+}
+
+func forwarder(f *config.Forwarder) *planv1.Forwarder {
+	if f == nil {
+		return nil
+	}
+	compiled := &planv1.Forwarder{Steering: steerings[f.Steering], ConnectionsMax: f.ConnectionsMax}
+	for _, one := range f.Interfaces {
+		compiled.Interfaces = append(compiled.Interfaces, &planv1.Interface{
+			Name: one.Name, Driver: drivers[one.Driver], Queues: one.Queues,
+		})
+	}
+	return compiled
+}
+
+func idleTimeouts(t config.IdleTimeouts) *planv1.IdleTimeouts {
+	return &planv1.IdleTimeouts{
+		TcpMs:            milliseconds(t.TCP),
+		TcpUnconfirmedMs: milliseconds(t.TCPUnconfirmed),
+		TcpClosingMs:     milliseconds(t.TCPClosing),
+		UdpMs:            milliseconds(t.UDP),
+	}
+}
+
+func milliseconds(d time.Duration) uint32 { return uint32(d.Milliseconds()) }
+
+func texts[T interface {
+	netip.Addr | netip.Prefix
+	String() string
+}](values []T) []string {
+	var out []string
+	for _, value := range values {
+		out = append(out, value.String())
+	}
+	return out
+}

@@ -1,0 +1,98 @@
+package compile
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+// Target is one address to be probed in one way, however many pools and
+// checks of the same content ask for it.
+type Target struct {
+	Address netip.Addr
+	// The first check of this content; others differ in name only.
+	Check config.HealthCheck
+	// Whom the result concerns, in order of pool and backend.
+	For []PoolBackend
+}
+
+// PoolBackend is a backend in one of its pools: the unit that has a state.
+type PoolBackend struct {
+	Pool, Backend string
+}
+
+// Key is equal for equal targets of different configs, so that a reload can
+// tell which probes go on.
+func (t Target) Key() string { return targetKey(t.Address, &t.Check) }
+
+// targetKey spells out what a probe does; the check's name is no part of it.
+func targetKey(address netip.Addr, check *config.HealthCheck) string {
+	what := ""
+	switch {
+	case check.HTTP != nil:
+		what = fmt.Sprintf("http %d %q %q %v", check.HTTP.Port, check.HTTP.Path, check.HTTP.Host, check.HTTP.Status)
+	case check.TCP != nil:
+		what = fmt.Sprintf("tcp %d", check.TCP.Port)
+	}
+	return fmt.Sprintf("%s %s every %s within %s rise %d fall %d via %s",
+		address, what, check.Interval, check.Timeout, check.Rise, check.Fall, check.Via)
+}
+
+// Targets lists what this machine has to probe: the backends of the pools
+// that its services reach, in order of key.
+func Targets(c *config.Config) []Target {
+	byKey := map[string]*Target{}
+	reached := poolsReached(c)
+	for i := range c.Pools {
+		pool := &c.Pools[i]
+		if !reached[pool.Name] {
+			continue
+		}
+		for _, name := range pool.HealthChecks {
+			addTargets(byKey, pool, c.HealthCheckNamed(name))
+		}
+	}
+	targets := make([]Target, 0, len(byKey))
+	for _, target := range byKey {
+		slices.SortFunc(target.For, func(a, b PoolBackend) int {
+			return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Backend, b.Backend))
+		})
+		target.For = slices.Compact(target.For)
+		targets = append(targets, *target)
+	}
+	slices.SortFunc(targets, func(a, b Target) int { return cmp.Compare(a.Key(), b.Key()) })
+	return targets
+}
+
+func addTargets(byKey map[string]*Target, pool *config.Pool, check *config.HealthCheck) {
+	for _, backend := range pool.Backends {
+		key := targetKey(backend.Address, check)
+		target, ok := byKey[key]
+		if !ok {
+			target = &Target{Address: backend.Address, Check: *check}
+			byKey[key] = target
+		}
+		target.For = append(target.For, PoolBackend{pool.Name, backend.Name})
+	}
+}
+
+// poolsReached are the pools of this machine's services, nested ones too.
+func poolsReached(c *config.Config) map[string]bool {
+	reached := map[string]bool{}
+	var reach func(names []string)
+	reach = func(names []string) {
+		for _, name := range names {
+			if !reached[name] {
+				reached[name] = true
+				reach(c.PoolNamed(name).Pools)
+			}
+		}
+	}
+	for _, service := range c.ServicesHere() {
+		reach(service.Pools)
+	}
+	return reached
+}

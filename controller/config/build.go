@@ -1,0 +1,288 @@
+package config
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// builder turns the schema's messages into a Config, section by section. It
+// goes on after a mistake: the values it then makes are incomplete, and are
+// thrown away, but indices stay those of the file.
+type builder struct {
+	*reporter
+	schema   *configv1.Config
+	readFile ReadFile
+	config   *Config
+	// Index of a pool by its name.
+	index map[string]int
+	// Members by the names of pools that reach them.
+	flattened map[string][]Member
+}
+
+func (b *builder) build() {
+	b.machine()
+	b.cluster()
+	b.peers()
+	b.tunnel()
+	b.prefixGroups()
+	b.healthChecks()
+	b.pools()
+	b.services()
+	b.bgp()
+	b.forwarder()
+	b.metrics()
+	b.check()
+}
+
+func (b *builder) machine() {
+	given := b.schema.GetMachine()
+	b.config.Machine = Machine{
+		Name:      or(given.GetName(), "lb"),
+		Shard:     or(given.GetShard(), "default"),
+		Addresses: b.hostAddresses("machine.addresses", given.GetAddresses()),
+	}
+}
+
+func (b *builder) cluster() {
+	given := b.schema.GetCluster()
+	cluster := Cluster{Name: or(given.GetName(), "default"), KeyID: KeyDerived}
+	if file := given.GetSecretFile(); file != "" {
+		cluster.SecretFile, cluster.KeyID = b.secretFile("cluster.secret_file", file)
+	} else {
+		b.warnf("cluster.secret_file", "is not given: the flow hash's key is made of the cluster's name, so who knows the name can aim connections at one backend; make a secret with `head -c 32 /dev/urandom | base64`")
+	}
+	cluster.Prefixes = b.prefixes("cluster.prefixes", given.GetPrefixes())
+	b.config.Cluster = cluster
+}
+
+func (b *builder) peers() {
+	names := map[string]string{}
+	for i, given := range b.schema.GetPeers() {
+		path := fmt.Sprintf("peers[%d]", i)
+		b.uniqueName(names, path, given.GetName())
+		if given.GetName() == b.config.Machine.Name && given.GetName() != "" {
+			b.errorf(path+".name", "is %q, which is this machine's own name: list only the others, or give this one another `machine.name`", given.GetName())
+		}
+		b.config.Peers = append(b.config.Peers, Peer{
+			Name:      given.GetName(),
+			Addresses: b.hostAddresses(path+".addresses", given.GetAddresses()),
+		})
+	}
+	b.config.Encapsulators = b.prefixes("encapsulators", b.schema.GetEncapsulators())
+}
+
+func (b *builder) tunnel() {
+	given := b.schema.GetTunnel()
+	b.config.Tunnel.UDP6Checksum = given.GetUdp6Checksum()
+	if text := given.GetSourcePrefix(); text != "" {
+		prefix, problem := parsePrefix(text)
+		if problem == "" && !prefix.Addr().Is4() {
+			problem = fmt.Sprintf("is %s: give an IPv4 prefix; over IPv6 the flow label spreads packets", text)
+		}
+		if problem != "" {
+			b.errorf("tunnel.source_prefix", "%s", problem)
+		}
+		b.config.Tunnel.SourcePrefix = prefix
+	}
+}
+
+func (b *builder) prefixGroups() {
+	names := map[string]string{}
+	groupOf := map[netip.Prefix]string{}
+	for i, given := range b.schema.GetPrefixGroups() {
+		path := fmt.Sprintf("prefix_groups[%d]", i)
+		b.uniqueName(names, path, given.GetName())
+		group := PrefixGroup{Name: given.GetName(), Prefixes: b.prefixes(path+".prefixes", given.GetPrefixes())}
+		for j, text := range given.GetPrefixes() {
+			prefix, problem := parsePrefix(text)
+			if earlier, ok := groupOf[prefix]; ok && problem == "" && earlier != path {
+				b.errorf(fmt.Sprintf("%s.prefixes[%d]", path, j), "%s is also in %s: a prefix belongs to one group only", prefix, earlier)
+			}
+			groupOf[prefix] = path
+		}
+		b.config.PrefixGroups = append(b.config.PrefixGroups, group)
+	}
+}
+
+func (b *builder) bgp() {
+	given := b.schema.GetBgp()
+	if given == nil {
+		return
+	}
+	bgp := &BGP{ASN: given.GetAsn(), RouterID: routerID(b.config.Machine)}
+	seen := map[netip.Addr]string{}
+	for i, neighbor := range given.GetNeighbors() {
+		path := fmt.Sprintf("bgp.neighbors[%d]", i)
+		built := b.neighbor(path, neighbor)
+		if earlier, ok := seen[built.Address]; ok && built.Address.IsValid() {
+			b.errorf(path+".address", "%s is already %s: one session for each router", built.Address, earlier)
+		}
+		seen[built.Address] = path
+		bgp.Neighbors = append(bgp.Neighbors, built)
+	}
+	for i, text := range given.GetCommunities() {
+		bgp.Communities = append(bgp.Communities, b.community(fmt.Sprintf("bgp.communities[%d]", i), text))
+	}
+	b.config.BGP = bgp
+}
+
+func (b *builder) neighbor(path string, given *configv1.Neighbor) Neighbor {
+	neighbor := Neighbor{
+		Address:  b.address(path+".address", given.GetAddress()),
+		ASN:      given.GetAsn(),
+		HoldTime: duration(given.GetHoldTime(), 9*time.Second),
+	}
+	if slices.Contains(b.config.Machine.Addresses, neighbor.Address) {
+		b.errorf(path+".address", "%s is this machine's own address: give the router's", neighbor.Address)
+	}
+	hold := neighbor.HoldTime
+	if hold%time.Second != 0 || (hold > 0 && hold < 3*time.Second) {
+		b.errorf(path+".hold_time", "is %s: give 0 (never), or whole seconds from 3s on (RFC 4271)", short(hold))
+	}
+	if bfd := given.GetBfd(); bfd != nil {
+		neighbor.BFD = &BFD{Interval: duration(bfd.GetInterval(), 100*time.Millisecond), Multiplier: or(bfd.GetMultiplier(), 3)}
+	}
+	if file := given.GetPasswordFile(); file != "" {
+		neighbor.PasswordFile = b.passwordFile(path+".password_file", file)
+	}
+	return neighbor
+}
+
+// community packs `64512:100`.
+func (b *builder) community(path, text string) uint32 {
+	high, low, found := strings.Cut(text, ":")
+	first, firstErr := strconv.ParseUint(high, 10, 16)
+	second, secondErr := strconv.ParseUint(low, 10, 16)
+	if !found || firstErr != nil || secondErr != nil {
+		b.errorf(path, "is %q: give two numbers from 0 to 65535, like \"64512:100\"", text)
+	}
+	return uint32(first)<<16 | uint32(second)
+}
+
+// routerID follows DESIGN: from the machine.
+func routerID(machine Machine) netip.Addr {
+	for _, address := range machine.Addresses {
+		if address.Is4() {
+			return address
+		}
+	}
+	digest := sha256.Sum256([]byte("guideway router id\x00" + machine.Name))
+	digest[3] |= 1 // never zero
+	return netip.AddrFrom4([4]byte(digest[:4]))
+}
+
+func (b *builder) forwarder() {
+	given := b.schema.GetForwarder()
+	if given == nil {
+		return
+	}
+	forwarder := &Forwarder{
+		Steering:       Steering(or(given.GetSteering(), string(SteeringRSS))),
+		ConnectionsMax: given.GetConnectionsMax(),
+	}
+	names := map[string]string{}
+	for i, interface_ := range given.GetInterfaces() {
+		b.uniqueName(names, fmt.Sprintf("forwarder.interfaces[%d]", i), interface_.GetName())
+		forwarder.Interfaces = append(forwarder.Interfaces, Interface{
+			Name:   interface_.GetName(),
+			Driver: Driver(or(interface_.GetDriver(), string(DriverAFXDP))),
+			Queues: interface_.GetQueues(),
+		})
+	}
+	b.config.Forwarder = forwarder
+}
+
+func (b *builder) metrics() {
+	listen := or(b.schema.GetMetrics().GetListen(), "127.0.0.1:9470")
+	host, port, err := net.SplitHostPort(listen)
+	if _, ok := parsePort(port); err != nil || !ok {
+		b.errorf("metrics.listen", "is %q: give address and port, like 127.0.0.1:9470 or [::]:9470", listen)
+	} else if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
+		b.errorf("metrics.listen", "is %q: give an address before the port, not a name", listen)
+	}
+	b.config.Metrics.Listen = listen
+}
+
+// hostAddresses takes at most one address of each family: outer headers have
+// one source.
+func (b *builder) hostAddresses(path string, given []string) []netip.Addr {
+	var addresses []netip.Addr
+	for i, text := range given {
+		field := fmt.Sprintf("%s[%d]", path, i)
+		address := b.address(field, text)
+		if !address.IsValid() {
+			continue
+		}
+		for _, earlier := range addresses {
+			if earlier.Is4() == address.Is4() {
+				b.errorf(field, "%s is the second %s address after %s: give at most one of each family, it is the tunnels' source", address, family(address), earlier)
+			}
+		}
+		addresses = append(addresses, address)
+	}
+	return addresses
+}
+
+func (b *builder) address(path, text string) netip.Addr {
+	if text == "" {
+		b.errorf(path, "is empty: give an IPv4 or IPv6 address")
+		return netip.Addr{}
+	}
+	address, problem := parseAddress(text)
+	if problem != "" {
+		b.errorf(path, "%s", problem)
+	}
+	return address
+}
+
+func (b *builder) prefixes(path string, given []string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for i, text := range given {
+		field := fmt.Sprintf("%s[%d]", path, i)
+		prefix, problem := parsePrefix(text)
+		switch {
+		case problem != "":
+			b.errorf(field, "%s", problem)
+		case slices.Contains(prefixes, prefix):
+			b.errorf(field, "%s is listed twice: remove one", prefix)
+		default:
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	return prefixes
+}
+
+// uniqueName refuses a name that an earlier item of the list has. Items
+// without a name were told already.
+func (b *builder) uniqueName(seen map[string]string, path, name string) {
+	if earlier, ok := seen[name]; ok && name != "" {
+		b.errorf(path+".name", "%q is already the name of %s (line %d): names are unique", name, earlier, b.document.position(earlier+".name").line)
+		return
+	}
+	seen[name] = path
+}
+
+// or is the default of what is not given.
+func or[T comparable](given, otherwise T) T {
+	var zero T
+	if given == zero {
+		return otherwise
+	}
+	return given
+}
+
+func duration(given *durationpb.Duration, otherwise time.Duration) time.Duration {
+	if given == nil {
+		return otherwise
+	}
+	return given.AsDuration()
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// pools builds the pools in two passes: first each pool's own backends, then
+// references between pools, when all names are known.
+func (b *builder) pools() {
+	names := map[string]string{}
+	backends := newBackendNames(b)
+	for i, given := range b.schema.GetPools() {
+		path := fmt.Sprintf("pools[%d]", i)
+		b.uniqueName(names, path, given.GetName())
+		pool := Pool{
+			Name:        given.GetName(),
+			Pools:       given.GetPools(),
+			EjectionMax: 100,
+		}
+		if given.EjectionMax != nil {
+			pool.EjectionMax = *given.EjectionMax
+		}
+		for j, backend := range given.GetBackends() {
+			backends.add(&pool, fmt.Sprintf("%s.backends[%d]", path, j), backend)
+		}
+		pool.HealthChecks = b.poolChecks(path, given.GetHealthChecks())
+		if len(given.GetBackends()) == 0 && len(given.GetPools()) == 0 {
+			b.missing(path+".backends", "is missing, and so is pools: give at least one backend, like `backends: [{address: 10.1.0.11}]`")
+		}
+		if len(given.GetBackends()) == 0 && len(given.GetHealthChecks()) > 0 {
+			b.warnf(path+".health_checks", "has no effect: it applies to the pool's own backends, and there are none; give it to the pools named in `pools`")
+		}
+		b.config.Pools = append(b.config.Pools, pool)
+	}
+	b.config.Backends = backends.sorted()
+	b.poolReferences()
+}
+
+func (b *builder) poolChecks(path string, given []string) []string {
+	var checks []string
+	for i, name := range given {
+		field := fmt.Sprintf("%s.health_checks[%d]", path, i)
+		switch {
+		case b.config.HealthCheckNamed(name) == nil:
+			b.errorf(field, "there is no health check %q: %s", name,
+				didYouMean(name, b.healthCheckNames(), "add it to `health_checks`"))
+		case slices.Contains(checks, name):
+			b.errorf(field, "%q is listed twice: remove one", name)
+		default:
+			checks = append(checks, name)
+		}
+	}
+	return checks
+}
+
+func (b *builder) healthCheckNames() []string {
+	return namesOf(b.config.HealthChecks, func(c HealthCheck) string { return c.Name })
+}
+
+func (b *builder) poolNames() []string {
+	return namesOf(b.config.Pools, func(p Pool) string { return p.Name })
+}
+
+func namesOf[T any](items []T, name func(T) string) []string {
+	names := make([]string, len(items))
+	for i, item := range items {
+		names[i] = name(item)
+	}
+	return names
+}
+
+// poolReferences checks that pools name existing pools and form no cycle.
+func (b *builder) poolReferences() {
+	b.index = map[string]int{}
+	for i, pool := range b.config.Pools {
+		if _, ok := b.index[pool.Name]; !ok {
+			b.index[pool.Name] = i
+		}
+	}
+	for i, pool := range b.config.Pools {
+		for j, name := range pool.Pools {
+			b.knownPool(fmt.Sprintf("pools[%d].pools[%d]", i, j), name)
+		}
+	}
+	walk := &cycleWalk{builder: b, state: make([]walkState, len(b.config.Pools))}
+	for i := range b.config.Pools {
+		walk.visit(i)
+	}
+}
+
+func (b *builder) knownPool(field, name string) {
+	if _, ok := b.index[name]; !ok {
+		b.errorf(field, "there is no pool %q: %s", name, didYouMean(name, b.poolNames(), "add it to `pools`"))
+	}
+}
+
+type walkState int
+
+const (
+	notVisited walkState = iota
+	onPath
+	visited
+)
+
+// cycleWalk goes through pools depth first; a pool met again while it is on
+// the path from the start closes a cycle.
+type cycleWalk struct {
+	*builder
+	state []walkState
+	path  []string
+}
+
+func (w *cycleWalk) visit(i int) {
+	if w.state[i] == visited {
+		return
+	}
+	w.state[i] = onPath
+	pool := &w.config.Pools[i]
+	w.path = append(w.path, pool.Name)
+	for j, name := range pool.Pools {
+		next, ok := w.index[name]
+		switch {
+		case !ok:
+		case w.state[next] == onPath:
+			start := slices.Index(w.path, name)
+			w.errorf(fmt.Sprintf("pools[%d].pools[%d]", i, j), "closes a cycle: %s > %s; remove one of these references",
+				strings.Join(w.path[start:], " > "), name)
+		default:
+			w.visit(next)
+		}
+	}
+	w.path = w.path[:len(w.path)-1]
+	w.state[i] = visited
+}
+
+// flatten returns the backends that the pools reach, in order of name, each
+// once. The result is shared between services that name the same pools.
+func (b *builder) flatten(pools []string) []Member {
+	key := strings.Join(pools, "\x00")
+	if members, ok := b.flattened[key]; ok {
+		return members
+	}
+	f := &flattening{builder: b, seen: map[string]bool{}, at: map[string]int{}}
+	for _, name := range pools {
+		f.visit(name)
+	}
+	slices.SortFunc(f.members, func(x, y Member) int { return cmp.Compare(x.Backend.Name, y.Backend.Name) })
+	if b.flattened == nil {
+		b.flattened = map[string][]Member{}
+	}
+	b.flattened[key] = f.members
+	return f.members
+}
+
+type flattening struct {
+	*builder
+	// Pools reached; a cycle, reported elsewhere, ends here too.
+	seen    map[string]bool
+	members []Member
+	// Index of a backend's member by its name.
+	at map[string]int
+}
+
+func (f *flattening) visit(name string) {
+	i, ok := f.index[name]
+	if !ok || f.seen[name] {
+		return
+	}
+	f.seen[name] = true
+	pool := &f.config.Pools[i]
+	for _, backend := range pool.Backends {
+		f.add(pool, i, backend)
+	}
+	for _, nested := range pool.Pools {
+		f.visit(nested)
+	}
+}
+
+func (f *flattening) add(pool *Pool, poolIndex int, backend PoolBackend) {
+	at, ok := f.at[backend.Name]
+	if !ok {
+		f.at[backend.Name] = len(f.members)
+		f.members = append(f.members, Member{Backend: backend.Backend, Weight: backend.Weight, Pools: []string{pool.Name}})
+		return
+	}
+	member := &f.members[at]
+	if member.Weight != backend.Weight {
+		f.errorf(fmt.Sprintf("pools[%d].backends", poolIndex),
+			"backend %q has weight %d here and %d in pool %q, and a service uses both pools: give it the same weight in both",
+			backend.Name, backend.Weight, member.Weight, member.Pools[0])
+	}
+	member.Pools = append(member.Pools, pool.Name)
+}

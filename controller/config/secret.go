@@ -1,0 +1,82 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+)
+
+// ReadFile reads a file that the config names, and tells its mode.
+type ReadFile func(path string) ([]byte, fs.FileMode, error)
+
+// TrimSecret removes the white space (ASCII) that editors and `echo` leave at
+// the end of a secret. The forwarder does the same.
+func TrimSecret(secret []byte) []byte {
+	return []byte(strings.TrimRight(string(secret), " \t\r\n\v\f"))
+}
+
+// KeyID names a secret without giving it away: hex of the first 8 bytes of
+// SHA-256("guideway key id\0" || secret). Equal ids mean equal keys, so a
+// controller and a forwarder with different secrets notice.
+func KeyID(secret []byte) string {
+	digest := sha256.Sum256(append([]byte("guideway key id\x00"), TrimSecret(secret)...))
+	return hex.EncodeToString(digest[:8])
+}
+
+// besideConfig resolves a path against the directory of the file that names it.
+func (b *builder) besideConfig(field, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(b.document.position(field).file), path)
+}
+
+// secretFile reads the cluster's secret for its id.
+func (b *builder) secretFile(field, given string) (path, keyID string) {
+	path = b.besideConfig(field, given)
+	data, ok := b.readSecret(field, path)
+	if !ok {
+		return path, ""
+	}
+	if n := len(TrimSecret(data)); n < secretBytesMin {
+		b.errorf(field, "%s holds %d bytes, not counting white space at the end; at least %d are needed: make one with `head -c 32 /dev/urandom | base64 > %s`",
+			path, n, secretBytesMin, path)
+		return path, ""
+	}
+	return path, KeyID(data)
+}
+
+// passwordFile checks that a password can be used; who uses it reads it.
+func (b *builder) passwordFile(field, given string) string {
+	path := b.besideConfig(field, given)
+	data, ok := b.readSecret(field, path)
+	if !ok {
+		return path
+	}
+	if n := len(TrimSecret(data)); n == 0 || n > passwordBytesMax {
+		b.errorf(field, "%s holds %d bytes, not counting white space at the end: a TCP MD5 password has 1 to %d", path, n, passwordBytesMax)
+	}
+	return path
+}
+
+func (b *builder) readSecret(field, path string) ([]byte, bool) {
+	data, mode, err := b.readFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		b.errorf(field, "%s does not exist: create it with mode 0640 and group guideway, or correct the path", path)
+		return nil, false
+	case errors.Is(err, fs.ErrPermission):
+		b.errorf(field, "%s may not be read by this user: `chgrp guideway %s && chmod 0640 %s`, and run as a member of that group", path, path, path)
+		return nil, false
+	case err != nil:
+		b.errorf(field, "%s cannot be read: %v", path, err)
+		return nil, false
+	}
+	if mode.Perm()&0o007 != 0 {
+		b.warnf(field, "%s may be read by everybody (mode %04o): `chmod 0640 %s`", path, mode.Perm(), path)
+	}
+	return data, true
+}
