@@ -4,39 +4,39 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 )
 
 const countersDoc = "docs/counters.md"
 
 var (
-	dropReasonEnum = regexp.MustCompile(`\benum\s+DropReason\s*\{`)
-	enumVariant    = regexp.MustCompile(`(?m)^\s*([A-Z]\w*)\s*(?:=\s*\d+\s*)?(?:,|$)`)
+	dropReasonList = regexp.MustCompile(`(?m)^drop_reasons!\s*\{`)
+	// A line of the list: Variant "label" "meaning" "usual cause".
+	dropReasonLine = regexp.MustCompile(`(?m)^\s+([A-Z]\w*)\s+"(\w+)"`)
 )
 
-// dropReasons: each variant of datapath's DropReason has its metric label in
+// dropReasons: each reason of datapath's list has its metric label in
 // docs/counters.md, and a test or a golden folder in which it happens.
-// It looked at variants.
+// It looked at reasons.
 func dropReasons(t *tree) (violations []violation, looked int) {
 	document := t.read(countersDoc)
-	evidence := testEvidence(t)
+	tests, golden := rustTests(t), goldenCounters(t)
 	for _, file := range t.under("datapath/src", ".rs") {
-		code := t.rustCode(file)
-		at := dropReasonEnum.FindStringIndex(code)
+		text, code := t.read(file), t.rustCode(file)
+		at := dropReasonList.FindStringIndex(code)
 		if at == nil {
 			continue
 		}
-		body := code[at[0]:blockEnd(code, at[1]-1)]
-		for _, variant := range enumVariant.FindAllStringSubmatchIndex(body, -1) {
+		list := text[at[0]:blockEnd(code, at[1]-1)]
+		for _, reason := range dropReasonLine.FindAllStringSubmatchIndex(list, -1) {
 			looked++
-			name := body[variant[2]:variant[3]]
-			line := lineOf(code, at[0]+variant[2])
-			label := snakeCase(name)
+			name, label := list[reason[2]:reason[3]], list[reason[4]:reason[5]]
+			line := lineOf(text, at[0]+reason[2])
 			if !strings.Contains(document, "`"+label+"`") {
 				violations = append(violations, violation{file, line,
 					fmt.Sprintf("DropReason::%s (`%s`) is not in %s", name, label, countersDoc)})
 			}
-			if !mentions(evidence, "DropReason::"+name) && !strings.Contains(evidence, `"`+label+`"`) {
+			happened := regexp.MustCompile(`"` + label + `":\s*[1-9]`).MatchString(golden)
+			if !happened && !mentions(tests, "DropReason::"+name) && !strings.Contains(tests, `"`+label+`"`) {
 				violations = append(violations, violation{file, line,
 					fmt.Sprintf("no test has a packet dropped for DropReason::%s (`%s`)", name, label)})
 			}
@@ -45,19 +45,38 @@ func dropReasons(t *tree) (violations []violation, looked int) {
 	return violations, looked
 }
 
-// testEvidence is all Rust test code, and the counters of the golden folders.
-func testEvidence(t *tree) string {
+// rustTests is all Rust test code, text included: what the product's view has
+// blanked out.
+func rustTests(t *tree) string {
 	var all strings.Builder
 	for _, file := range t.under("", ".rs") {
-		code, product := t.read(file), t.rustProduct(file)
-		// What the product's view has blanked out is test code, text included.
-		for i := range code {
-			if i >= len(product) || product[i] == ' ' || product[i] == '\n' {
-				all.WriteByte(code[i])
-			}
+		text, product := t.read(file), t.rustProduct(file)
+		code := t.rustCode(file)
+		switch {
+		case product == "":
+			all.WriteString(text)
+		case len(product) == len(code) && product != code:
+			writeDifference(&all, text, code, product)
 		}
 		all.WriteByte('\n')
 	}
+	return all.String()
+}
+
+// writeDifference writes the lines of text in which product lacks code.
+func writeDifference(out *strings.Builder, text, code, product string) {
+	codeLines, productLines := strings.Split(code, "\n"), strings.Split(product, "\n")
+	for i, line := range strings.Split(text, "\n") {
+		if codeLines[i] != productLines[i] {
+			out.WriteString(line)
+			out.WriteByte('\n')
+		}
+	}
+}
+
+// goldenCounters is what the golden folders count.
+func goldenCounters(t *tree) string {
+	var all strings.Builder
 	for _, file := range t.under("", "counters.json") {
 		all.WriteString(t.read(file))
 	}
@@ -75,15 +94,4 @@ func mentions(text, word string) bool {
 			return true
 		}
 	}
-}
-
-func snakeCase(camel string) string {
-	var out strings.Builder
-	for i, r := range camel {
-		if unicode.IsUpper(r) && i > 0 {
-			out.WriteByte('_')
-		}
-		out.WriteRune(unicode.ToLower(r))
-	}
-	return out.String()
 }
