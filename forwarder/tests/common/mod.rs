@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
+use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,8 +15,17 @@ pub fn root_or_skip(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("skipped: {test} (needs root for network namespaces)");
+        note_skipped(test);
     }
     root
+}
+
+/// `make test` names what was skipped at its end, from this file.
+fn note_skipped(test: &str) {
+    let Some(path) = std::env::var_os("SKIPPED_FILE") else { return };
+    let file = File::options().create(true).append(true).open(path);
+    let line = format!("forwarder {test}: needs root for network namespaces\n");
+    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("SKIPPED_FILE can be written");
 }
 
 /// A network namespace.
