@@ -1,1 +1,38 @@
-//! See the crate's README line in ARCHITECTURE.md.
+//! The packet's journey, pure: no I/O, no clock, no threads.
+//!
+//! ```text
+//!  frame ─► parse ─► match ─► track ─► select ─► encapsulate ─► Verdict::Send
+//!             │        │        │        │            │
+//!             └────────┴────────┴────────┴────────────┴──► Pass | Drop(reason) | …
+//! ```
+//!
+//! [`forward`] is the specification: one readable function for one packet.
+//! [`batch`] calls the same stages for many, in another loop order. Time,
+//! plan, next hops and memory come in as arguments; verdicts and counters go
+//! out as values. Nothing here allocates once a worker runs.
+#![deny(unsafe_code)]
+
+pub mod batch;
+pub mod clock;
+pub mod counters;
+pub mod drop_reason;
+pub mod egress;
+pub mod encapsulate;
+pub mod flow_hash;
+pub mod forward;
+pub mod recorder;
+pub mod table;
+pub mod track;
+pub mod verdict;
+pub mod view;
+
+pub use clock::{Clock, Now};
+pub use counters::{Counters, Totals};
+pub use drop_reason::DropReason;
+pub use egress::{Egress, NextHop};
+pub use flow_hash::{FlowHash, Secret};
+pub use forward::Datapath;
+pub use recorder::{Journey, NoRecorder, Recorder};
+pub use table::{Class, ConnectionTable};
+pub use verdict::Verdict;
+pub use view::{View, WorkerCounters};

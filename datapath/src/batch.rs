@@ -1,0 +1,22 @@
+//! The same journey for a batch.
+
+use arrayvec::ArrayVec;
+use wire::{BATCH_MAX, Batch};
+
+use crate::forward::Datapath;
+use crate::recorder::NoRecorder;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// The verdicts of a batch's frames, in their order.
+pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
+
+impl Datapath<'_> {
+    /// Decides what becomes of each frame, and makes it ready for that.
+    pub fn forward_batch(&self, view: &View, batch: &mut Batch<'_>, verdicts: &mut Verdicts) {
+        verdicts.clear();
+        for frame in batch {
+            verdicts.push(self.forward(view, frame, &mut NoRecorder));
+        }
+    }
+}

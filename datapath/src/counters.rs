@@ -1,0 +1,146 @@
+//! Counters of one worker, and their conservation law:
+//!
+//! ```text
+//!  received = sent + passed + replied + redirected + held + Σ dropped{reason}
+//! ```
+//!
+//! `received` is counted by the device at its ring, independently of these.
+//! Frames that we originate beyond that are counted apart, by kind. Only the
+//! worker writes; anybody may read at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::drop_reason::DropReason;
+use crate::verdict::Verdict;
+
+/// A number that one thread counts up and others read.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds to it. One writer only, so no locked instruction is needed.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Its value.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one worker counts, whatever the plan.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Frames sent to a backend.
+    pub sent: Counter,
+    /// Frames given to the kernel.
+    pub passed: Counter,
+    /// Frames answered.
+    pub replied: Counter,
+    /// Frames sent to another load balancer.
+    pub redirected: Counter,
+    /// Frames kept for later.
+    pub held: Counter,
+    /// Frames dropped, by reason.
+    pub dropped: [Counter; DropReason::COUNT],
+    /// What the connection table did.
+    pub connections: ConnectionCounters,
+}
+
+/// What a connection table did.
+#[derive(Debug, Default)]
+pub struct ConnectionCounters {
+    /// Packets whose entry decided.
+    pub hits: Counter,
+    /// Packets without an entry that could decide.
+    pub misses: Counter,
+    /// Entries made.
+    pub inserts: Counter,
+    /// Entries that left by expiry.
+    pub expired: Counter,
+    /// Unconfirmed entries that gave their place to a new one.
+    pub displaced: Counter,
+    /// Packets sent by hash because their bucket was full.
+    pub refused_full: Counter,
+    /// Packets sent by hash because their service is at its quota.
+    pub refused_quota: Counter,
+}
+
+impl Counters {
+    /// Counts a frame's final verdict.
+    #[inline]
+    pub fn count(&self, verdict: Verdict) {
+        match verdict {
+            Verdict::Send(_) => self.sent.add(1),
+            Verdict::Pass => self.passed.add(1),
+            Verdict::Drop(reason) => self.dropped[reason.index()].add(1),
+        }
+    }
+
+    /// The verdicts so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            sent: self.sent.get(),
+            passed: self.passed.get(),
+            replied: self.replied.get(),
+            redirected: self.redirected.get(),
+            held: self.held.get(),
+            dropped: std::array::from_fn(|index| self.dropped[index].get()),
+        }
+    }
+}
+
+/// Verdicts of one or more workers at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Totals {
+    /// Frames sent to a backend.
+    pub sent: u64,
+    /// Frames given to the kernel.
+    pub passed: u64,
+    /// Frames answered.
+    pub replied: u64,
+    /// Frames sent to another load balancer.
+    pub redirected: u64,
+    /// Frames kept for later.
+    pub held: u64,
+    /// Frames dropped, by reason.
+    pub dropped: [u64; DropReason::COUNT],
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals { sent: 0, passed: 0, replied: 0, redirected: 0, held: 0, dropped: [0; DropReason::COUNT] }
+    }
+}
+
+impl Totals {
+    /// Adds another worker's.
+    pub fn add(&mut self, other: &Totals) {
+        self.sent += other.sent;
+        self.passed += other.passed;
+        self.replied += other.replied;
+        self.redirected += other.redirected;
+        self.held += other.held;
+        for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
+            *mine += theirs;
+        }
+    }
+
+    /// Frames that have a verdict.
+    #[must_use]
+    pub fn accounted(&self) -> u64 {
+        self.sent + self.passed + self.replied + self.redirected + self.held + self.dropped.iter().sum::<u64>()
+    }
+
+    /// The law: frames received less frames that have a verdict. Zero at
+    /// rest; anything else is a bug or a device that loses frames.
+    #[must_use]
+    pub fn unaccounted(&self, received: u64) -> i64 {
+        received as i64 - self.accounted() as i64
+    }
+}

@@ -1,0 +1,146 @@
+//! Why a packet went nowhere. Metric labels, `guideway show drops` and
+//! `docs/counters.md` are made from this list.
+
+use wire::ParseError;
+
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $meaning:literal $cause:literal)*) => {
+        /// Why a packet was dropped.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl DropReason {
+            /// Every reason there is.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+
+            /// The name in metrics, counters and journeys.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)* }
+            }
+
+            /// What it means, one sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(DropReason::$variant => $meaning,)* }
+            }
+
+            /// What usually causes it, and what to do.
+            #[must_use]
+            pub fn usual_cause(self) -> &'static str {
+                match self { $(DropReason::$variant => $cause,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    Truncated "truncated"
+        "The capture holds less of the frame than was on the wire."
+        "A capture taken with a snapshot length; take it again with `-s 0`."
+    FrameTooLong "frame_too_long"
+        "The frame is longer than a chunk of packet memory holds."
+        "Receive offloads (GRO, LRO) on the interface, or an MTU above 1,778; turn them off."
+    EthernetHeader "ethernet_header"
+        "The frame is shorter than an Ethernet header."
+        "A broken sender or cable."
+    IpVersion "ip_version"
+        "The IP version is not the one that the Ethernet type promises."
+        "A broken sender, or a scan."
+    IpHeader "ip_header"
+        "The IP header is cut off, or its own length is impossible."
+        "A broken sender, or a scan."
+    IpLength "ip_length"
+        "The IP length is smaller than the headers, or larger than the frame."
+        "A broken sender, or a scan."
+    IpChecksum "ip_checksum"
+        "The checksum of the IPv4 header is wrong."
+        "A broken sender or memory on the way."
+    IpOptions "ip_options"
+        "An IPv4 option has an impossible length."
+        "A broken sender, or a scan."
+    IpExtension "ip_extension"
+        "An IPv6 extension header is malformed or out of place."
+        "A broken sender, or a scan."
+    TransportHeader "transport_header"
+        "The TCP, UDP or ICMP header is cut off, or its length fields lie."
+        "A broken sender, or a scan."
+    NoService "no_service"
+        "The address is a VIP, but no service wants this protocol and port."
+        "A scan, or a port missing in the config; `guideway show services` lists them."
+    Fragment "fragment"
+        "A fragment to an address whose services do not take fragments."
+        "Datagrams larger than the path MTU."
+    Icmp "icmp"
+        "An ICMP message to a VIP of a kind that is not forwarded."
+        "Redirects, timestamps, or an error whose quoted packet is not ours."
+    NoBackend "no_backend"
+        "The service has no backend that takes new connections."
+        "Every backend is down, draining or disabled; `guideway show backends` says why."
+    NoNeighbour "no_neighbour"
+        "The next hop to the backend is not known."
+        "No route to the backend, or nobody answers ARP or neighbour discovery for the next hop."
+    TooBig "too_big"
+        "The packet with its outer header is larger than the egress MTU."
+        "The fabric's MTU is not larger than the clients'; raise it, or lower advmss on the backends' routes."
+    TxFull "tx_full"
+        "The transmit ring of the egress interface was full."
+        "The link or the NIC is slower than what arrives."
+    NotPassed "not_passed"
+        "Not for a VIP, but on a device that cannot give it back to the kernel."
+        "A prefix VIP lets through addresses that are no VIP."
+}
+
+impl DropReason {
+    /// How many there are.
+    pub const COUNT: usize = DropReason::ALL.len();
+
+    /// As an index of arrays of [`DropReason::COUNT`].
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl From<ParseError> for DropReason {
+    fn from(error: ParseError) -> DropReason {
+        match error {
+            ParseError::EthernetHeader => DropReason::EthernetHeader,
+            ParseError::IpVersion => DropReason::IpVersion,
+            ParseError::IpHeader => DropReason::IpHeader,
+            ParseError::IpLength => DropReason::IpLength,
+            ParseError::IpChecksum => DropReason::IpChecksum,
+            ParseError::IpOptions => DropReason::IpOptions,
+            ParseError::IpExtension => DropReason::IpExtension,
+            ParseError::TransportHeader => DropReason::TransportHeader,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_those_of_the_list_and_names_differ() {
+        for (index, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+        }
+        let names: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), DropReason::COUNT);
+    }
+
+    #[test]
+    fn every_reason_is_in_the_documentation() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/counters.md");
+        let text = std::fs::read_to_string(path).expect("docs/counters.md");
+        for reason in DropReason::ALL {
+            let row = format!("| `{}` | {} | {} |", reason.name(), reason.meaning(), reason.usual_cause());
+            assert!(text.contains(&row), "docs/counters.md lacks the row\n{row}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! THE packet's journey: the specification of what Guideway does with a
+//! packet. [`crate::batch`] does the same to many at once.
+
+use plan::{Affinity, BackendId, Found, Matched, Service};
+use wire::{Fragment, Frame, Headers, Protocol, headers};
+
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::drop_reason::DropReason;
+use crate::encapsulate::encapsulate;
+use crate::flow_hash::FlowHash;
+use crate::recorder::{Lookup, Recorder};
+use crate::table::{ConnectionTable, Ticks};
+use crate::track::track;
+use crate::verdict::Verdict;
+use crate::view::{View, WorkerCounters};
+
+/// What one worker forwards with.
+#[derive(Debug)]
+pub struct Datapath<'m> {
+    pub(crate) hash: FlowHash,
+    pub(crate) table: ConnectionTable<'m>,
+    pub(crate) counters: &'m Counters,
+    pub(crate) ticks: Ticks,
+    clock: Clock,
+    worker: usize,
+}
+
+impl<'m> Datapath<'m> {
+    /// A datapath for the worker of that index.
+    #[must_use]
+    pub fn new(
+        hash: FlowHash,
+        table: ConnectionTable<'m>,
+        counters: &'m Counters,
+        clock: Clock,
+        worker: usize,
+    ) -> Datapath<'m> {
+        Datapath { hash, table, counters, ticks: Ticks::new(crate::clock::Now(0)), clock, worker }
+    }
+
+    /// To be called once before each batch, and while idle: tells the time in
+    /// milliseconds of a monotonic clock, and sweeps the connection table a
+    /// little further.
+    pub fn begin(&mut self, now_ms: u32, view: &View) {
+        self.ticks = Ticks::new(self.clock.advance(now_ms));
+        self.table.sweep(&self.ticks, &view.plan, &view.lifetimes, &self.counters.connections);
+    }
+
+    /// Decides what becomes of a frame, and makes it ready for that.
+    pub fn forward(&self, view: &View, frame: &mut Frame<'_>, recorder: &mut impl Recorder) -> Verdict {
+        self.journey(view, frame, recorder).unwrap_or_else(Verdict::Drop)
+    }
+
+    fn journey(&self, view: &View, frame: &mut Frame<'_>, recorder: &mut impl Recorder) -> Result<Verdict, DropReason> {
+        let Some(headers) = headers::parse(frame.bytes())? else { return Ok(Verdict::Pass) };
+        recorder.parsed(&headers.key);
+
+        let Some(matched) = match_service(view, &headers)? else { return Ok(Verdict::Pass) };
+        recorder.matched(matched);
+        let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+
+        let hash = self.hash.flow(&headers.key);
+        let (member, backend) = match self.track(view, service, &headers, hash, recorder) {
+            Some(kept) => kept,
+            None => self.select(view, service, &headers, hash, recorder)?,
+        };
+        recorder.backend(backend);
+
+        let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
+        encapsulate(frame, &headers, tunnel, hop, service.dscp, hash)?;
+
+        self.count(view, matched, service, member, &headers);
+        Ok(Verdict::Send(hop.device))
+    }
+
+    /// The backend that the connection keeps.
+    #[inline]
+    pub(crate) fn track(
+        &self,
+        view: &View,
+        service: &Service,
+        headers: &Headers,
+        hash: u64,
+        recorder: &mut impl Recorder,
+    ) -> Option<(u16, BackendId)> {
+        let counters = &self.counters.connections;
+        let kept = track(&self.table, service, headers, hash, &self.ticks, &view.lifetimes, counters);
+        recorder.tracked(if kept.is_some() { Lookup::Hit } else { Lookup::Miss });
+        kept.map(|kept| (kept.member, kept.backend))
+    }
+
+    /// The backend in charge of the flow, by Maglev hashing (paper 3.4), and
+    /// remembers it.
+    #[inline]
+    pub(crate) fn select(
+        &self,
+        view: &View,
+        service: &Service,
+        headers: &Headers,
+        hash: u64,
+        recorder: &mut impl Recorder,
+    ) -> Result<(u16, BackendId), DropReason> {
+        let selector = match service.affinity {
+            Affinity::Flow => hash,
+            Affinity::Client => self.hash.client(&headers.key),
+        };
+        recorder.hashed(hash, selector);
+        let selected = service.group.select(selector).ok_or(DropReason::NoBackend)?;
+        recorder.selected(selected.slot);
+        self.counters_of(view).members[service.first_member as usize + usize::from(selected.member)].new_connections.add(1);
+        self.table.insert(
+            hash,
+            service.id,
+            selected.backend,
+            service.quota,
+            &self.ticks,
+            &view.lifetimes,
+            &self.counters.connections,
+        );
+        Ok((selected.member, selected.backend))
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, view: &View, matched: Matched, service: &Service, member: u16, headers: &Headers) {
+        let counters = self.counters_of(view);
+        counters.matches[matched.matched as usize].count(headers.packet_bytes);
+        counters.members[service.first_member as usize + usize::from(member)].traffic.count(headers.packet_bytes);
+    }
+
+    #[inline]
+    fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
+        &view.counters[self.worker]
+    }
+}
+
+/// The service that wants the packet (paper 4.2); None: pass it to the
+/// kernel.
+#[inline]
+pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Option<Matched>, DropReason> {
+    let vips = &view.plan.vips;
+    let is_icmp = matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6);
+    if headers.fragment != Fragment::Whole || is_icmp {
+        return match vips.address(headers.key.family, headers.key.destination) {
+            Some(_) if is_icmp => Err(DropReason::Icmp),
+            Some(_) => Err(DropReason::Fragment),
+            None => Ok(None),
+        };
+    }
+    match vips.find(&headers.key) {
+        Found::Service(matched) => Ok(Some(matched)),
+        Found::NoService { pass: false } => Err(DropReason::NoService),
+        Found::NoService { pass: true } | Found::NotVip => Ok(None),
+    }
+}

@@ -1,0 +1,101 @@
+//! Writing down one packet's journey: for `explain`, `trace`, `capture` and
+//! `replay --journeys`. Packets that nobody asks about pay nothing: with
+//! [`NoRecorder`] every call compiles to nothing.
+
+use plan::{BackendId, Matched, ServiceId};
+use wire::FlowKey;
+
+/// Is told what each stage found.
+pub trait Recorder {
+    /// The five-tuple.
+    fn parsed(&mut self, _key: &FlowKey) {}
+    /// The service that wants the packet.
+    fn matched(&mut self, _matched: Matched) {}
+    /// The flow hash, and what selects.
+    fn hashed(&mut self, _flow: u64, _selector: u64) {}
+    /// Whether the connection table decided.
+    fn tracked(&mut self, _lookup: Lookup) {}
+    /// The Maglev table's slot.
+    fn selected(&mut self, _slot: u32) {}
+    /// The backend, by whichever way.
+    fn backend(&mut self, _backend: BackendId) {}
+}
+
+/// Records nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRecorder;
+
+impl Recorder for NoRecorder {}
+
+/// What the connection table said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lookup {
+    /// It was not asked.
+    #[default]
+    None,
+    /// An entry decided.
+    Hit,
+    /// No entry that could decide.
+    Miss,
+}
+
+impl Lookup {
+    /// The name in journeys.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Lookup::None => "none",
+            Lookup::Hit => "hit",
+            Lookup::Miss => "miss",
+        }
+    }
+}
+
+/// The trace of one packet.
+#[derive(Debug, Clone, Default)]
+pub struct Journey {
+    /// The five-tuple.
+    pub key: Option<FlowKey>,
+    /// The service that wants the packet, and by which match.
+    pub matched: Option<Matched>,
+    /// The flow hash.
+    pub hash: Option<u64>,
+    /// What selects: the flow hash, or the client's.
+    pub selector: Option<u64>,
+    /// What the connection table said.
+    pub lookup: Lookup,
+    /// The Maglev table's slot, where it was asked.
+    pub slot: Option<u32>,
+    /// The backend.
+    pub backend: Option<BackendId>,
+}
+
+impl Journey {
+    /// The service that wants the packet.
+    #[must_use]
+    pub fn service(&self) -> Option<ServiceId> {
+        self.matched.map(|matched| matched.service)
+    }
+}
+
+impl Recorder for Journey {
+    fn parsed(&mut self, key: &FlowKey) {
+        self.key = Some(*key);
+    }
+    fn matched(&mut self, matched: Matched) {
+        self.matched = Some(matched);
+    }
+    fn hashed(&mut self, flow: u64, selector: u64) {
+        self.hash = Some(flow);
+        self.selector = Some(selector);
+    }
+    fn tracked(&mut self, lookup: Lookup) {
+        self.lookup = lookup;
+    }
+    fn selected(&mut self, slot: u32) {
+        self.slot = Some(slot);
+    }
+    fn backend(&mut self, backend: BackendId) {
+        self.backend = Some(backend);
+    }
+}

@@ -1,0 +1,641 @@
+//! The connection table (paper 3.3): one per worker, fixed size, in memory
+//! that others may read and a successor may take over.
+//!
+//! ```text
+//!  mapping  | header, one page | bucket | bucket | ...      bucket: 8 entries, one cache line
+//!
+//!  entry    63........42 41.....28 27......12 11..10 9.....0
+//!           tag          service   backend    class  time    all zero: empty
+//! ```
+//!
+//! Arithmetic. Two entries per connection: 1 M connections take 16 MiB; a
+//! bucket then holds 4 on average and overflows for 0.8 % of connections
+//! (Poisson), for 0.02 % with twice the memory. A flow shares another's entry
+//! only if bucket, tag (22 bits) and service agree: 4 / 2^22 < 10^-6.
+//!
+//! Time is ten bits in units that suit the class (see [`Ticks`]); the table
+//! is swept often enough that no entry outlives the range of its time.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use plan::{BackendId, Plan, ServiceId, Timeouts, limits};
+use wire::Protocol;
+
+use crate::clock::Now;
+use crate::counters::ConnectionCounters;
+
+/// Entries of a bucket: eight words, one cache line.
+pub const BUCKET_ENTRIES: usize = 8;
+
+/// Words in front of the buckets: one page.
+pub const HEADER_WORDS: usize = 512;
+
+/// A sweep over the whole table takes this long, so an entry is looked at
+/// before its time wraps: the margins in [`limits`] are larger.
+pub const SWEEP_MS: u64 = 10_000;
+
+/// Version of the header and of the entries' layout. To be raised whenever
+/// either changes its meaning.
+pub const LAYOUT_VERSION: u64 = 1;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"GWTABLE\0");
+
+type Bucket = [AtomicU64; BUCKET_ENTRIES];
+
+/// The kind of a connection's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// One packet seen, or several within a tick: may be a flood.
+    Unconfirmed,
+    /// TCP that goes on.
+    Established,
+    /// Any other protocol that goes on.
+    Datagram,
+    /// TCP after a FIN.
+    Closing,
+    /// TCP after a RST, which may be forged.
+    Reset,
+}
+
+impl Class {
+    /// The name that people see; what closes is one class to them.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Unconfirmed => "unconfirmed",
+            Class::Established | Class::Datagram => "established",
+            Class::Closing | Class::Reset => "closing",
+        }
+    }
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose connection it is.
+    pub service: ServiceId,
+    /// The backend that was selected.
+    pub backend: BackendId,
+    /// Its class.
+    pub class: Class,
+    /// When it was last written, in ticks of its class.
+    pub time: u16,
+}
+
+const TAG_MASK: u64 = !0 << 42;
+const SERVICE_SHIFT: u32 = 28;
+const BACKEND_SHIFT: u32 = 12;
+const CLASS_SHIFT: u32 = 10;
+const TIME_MASK: u64 = 0x3ff;
+/// Tag and service: what a packet must agree in to hit.
+const MATCH_MASK: u64 = !0 << SERVICE_SHIFT;
+/// Closing and reset share a class of two bits and the upper bit of the time.
+const RESET_FLAG: u64 = 0x200;
+
+impl Entry {
+    fn to_word(self, hash: u64) -> u64 {
+        let (class, time) = match self.class {
+            Class::Unconfirmed => (0, u64::from(self.time)),
+            Class::Established => (1, u64::from(self.time)),
+            Class::Datagram => (2, u64::from(self.time)),
+            Class::Closing => (3, u64::from(self.time)),
+            Class::Reset => (3, u64::from(self.time) | RESET_FLAG),
+        };
+        match_word(hash, self.service) | u64::from(self.backend.0) << BACKEND_SHIFT | class << CLASS_SHIFT | time
+    }
+
+    fn from_word(word: u64) -> Option<Entry> {
+        if word == 0 {
+            return None;
+        }
+        let time = (word & TIME_MASK) as u16;
+        let (class, time) = match word >> CLASS_SHIFT & 3 {
+            0 => (Class::Unconfirmed, time),
+            1 => (Class::Established, time),
+            2 => (Class::Datagram, time),
+            _ if word & RESET_FLAG == 0 => (Class::Closing, time),
+            _ => (Class::Reset, time & !(RESET_FLAG as u16)),
+        };
+        Some(Entry {
+            service: ServiceId((word >> SERVICE_SHIFT) as u16 & (limits::SERVICE_IDS as u16 - 1)),
+            backend: BackendId((word >> BACKEND_SHIFT) as u16),
+            class,
+            time,
+        })
+    }
+}
+
+#[inline]
+fn match_word(hash: u64, service: ServiceId) -> u64 {
+    (hash & TAG_MASK) | u64::from(service.0) << SERVICE_SHIFT
+}
+
+/// The moment in the units of each class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticks {
+    now: Now,
+    unconfirmed: u16,
+    established: u16,
+    closing: u16,
+}
+
+impl Ticks {
+    /// Fine, for "a tick later is confirmed": range 102 s.
+    const UNCONFIRMED_MS: u64 = 100;
+    /// Coarse, for hours: range 2.3 h. A busy flow's entry is written once
+    /// in this time.
+    const ESTABLISHED_MS: u64 = 8_192;
+    /// Nine bits: range 1,024 s.
+    const CLOSING_MS: u64 = 2_000;
+
+    /// The moment `now`.
+    #[must_use]
+    pub fn new(now: Now) -> Ticks {
+        Ticks {
+            now,
+            unconfirmed: (now.0 / Ticks::UNCONFIRMED_MS) as u16 & 0x3ff,
+            established: (now.0 / Ticks::ESTABLISHED_MS) as u16 & 0x3ff,
+            closing: (now.0 / Ticks::CLOSING_MS) as u16 & 0x1ff,
+        }
+    }
+
+    /// The moment in milliseconds.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// The time an entry of that class gets now.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, class: Class) -> u16 {
+        match class {
+            Class::Unconfirmed => self.unconfirmed,
+            Class::Established | Class::Datagram => self.established,
+            Class::Closing | Class::Reset => self.closing,
+        }
+    }
+
+    /// The ticks since an entry was written.
+    #[inline]
+    #[must_use]
+    pub fn since(&self, entry: &Entry) -> u16 {
+        let mask = if entry.class >= Class::Closing { 0x1ff } else { 0x3ff };
+        self.of(entry.class).wrapping_sub(entry.time) & mask
+    }
+
+    fn unit_ms(class: Class) -> u64 {
+        match class {
+            Class::Unconfirmed => Ticks::UNCONFIRMED_MS,
+            Class::Established | Class::Datagram => Ticks::ESTABLISHED_MS,
+            Class::Closing | Class::Reset => Ticks::CLOSING_MS,
+        }
+    }
+}
+
+/// How many ticks entries live, by service: never less than configured, at
+/// most a tick more.
+#[derive(Debug)]
+pub struct Lifetimes(Box<[Option<ServiceLifetimes>]>);
+
+#[derive(Debug, Clone, Copy)]
+struct ServiceLifetimes {
+    unconfirmed: u16,
+    established: u16,
+    datagram: u16,
+    closing: u16,
+}
+
+impl Lifetimes {
+    /// An entry after a RST lives this long without a packet.
+    const RESET_MS: u32 = 10_000;
+
+    /// Those of a plan's services.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Lifetimes {
+        let mut lifetimes = vec![None; plan.service_ids()].into_boxed_slice();
+        for service in plan.services() {
+            lifetimes[service.id.index()] = Some(ServiceLifetimes::new(&service.timeouts));
+        }
+        Lifetimes(lifetimes)
+    }
+
+    /// True if an entry has had no packet for too long, or if the plan no
+    /// longer has its service.
+    #[inline]
+    #[must_use]
+    pub fn expired(&self, entry: &Entry, ticks: &Ticks) -> bool {
+        self.ticks(entry).is_none_or(|ticks_max| ticks.since(entry) > ticks_max)
+    }
+
+    fn ticks(&self, entry: &Entry) -> Option<u16> {
+        let lifetimes = (*self.0.get(entry.service.index())?)?;
+        Some(match entry.class {
+            Class::Unconfirmed => lifetimes.unconfirmed,
+            Class::Established => lifetimes.established,
+            Class::Datagram => lifetimes.datagram,
+            Class::Closing => lifetimes.closing,
+            Class::Reset => to_ticks(Lifetimes::RESET_MS, Class::Reset),
+        })
+    }
+}
+
+impl ServiceLifetimes {
+    fn new(timeouts: &Timeouts) -> ServiceLifetimes {
+        ServiceLifetimes {
+            unconfirmed: to_ticks(timeouts.unconfirmed_ms, Class::Unconfirmed),
+            established: to_ticks(timeouts.tcp_ms, Class::Established),
+            datagram: to_ticks(timeouts.udp_ms, Class::Datagram),
+            closing: to_ticks(timeouts.closing_ms, Class::Closing),
+        }
+    }
+}
+
+/// Rounded up: with more than this many ticks gone, at least `ms` are.
+fn to_ticks(ms: u32, class: Class) -> u16 {
+    u64::from(ms).div_ceil(Ticks::unit_ms(class)) as u16
+}
+
+/// What must agree for a table to be taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Digest of the hash key: entries are found by its hash only.
+    pub key: u64,
+    /// Digest of the map of ids that the entries use.
+    pub ids_epoch: u64,
+    /// Which of how many workers: RSS spreads flows over all of them.
+    pub worker: u32,
+    /// How many.
+    pub workers: u32,
+}
+
+/// Why a mapping was not taken over but emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emptied {
+    /// It held no table.
+    NoTable,
+    /// It was laid out by another version.
+    Layout,
+    /// It has another size.
+    Size,
+    /// It was filled under another key, other ids or other workers.
+    Identity,
+}
+
+/// Words of the header.
+mod header {
+    pub const MAGIC: usize = 0;
+    pub const LAYOUT_VERSION: usize = 1;
+    pub const BUCKETS: usize = 2;
+    pub const KEY: usize = 3;
+    pub const IDS_EPOCH: usize = 4;
+    pub const WORKER: usize = 5;
+    /// Milliseconds of the clock when the worker last looked, so that a
+    /// successor knows how old the entries are.
+    pub const NOW: usize = 6;
+    /// Whole sweeps so far.
+    pub const SWEEPS: usize = 7;
+}
+
+/// Words that a table for so many connections needs.
+#[must_use]
+pub fn words_for(connections: u64) -> usize {
+    HEADER_WORDS + buckets_for(connections) * BUCKET_ENTRIES
+}
+
+fn buckets_for(connections: u64) -> usize {
+    (connections as usize * 2).div_ceil(BUCKET_ENTRIES).next_power_of_two().max(1)
+}
+
+/// One worker's connection table. Only its worker writes.
+#[derive(Debug)]
+pub struct ConnectionTable<'m> {
+    header: &'m [AtomicU64],
+    buckets: &'m [Bucket],
+    by_service: Box<[AtomicU32]>,
+    swept_until: Option<Now>,
+    sweep_next: usize,
+    sweep_credit: u64,
+}
+
+/// How an insert ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inserted {
+    /// The connection is tracked.
+    Tracked,
+    /// Its bucket is full of confirmed entries.
+    Full,
+    /// Its service is at its quota.
+    Quota,
+}
+
+impl<'m> ConnectionTable<'m> {
+    /// The table in `words` (see [`words_for`]): emptied, unless it is one
+    /// that `identity` may go on with.
+    ///
+    /// # Panics
+    /// If `words` does not have the size of a table.
+    #[must_use]
+    pub fn open(words: &'m [AtomicU64], identity: &Identity) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
+        let (header, entries) = words.split_at(HEADER_WORDS);
+        let (buckets, rest) = entries.as_chunks::<BUCKET_ENTRIES>();
+        assert!(rest.is_empty() && buckets.len().is_power_of_two(), "not the size of a table: {}", words.len());
+        let by_service = (0..limits::SERVICE_IDS).map(|_| AtomicU32::new(0)).collect();
+        let table =
+            ConnectionTable { header, buckets, by_service, swept_until: None, sweep_next: 0, sweep_credit: 0 };
+        let resumed = table.check(identity);
+        match resumed {
+            Ok(_) => table.recount(),
+            Err(_) => table.format(identity),
+        }
+        (table, resumed)
+    }
+
+    /// A table in memory of its own, never given back; for files and tests.
+    #[must_use]
+    pub fn in_memory(connections: u64) -> ConnectionTable<'static> {
+        let words: Vec<AtomicU64> = (0..words_for(connections)).map(|_| AtomicU64::new(0)).collect();
+        let identity = Identity { key: 0, ids_epoch: 0, worker: 0, workers: 1 };
+        ConnectionTable::open(Vec::leak(words), &identity).0
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        self.header[index].load(Ordering::Relaxed)
+    }
+
+    fn check(&self, identity: &Identity) -> Result<Now, Emptied> {
+        if self.word(header::MAGIC) != MAGIC {
+            return Err(Emptied::NoTable);
+        }
+        if self.word(header::LAYOUT_VERSION) != LAYOUT_VERSION {
+            return Err(Emptied::Layout);
+        }
+        if self.word(header::BUCKETS) != self.buckets.len() as u64 {
+            return Err(Emptied::Size);
+        }
+        let found = (self.word(header::KEY), self.word(header::IDS_EPOCH), self.word(header::WORKER));
+        if found != (identity.key, identity.ids_epoch, identity.worker_word()) {
+            return Err(Emptied::Identity);
+        }
+        Ok(Now(self.word(header::NOW)))
+    }
+
+    /// Empties the table. The magic comes last: half a header is none.
+    fn format(&self, identity: &Identity) {
+        self.header[header::MAGIC].store(0, Ordering::Release);
+        for word in self.header.iter().chain(self.buckets.as_flattened()) {
+            word.store(0, Ordering::Relaxed);
+        }
+        let fields = [
+            (header::LAYOUT_VERSION, LAYOUT_VERSION),
+            (header::BUCKETS, self.buckets.len() as u64),
+            (header::KEY, identity.key),
+            (header::IDS_EPOCH, identity.ids_epoch),
+            (header::WORKER, identity.worker_word()),
+        ];
+        for (index, value) in fields {
+            self.header[index].store(value, Ordering::Relaxed);
+        }
+        self.header[header::MAGIC].store(MAGIC, Ordering::Release);
+    }
+
+    fn recount(&self) {
+        for (entry, _) in entries(self.buckets) {
+            self.by_service[entry.service.index()].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Connections of a service that are in the table.
+    #[must_use]
+    pub fn connections(&self, service: ServiceId) -> u32 {
+        self.by_service[service.index()].load(Ordering::Relaxed)
+    }
+
+    /// The bucket of a hash: its low bits. (The tag is its upper 22 bits.)
+    #[inline]
+    #[must_use]
+    pub fn bucket(&self, hash: u64) -> &'m Bucket {
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+    }
+
+    /// The entry of a flow of that service.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, hash: u64, service: ServiceId) -> Option<(&'m AtomicU64, Entry)> {
+        let wanted = match_word(hash, service);
+        self.bucket(hash).iter().find_map(|place| {
+            let word = place.load(Ordering::Relaxed);
+            let entry = if (word ^ wanted) & MATCH_MASK == 0 { Entry::from_word(word) } else { None };
+            entry.map(|entry| (place, entry))
+        })
+    }
+
+    /// Writes what a packet changed in an entry that [`find`] gave.
+    ///
+    /// [`find`]: ConnectionTable::find
+    #[inline]
+    pub fn update(&self, place: &AtomicU64, hash: u64, entry: Entry) {
+        place.store(entry.to_word(hash), Ordering::Relaxed);
+    }
+
+    /// Remembers a selection as unconfirmed: over an older one of the same
+    /// flow, or in an empty place, or over an expired entry, or over the
+    /// oldest unconfirmed one.
+    pub fn insert(
+        &self,
+        hash: u64,
+        service: ServiceId,
+        backend: BackendId,
+        quota: u64,
+        ticks: &Ticks,
+        lifetimes: &Lifetimes,
+        counters: &ConnectionCounters,
+    ) -> Inserted {
+        let entry = Entry { service, backend, class: Class::Unconfirmed, time: ticks.of(Class::Unconfirmed) };
+        let word = entry.to_word(hash);
+        let Some((place, taken)) = self.place_for(word, hash, ticks, lifetimes) else {
+            counters.refused_full.add(1);
+            return Inserted::Full;
+        };
+        let own = matches!(taken, Taken::Own);
+        if !own && u64::from(self.connections(service)) >= quota {
+            counters.refused_quota.add(1);
+            return Inserted::Quota;
+        }
+        match taken {
+            Taken::Empty | Taken::Own => {}
+            Taken::Expired(old) => {
+                counters.expired.add(1);
+                self.count(old.service, -1);
+            }
+            Taken::Displaced(old) => {
+                counters.displaced.add(1);
+                self.count(old.service, -1);
+            }
+        }
+        if !own {
+            self.count(service, 1);
+        }
+        counters.inserts.add(1);
+        place.store(word, Ordering::Relaxed);
+        Inserted::Tracked
+    }
+
+    fn place_for(&self, word: u64, hash: u64, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<(&'m AtomicU64, Taken)> {
+        let bucket = self.bucket(hash);
+        let mut best: Option<(u32, &AtomicU64, Taken)> = None;
+        for place in bucket {
+            let there = place.load(Ordering::Relaxed);
+            let (rank, taken) = match Entry::from_word(there) {
+                Some(_) if (there ^ word) & MATCH_MASK == 0 => return Some((place, Taken::Own)),
+                None => (u32::MAX, Taken::Empty),
+                Some(entry) if lifetimes.expired(&entry, ticks) => (u32::MAX - 1, Taken::Expired(entry)),
+                Some(entry) if entry.class == Class::Unconfirmed => {
+                    (u32::from(ticks.since(&entry)), Taken::Displaced(entry))
+                }
+                Some(_) => continue,
+            };
+            if best.as_ref().is_none_or(|(other, _, _)| *other < rank) {
+                best = Some((rank, place, taken));
+            }
+        }
+        best.map(|(_, place, taken)| (place, taken))
+    }
+
+    fn count(&self, service: ServiceId, change: i32) {
+        let count = &self.by_service[service.index()];
+        count.store(count.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+    }
+
+    /// Goes on sweeping: clears entries that have expired, whose service is
+    /// gone, or whose backend the service no longer has. The whole table is
+    /// gone through every [`SWEEP_MS`], in steps that depend on time alone.
+    pub fn sweep(&mut self, ticks: &Ticks, plan: &Plan, lifetimes: &Lifetimes, counters: &ConnectionCounters) {
+        let before = self.swept_until.replace(ticks.now());
+        self.header[header::NOW].store(ticks.now().0, Ordering::Relaxed);
+        let Some(before) = before else { return };
+        let elapsed_ms = ticks.now().0 - before.0;
+        if elapsed_ms > SWEEP_MS {
+            return self.sweep_after_gap(before, elapsed_ms, plan, lifetimes, counters);
+        }
+        self.sweep_credit += elapsed_ms * self.buckets.len() as u64;
+        let steps = self.sweep_credit / SWEEP_MS;
+        self.sweep_credit %= SWEEP_MS;
+        for _ in 0..steps {
+            self.sweep_bucket(|entry| lifetimes.expired(entry, ticks) || is_orphan(entry, plan), counters);
+        }
+    }
+
+    /// No packet and no idle call for longer than a sweep: ages are told from
+    /// the moment before the gap, because times may have wrapped in it.
+    fn sweep_after_gap(
+        &mut self,
+        before: Now,
+        gap_ms: u64,
+        plan: &Plan,
+        lifetimes: &Lifetimes,
+        counters: &ConnectionCounters,
+    ) {
+        let then = Ticks::new(before);
+        let expired = |entry: &Entry| {
+            let unit = Ticks::unit_ms(entry.class);
+            let age_ms = u64::from(then.since(entry)) * unit + gap_ms;
+            lifetimes.ticks(entry).is_none_or(|ticks_max| age_ms > u64::from(ticks_max) * unit)
+        };
+        for _ in 0..self.buckets.len() {
+            self.sweep_bucket(|entry| expired(entry) || is_orphan(entry, plan), counters);
+        }
+    }
+
+    fn sweep_bucket(&mut self, is_over: impl Fn(&Entry) -> bool, counters: &ConnectionCounters) {
+        for place in &self.buckets[self.sweep_next] {
+            if let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed))
+                && is_over(&entry)
+            {
+                place.store(0, Ordering::Relaxed);
+                self.count(entry.service, -1);
+                counters.expired.add(1);
+            }
+        }
+        self.sweep_next += 1;
+        if self.sweep_next == self.buckets.len() {
+            self.sweep_next = 0;
+            let sweeps = &self.header[header::SWEEPS];
+            sweeps.store(sweeps.load(Ordering::Relaxed) + 1, Ordering::Release);
+        }
+    }
+}
+
+impl Identity {
+    fn worker_word(&self) -> u64 {
+        u64::from(self.workers) << 32 | u64::from(self.worker)
+    }
+}
+
+/// The place an insert takes.
+enum Taken {
+    Own,
+    Empty,
+    Expired(Entry),
+    Displaced(Entry),
+}
+
+fn is_orphan(entry: &Entry, plan: &Plan) -> bool {
+    plan.service(entry.service).is_none_or(|service| service.group.member(entry.backend).is_none())
+}
+
+fn entries(buckets: &[Bucket]) -> impl Iterator<Item = (Entry, &AtomicU64)> {
+    buckets.as_flattened().iter().filter_map(|place| Some((Entry::from_word(place.load(Ordering::Relaxed))?, place)))
+}
+
+/// A table as threads other than its worker see it, without stopping it.
+#[derive(Debug, Clone, Copy)]
+pub struct TableReader<'m> {
+    words: &'m [AtomicU64],
+}
+
+impl<'m> TableReader<'m> {
+    /// Reads the table in `words`, which some worker has opened.
+    #[must_use]
+    pub fn new(words: &'m [AtomicU64]) -> TableReader<'m> {
+        TableReader { words }
+    }
+
+    /// Every entry.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        entries(self.buckets()).map(|(entry, _)| entry)
+    }
+
+    /// The entry of a flow of that service, and how long ago it was written,
+    /// in milliseconds as exact as its class tells.
+    #[must_use]
+    pub fn find(&self, hash: u64, service: ServiceId) -> Option<(Entry, u64)> {
+        let wanted = match_word(hash, service);
+        let buckets = self.buckets();
+        let bucket = &buckets[hash as usize & (buckets.len() - 1)];
+        let entry = bucket
+            .iter()
+            .map(|place| place.load(Ordering::Relaxed))
+            .filter(|word| (word ^ wanted) & MATCH_MASK == 0)
+            .find_map(Entry::from_word)?;
+        let ticks = Ticks::new(Now(self.words[header::NOW].load(Ordering::Relaxed)));
+        Some((entry, u64::from(ticks.since(&entry)) * Ticks::unit_ms(entry.class)))
+    }
+
+    /// Whole sweeps so far. Two more than when a plan was taken: no entry
+    /// names what the plan no longer has.
+    #[must_use]
+    pub fn sweeps(&self) -> u64 {
+        self.words[header::SWEEPS].load(Ordering::Acquire)
+    }
+
+    fn buckets(&self) -> &'m [Bucket] {
+        self.words[HEADER_WORDS..].as_chunks::<BUCKET_ENTRIES>().0
+    }
+}
+
+/// True for the protocol whose connections have a beginning and an end.
+#[inline]
+pub(crate) fn is_tcp(protocol: Protocol) -> bool {
+    protocol == Protocol::TCP
+}

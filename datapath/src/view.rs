@@ -1,0 +1,88 @@
+//! What workers forward by at one time: a plan, its next hops, and counters
+//! with a place for everything the plan names. Swapped whole.
+
+use std::sync::Arc;
+
+use plan::Plan;
+
+use crate::counters::Counter;
+use crate::egress::Egress;
+use crate::table::Lifetimes;
+
+/// What workers forward by. Made off the workers; never changed.
+#[derive(Debug)]
+pub struct View {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Its tunnels and next hops.
+    pub egress: Egress,
+    /// When entries of its services expire.
+    pub lifetimes: Lifetimes,
+    /// One for each worker.
+    pub counters: Arc<[WorkerCounters]>,
+}
+
+impl View {
+    /// A new view for `workers` workers, its counters at zero.
+    #[must_use]
+    pub fn new(plan: Arc<Plan>, egress: Egress, workers: usize) -> View {
+        let counters = (0..workers).map(|_| WorkerCounters::new(&plan)).collect();
+        View::with_counters(plan, egress, counters)
+    }
+
+    /// The same plan with other next hops: counters go on.
+    #[must_use]
+    pub fn with_egress(&self, egress: Egress) -> View {
+        View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters))
+    }
+
+    fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {
+        let lifetimes = Lifetimes::new(&plan);
+        View { plan, egress, lifetimes, counters }
+    }
+}
+
+/// What one worker counts for each thing that a plan names.
+#[derive(Debug)]
+pub struct WorkerCounters {
+    /// By index of the plan's matches.
+    pub matches: Box<[Traffic]>,
+    /// By service's first member plus index of the member.
+    pub members: Box<[MemberTraffic]>,
+}
+
+/// Packets and their bytes, without Ethernet and outer headers.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: Counter,
+    /// Bytes.
+    pub bytes: Counter,
+}
+
+/// What a backend got of a service.
+#[derive(Debug, Default)]
+pub struct MemberTraffic {
+    /// What was sent to it.
+    pub traffic: Traffic,
+    /// Connections for which it was selected.
+    pub new_connections: Counter,
+}
+
+impl WorkerCounters {
+    fn new(plan: &Plan) -> WorkerCounters {
+        WorkerCounters {
+            matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
+            members: (0..plan.members).map(|_| MemberTraffic::default()).collect(),
+        }
+    }
+}
+
+impl Traffic {
+    /// Counts a packet.
+    #[inline]
+    pub fn count(&self, packet_bytes: u16) {
+        self.packets.add(1);
+        self.bytes.add(u64::from(packet_bytes));
+    }
+}
