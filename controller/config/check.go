@@ -184,19 +184,20 @@ func (b *builder) checkSlots(slots []slot) {
 		if first.order > second.order {
 			first, second = second, first
 		}
+		both := PortRange{next.ports.First, min(next.ports.Last, widest.ports.Last)}
 		b.errorf(second.vip, "overlaps %s (line %d): both want %s; remove it from one",
-			first.vip, b.document.position(first.vip).line, second.describe())
+			first.vip, b.document.position(first.vip).line, second.describe(both))
 		if next.ports.Last > widest.ports.Last {
 			widest = next
 		}
 	}
 }
 
-func (s slot) describe() string {
-	if s.ports.Last == 0 {
+func (s slot) describe(ports PortRange) string {
+	if ports.Last == 0 {
 		return fmt.Sprintf("%s of %s", s.protocol, s.place)
 	}
-	return fmt.Sprintf("%s %s of %s", s.protocol, s.ports, s.place)
+	return fmt.Sprintf("%s %s of %s", s.protocol, ports, s.place)
 }
 
 // places are the keys under which a VIP is found: its address, or its suffix
@@ -296,7 +297,7 @@ func (b *builder) warnServices() {
 			here++
 		}
 		if service.Fragments == FragmentsAuto && servesUDP(service) {
-			b.warnf(path+".fragments", "is not given for a service with UDP: fragments of large datagrams are dropped where the machine has peers, or the fragment table is missing; say `fragments: false` if clients send none")
+			b.warnf(path+".fragments", "is not given, and the service takes UDP: datagrams larger than the MTU come in fragments, which are dropped unless they are brought together; say `fragments: false` if clients send none")
 		}
 		if service.Unmatched == UnmatchedPass {
 			b.warnf(path+".unmatched", "is pass: with net.ipv4.ip_forward on, the kernel sends such packets back to the router, in a loop; turn it off")

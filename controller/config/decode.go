@@ -24,7 +24,7 @@ func decode(d *document, r *reporter) *configv1.Config {
 		root.Content = append(root.Content, d.values[key].key, d.values[key].value)
 	}
 	decoder := &decoder{reporter: r}
-	decoder.message("", root, config.ProtoReflect(), 0)
+	decoder.message("", root, config.ProtoReflect())
 	return config
 }
 
@@ -36,9 +36,9 @@ type decoder struct {
 var durationName = (&durationpb.Duration{}).ProtoReflect().Descriptor().FullName()
 
 // message fills m from a mapping.
-func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message, depth int) {
+func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message) {
 	node = resolve(node)
-	if !d.affordable(path, depth) {
+	if !d.affordable(path) {
 		return
 	}
 	if node.Kind != yaml.MappingNode {
@@ -59,7 +59,7 @@ func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message, 
 			d.unknown(path, fieldPath, key, m.Descriptor())
 			continue
 		}
-		d.field(fieldPath, value, m, field, depth)
+		d.field(fieldPath, value, m, field)
 	}
 }
 
@@ -94,13 +94,13 @@ func fieldNames(message protoreflect.MessageDescriptor) []string {
 }
 
 // field sets one field. Null is the same as not giving it.
-func (d *decoder) field(path string, node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor, depth int) {
+func (d *decoder) field(path string, node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor) {
 	node = resolve(node)
 	if isNull(node) {
 		return
 	}
 	if !field.IsList() {
-		if value, ok := d.value(path, node, m.NewField(field), field, depth); ok {
+		if value, ok := d.value(path, node, m.NewField(field), field); ok {
 			m.Set(field, value)
 		}
 		return
@@ -117,19 +117,19 @@ func (d *decoder) field(path string, node *yaml.Node, m protoreflect.Message, fi
 		if item = resolve(item); isNull(item) {
 			d.unreadable(itemPath, "is empty: remove the item or give it a value")
 		} else {
-			value, _ = d.value(itemPath, item, value, field, depth)
+			value, _ = d.value(itemPath, item, value, field)
 		}
 		list.Append(value)
 	}
 }
 
 // value decodes into zero, a new value of the field's type.
-func (d *decoder) value(path string, node *yaml.Node, zero protoreflect.Value, field protoreflect.FieldDescriptor, depth int) (protoreflect.Value, bool) {
+func (d *decoder) value(path string, node *yaml.Node, zero protoreflect.Value, field protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
 	if field.Kind() == protoreflect.MessageKind && field.Message().FullName() != durationName {
-		d.message(path, node, zero.Message(), depth+1)
+		d.message(path, node, zero.Message())
 		return zero, true
 	}
-	if !d.affordable(path, depth) {
+	if !d.affordable(path) {
 		return zero, false
 	}
 	if node.Kind != yaml.ScalarNode {
@@ -144,14 +144,11 @@ func (d *decoder) value(path string, node *yaml.Node, zero protoreflect.Value, f
 	return value, true
 }
 
-// affordable counts a node against the limits.
-func (d *decoder) affordable(path string, depth int) bool {
+// affordable counts a node against the limit. Depth needs none: the schema is
+// not recursive, so an alias inside its own anchor soon stands where it fits not.
+func (d *decoder) affordable(path string) bool {
 	d.nodes++
-	switch {
-	case depth > depthMax:
-		d.unreadable(path, "is nested more than %d deep: an alias stands inside its own anchor", depthMax)
-		return false
-	case d.nodes == nodesMax+1:
+	if d.nodes == nodesMax+1 {
 		d.errorf(path, "the config has more than %d values here, aliases counted at each use: remove aliases of aliases", nodesMax)
 	}
 	return d.nodes <= nodesMax

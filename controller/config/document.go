@@ -28,6 +28,8 @@ type document struct {
 	// Top-level keys in order of appearance.
 	keys   []string
 	values map[string]topLevel
+	// A file could not be read at all: what is missing may stand there.
+	incomplete bool
 }
 
 type topLevel struct {
@@ -55,18 +57,21 @@ func readDocument(sources []Source) (*document, Problems) {
 
 func (d *document) add(source Source) Problems {
 	if len(source.Data) > fileBytesMax {
+		d.incomplete = true
 		return Problems{{File: source.Name, Message: fmt.Sprintf(
 			"the file has %d bytes, more than the limit of %d: split it over several files",
 			len(source.Data), fileBytesMax)}}
 	}
 	root, problem := parseYAML(source)
 	if problem != nil {
+		d.incomplete = true
 		return Problems{*problem}
 	}
 	if root == nil {
 		return nil // an empty file, or one of comments only
 	}
 	if root.Kind != yaml.MappingNode {
+		d.incomplete = true
 		return Problems{{File: source.Name, Line: root.Line, Column: root.Column, Message: fmt.Sprintf(
 			"the file holds %s: it must hold fields like `services:` and `pools:`", describe(root))}}
 	}

@@ -8,8 +8,6 @@ const (
 	// aliases of aliases cannot fill the memory. 65,000 backends with three
 	// fields, and 10,000 services with twenty, are below a million.
 	nodesMax = 4_000_000
-	// Fields within fields. The schema needs seven.
-	depthMax = 32
 
 	// Services of one shard, as many as the forwarder's plan crate takes.
 	servicesMax = 10_000

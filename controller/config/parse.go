@@ -5,6 +5,9 @@ package config
 // that it is a function of its arguments.
 func Parse(sources []Source, readFile ReadFile) (*Config, error) {
 	document, problems := readDocument(sources)
+	if document.incomplete {
+		return nil, problems
+	}
 	report := newReporter(document)
 	report.errors = problems
 	schema := decode(document, report)

@@ -41,13 +41,14 @@ func checkRules(schema *configv1.Config, r *reporter) {
 func ruleMessage(path string, v *protovalidate.Violation) string {
 	id := v.Proto.GetRuleId()
 	kind, _, _ := strings.Cut(id, ".")
-	rules := rulesOf(v.FieldDescriptor)
+	field := fieldAt(path)
+	rules := rulesOf(field)
 	if strings.HasSuffix(path, "]") {
 		rules = rules.GetRepeated().GetItems()
 	}
 	switch {
 	case id == "required":
-		return fmt.Sprintf("is missing: add `%s: %s`", v.FieldDescriptor.Name(), sample(v.FieldDescriptor))
+		return fmt.Sprintf("is missing: add `%s: %s`", field.Name(), sample(field))
 	case id == "string.in":
 		allowed := rules.GetString().GetIn()
 		return fmt.Sprintf("is %q: give one of %s", v.FieldValue.String(), strings.Join(allowed, ", "))
@@ -65,6 +66,23 @@ func ruleMessage(path string, v *protovalidate.Violation) string {
 	default:
 		return v.Proto.GetMessage()
 	}
+}
+
+// fieldAt finds a path's field in the schema. The violation itself does not
+// always say: for an item of a list it has no descriptor.
+func fieldAt(path string) protoreflect.FieldDescriptor {
+	message := (&configv1.Config{}).ProtoReflect().Descriptor()
+	var field protoreflect.FieldDescriptor
+	for _, step := range splitPath(path) {
+		if next := message.Fields().ByName(protoreflect.Name(step)); next != nil {
+			field = next
+			message = field.Message()
+		}
+		if message == nil {
+			break
+		}
+	}
+	return field
 }
 
 // rulesOf returns the rules beside a field; nil-safe getters do the rest.
