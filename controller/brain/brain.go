@@ -1,0 +1,244 @@
+// Package brain decides: which backends are used, what the forwarder's plan
+// is, which routes are announced. Events and the time go in, the whole desired
+// state comes out.
+//
+//	probe results ─► dampen ─► pools ─► members ─► plan
+//	forwarder, gateway, commands ───────────────┴─► routes
+//
+// It is pure: it opens nothing, asks nobody, starts nothing and has no clock.
+// Every change of state has a reason that people see (Transition, View).
+//
+// **Invariant:** a plan's generation only grows, also beyond that of a plan
+// which the forwarder had before this controller started.
+package brain
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+const (
+	// Health events within this time make one plan.
+	coalesce = 50 * time.Millisecond
+	// How long routes carry GRACEFUL_SHUTDOWN before they are withdrawn on
+	// purpose: time for routers to move to another path (RFC 8326 section 4.1).
+	shutdownEbb = 2 * time.Second
+	// A worker that has not gone round its loop for this long hangs. With the
+	// 100 ms between two looks at it this makes 300 ms.
+	heartbeatAgeMax = 200 * time.Millisecond
+	// A forwarder of which nothing was heard for this long counts as gone,
+	// whoever should have said so.
+	statusAgeMax = 500 * time.Millisecond
+	// Backends that went down this shortly before the machine turned out to be
+	// the sick one keep their former state.
+	collapseWindow = 30 * time.Second
+)
+
+// Route is one prefix to announce.
+type Route struct {
+	Prefix           netip.Prefix
+	NextHop          netip.Addr
+	GracefulShutdown bool
+}
+
+// Desired is the whole wanted state after a Step.
+type Desired struct {
+	// nil until the forwarder told what it runs.
+	Plan    *planv1.Plan
+	Routes  []Route
+	Targets []compile.Target
+	// The config that Targets and the BGP neighbors belong to; nil at first.
+	Config *config.Config
+	// What differs from the Step before.
+	PlanChanged, RoutesChanged, ConfigChanged bool
+	// When a Tick is wanted, at the latest; zero: none.
+	Again time.Time
+	// A stop was asked for and every route is withdrawn.
+	Stopped bool
+	// What changed, for the log.
+	Transitions []Transition
+}
+
+// Transition tells people that something has another state now, and why.
+type Transition struct {
+	Kind     string // backend, route, forwarder, config, machine
+	Name     string
+	From, To string
+	Reason   string
+}
+
+// State is everything the brain remembers. Its zero value is not ready; use New.
+type State struct {
+	now time.Time
+
+	// What is configured, and what to return to when the forwarder refuses it.
+	current  *inputs
+	trusted  *inputs
+	rejected *inputs
+	configs  configStatus
+
+	verdicts  map[string]*damped // by key of target
+	inherited map[backendKey]inherited
+	// What the checks of each pool say of its backends, as last decided.
+	conditions map[compile.PoolBackend]condition
+	pools      map[string]poolSummary
+	members    map[memberKey]*member
+	active     map[string]int // backends of a service that take new connections
+
+	forwarder  forwarderState
+	plan       *planv1.Plan
+	generation uint64
+	// Per generation not yet accepted: what it can serve.
+	pending map[uint64]pendingPlan
+
+	firstRound bool
+	neighbors  map[netip.Addr]string
+	gateway    gatewayState
+	sickSince  time.Time
+	machine    machineState
+	drained    map[string]bool // backends drained by command
+
+	routes     map[netip.Prefix]*routeState
+	dirtySince time.Time
+	wanted     []Route // from routes, in order
+	// Of the current Step: flags and transitions; nothing happened that could
+	// change a route.
+	changed Desired
+	quiet   bool
+}
+
+// inputs is one config with what follows from it alone.
+type inputs struct {
+	config        *config.Config
+	services      []config.Service
+	targets       []compile.Target
+	announceables []compile.Route
+	checks        map[compile.PoolBackend][]check
+	byName        map[string]*config.Service
+	offers        map[offer]bool
+}
+
+// offer: this service can be reached by this prefix.
+type offer struct {
+	prefix  netip.Prefix
+	service string
+}
+
+// check is one health check of one backend in one pool.
+type check struct{ target, name string }
+
+type configStatus struct {
+	loadedAt  time.Time
+	stale     bool
+	problem   string
+	problemAt time.Time
+}
+
+type machineState struct {
+	drained  bool
+	stopping bool
+	since    time.Time
+}
+
+type gatewayState struct {
+	address string
+	known   bool
+	answers bool
+	since   time.Time
+}
+
+// New makes the state of a controller that has just started.
+func New(now time.Time) *State {
+	return &State{
+		now:       now,
+		verdicts:  map[string]*damped{},
+		inherited: map[backendKey]inherited{},
+		members:   map[memberKey]*member{},
+		pools:     map[string]poolSummary{},
+		pending:   map[uint64]pendingPlan{},
+		neighbors: map[netip.Addr]string{},
+		drained:   map[string]bool{},
+		routes:    map[netip.Prefix]*routeState{},
+		forwarder: forwarderState{reason: "not yet connected"},
+	}
+}
+
+// Step takes one event into account and says what is wanted now. Time must
+// not go back.
+func (s *State) Step(event Event, now time.Time) Desired {
+	s.now = now
+	s.changed = Desired{}
+	s.quiet = false
+	event.apply(s)
+	s.checkForwarderAge()
+	if s.flushDue() {
+		s.flush()
+	}
+	if !s.quiet {
+		s.decideRoutes()
+	}
+	return s.desired()
+}
+
+// touch notes that members and plan must be computed anew, soon.
+func (s *State) touch() {
+	if s.dirtySince.IsZero() {
+		s.dirtySince = s.now
+	}
+}
+
+// touchNow is touch for what nobody wants to wait for.
+func (s *State) touchNow() { s.dirtySince = s.now.Add(-coalesce) }
+
+func (s *State) flushDue() bool {
+	return !s.dirtySince.IsZero() && s.current != nil && s.now.Sub(s.dirtySince) >= coalesce
+}
+
+func (s *State) flush() {
+	s.dirtySince = time.Time{}
+	s.quiet = false
+	s.decideSickness()
+	s.decideMembers()
+	s.decidePlan()
+}
+
+func (s *State) desired() Desired {
+	d := s.changed
+	d.Plan = s.plan
+	d.Routes = s.wanted
+	if s.current != nil {
+		d.Config = s.current.config
+		d.Targets = s.current.targets
+	}
+	d.Again = s.again()
+	d.Stopped = s.machine.stopping && !s.machineEbbing()
+	return d
+}
+
+// again is when the next decision falls due without an event.
+func (s *State) again() time.Time {
+	var next time.Time
+	earliest := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	if !s.dirtySince.IsZero() && s.current != nil {
+		earliest(s.dirtySince.Add(coalesce))
+	}
+	if s.machineEbbing() {
+		earliest(s.machine.since.Add(shutdownEbb))
+	}
+	if s.forwarder.connected {
+		earliest(s.forwarder.heardAt.Add(statusAgeMax))
+	}
+	return next
+}
+
+func (s *State) note(kind, name, from, to, reason string) {
+	s.changed.Transitions = append(s.changed.Transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
+}

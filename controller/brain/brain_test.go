@@ -1,0 +1,760 @@
+package brain
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// world is a brain with a clock and a forwarder that does what it is told.
+type world struct {
+	t     *testing.T
+	state *State
+	now   time.Time
+	last  Desired
+	// The forwarder's side.
+	accepts    bool
+	running    *planv1.Plan
+	unresolved []Unresolved
+	log        []Transition
+}
+
+const oneService = `
+machine: {name: lb-1, addresses: [10.0.0.1]}
+services:
+- {name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}
+pools:
+- {name: web, health_checks: [http-ok], backends: [{name: web-1, address: 10.1.0.11}, {name: web-2, address: 10.1.0.12}]}
+health_checks:
+- {name: http-ok, http: {port: 80}, rise: 2, fall: 3}
+`
+
+func parse(t *testing.T, yaml string) *config.Config {
+	t.Helper()
+	missing := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
+	c, err := config.Parse([]config.Source{{Name: "test.yaml", Data: []byte(yaml)}}, missing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// start loads a config into a controller whose forwarder runs nothing yet.
+func start(t *testing.T, yaml string) *world {
+	t.Helper()
+	w := startCold(t, yaml)
+	w.connect(nil)
+	return w
+}
+
+func startCold(t *testing.T, yaml string) *world {
+	t.Helper()
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	w := &world{t: t, state: New(began), now: began, accepts: true}
+	w.do(ConfigLoaded{Config: parse(t, yaml)})
+	return w
+}
+
+func (w *world) do(event Event) {
+	w.last = w.state.Step(event, w.now)
+	w.log = append(w.log, w.last.Transitions...)
+	if w.last.PlanChanged && w.accepts {
+		w.accept()
+	}
+}
+
+func (w *world) accept() {
+	w.running = w.last.Plan
+	w.do(PlanAccepted{Generation: w.running.Generation})
+	w.status()
+}
+
+func (w *world) status() {
+	w.do(ForwarderStatus{
+		Generation: w.running.GetGeneration(),
+		Workers:    []Worker{{Index: 0, HeartbeatAge: 10 * time.Millisecond}},
+		Devices:    []Device{{Interface: "eth1", Up: true}},
+		Unresolved: w.unresolved,
+	})
+}
+
+func (w *world) connect(plan *planv1.Plan) {
+	w.running = plan
+	w.do(ForwarderConnected{Plan: plan})
+	w.status()
+}
+
+// pass lets time pass in the steps of a forwarder's status.
+func (w *world) pass(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.now = w.now.Add(min(50*time.Millisecond, end.Sub(w.now)))
+		w.status()
+	}
+}
+
+// probe reports a result for every check of a backend's address.
+func (w *world) probe(address string, ok bool) {
+	w.t.Helper()
+	found := false
+	for _, target := range w.last.Targets {
+		if target.Address.String() == address {
+			found = true
+			reason := "connection refused"
+			if ok {
+				reason = "status 200"
+			}
+			w.do(ProbeResult{Target: target.Key(), OK: ok, Reason: reason})
+		}
+	}
+	if !found {
+		w.t.Fatalf("no target at %s", address)
+	}
+}
+
+// settle probes and waits until the brain has decided.
+func (w *world) settle(ok bool, addresses ...string) {
+	w.t.Helper()
+	for _, address := range addresses {
+		w.probe(address, ok)
+	}
+	w.pass(2 * coalesce)
+}
+
+// states are the members of a service in the wanted plan: `web-1 active`.
+func (w *world) states(service string) []string {
+	var states []string
+	for _, s := range w.last.Plan.GetServices() {
+		if s.Name == service {
+			for _, m := range s.Members {
+				states = append(states, m.Backend+" "+stateName(m.State))
+			}
+		}
+	}
+	return states
+}
+
+func (w *world) expectStates(service string, want ...string) {
+	w.t.Helper()
+	if got := w.states(service); !slices.Equal(got, want) {
+		w.t.Errorf("plan has %v, want %v", got, want)
+	}
+}
+
+func (w *world) expectRoutes(want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, r := range w.last.Routes {
+		text := r.Prefix.String()
+		if r.GracefulShutdown {
+			text += " leaving"
+		}
+		got = append(got, text)
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("routes %v, want %v\nreasons: %v", got, want, w.whyNot())
+	}
+}
+
+func (w *world) whyNot() []string {
+	var reasons []string
+	for _, r := range w.state.View().Routes {
+		reasons = append(reasons, fmt.Sprintf("%s: %s", r.Prefix, r.Reason))
+	}
+	return reasons
+}
+
+func (w *world) expectReason(want string) {
+	w.t.Helper()
+	if got := strings.Join(w.whyNot(), "; "); !strings.Contains(got, want) {
+		w.t.Errorf("reasons %q lack %q", got, want)
+	}
+}
+
+func (w *world) backend(name string) BackendView {
+	w.t.Helper()
+	for _, b := range w.state.View().Backends {
+		if b.Name == name {
+			return b
+		}
+	}
+	w.t.Fatalf("no backend %s", name)
+	return BackendView{}
+}
+
+const vip = "203.0.113.10/32"
+
+func TestABackendIsDownUntilItsFirstProbeWhichDecidesAlone(t *testing.T) {
+	w := start(t, oneService)
+	w.pass(100 * time.Millisecond)
+	w.expectStates("web", "web-1 down", "web-2 down")
+	if got := w.backend("web-1").Reason; got != "not yet probed by http-ok" {
+		t.Errorf("reason %q", got)
+	}
+	w.settle(true, "10.1.0.11")
+	w.settle(false, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 down")
+	if got := w.backend("web-2"); got.Reason != "http-ok: connection refused" {
+		t.Errorf("reason %q", got.Reason)
+	}
+}
+
+func TestRiseAndFallDampenAfterTheFirstVerdict(t *testing.T) {
+	cases := []struct {
+		name  string
+		probe string // + passes, - fails, in order
+		want  verdict
+	}{
+		{"first failure decides", "-", down},
+		{"first success decides", "+", up},
+		{"two failures are not three", "+--", up},
+		{"three failures in a row", "+---", down},
+		{"a success between starts again", "+--+--", up},
+		{"one success is not two", "-+", down},
+		{"two successes in a row", "-++", up},
+		{"a failure between starts again", "-+-+", down},
+		{"down and up again", "+---++", up},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			d := &damped{rise: 2, fall: 3}
+			now := time.Unix(0, 0)
+			for _, result := range c.probe {
+				now = now.Add(time.Second)
+				d.step(result == '+', "", now)
+			}
+			if d.verdict != c.want {
+				t.Errorf("verdict %v, want %v", d.verdict, c.want)
+			}
+		})
+	}
+}
+
+func TestAPoolWithoutChecksIsHealthy(t *testing.T) {
+	w := start(t, strings.ReplaceAll(oneService, "health_checks: [http-ok], ", ""))
+	w.pass(100 * time.Millisecond)
+	w.expectStates("web", "web-1 active", "web-2 active")
+	w.expectRoutes(vip)
+}
+
+func TestABackendWithSeveralChecksMustPassAll(t *testing.T) {
+	yaml := strings.ReplaceAll(oneService, "[http-ok]", "[http-ok, tcp-443]") + "- {name: tcp-443, tcp: {port: 443}}\n"
+	w := start(t, yaml)
+	key := func(address, check string) string {
+		for _, target := range w.last.Targets {
+			if target.Address.String() == address && target.Check.Name == check {
+				return target.Key()
+			}
+		}
+		t.Fatalf("no target %s %s", address, check)
+		return ""
+	}
+	w.do(ProbeResult{Target: key("10.1.0.11", "http-ok"), OK: true, Reason: "status 200"})
+	w.pass(100 * time.Millisecond)
+	w.expectStates("web", "web-1 down", "web-2 down")
+	w.do(ProbeResult{Target: key("10.1.0.11", "tcp-443"), OK: true, Reason: "connected"})
+	w.do(ProbeResult{Target: key("10.1.0.12", "http-ok"), OK: true, Reason: "status 200"})
+	w.do(ProbeResult{Target: key("10.1.0.12", "tcp-443"), OK: false, Reason: "connection refused"})
+	w.pass(100 * time.Millisecond)
+	w.expectStates("web", "web-1 active", "web-2 down")
+	if got := w.backend("web-2").Reason; got != "tcp-443: connection refused" {
+		t.Errorf("reason %q names not the failed check", got)
+	}
+}
+
+func TestAStartingControllerKeepsTheRunningStatesUntilEachFirstVerdict(t *testing.T) {
+	before := start(t, oneService)
+	before.settle(true, "10.1.0.11")
+	before.settle(false, "10.1.0.12")
+	running := before.last.Plan
+
+	w := startCold(t, oneService)
+	w.pass(0)
+	if w.last.Plan != nil {
+		t.Fatal("a plan before the forwarder told what it runs")
+	}
+	w.connect(running)
+	w.expectStates("web", "web-1 active", "web-2 down")
+	if w.last.Plan.Generation <= running.Generation {
+		t.Errorf("generation %d after %d", w.last.Plan.Generation, running.Generation)
+	}
+	w.expectRoutes()
+	w.settle(false, "10.1.0.11")
+	w.settle(true, "10.1.0.12")
+	w.expectStates("web", "web-1 down", "web-2 active")
+}
+
+func TestNothingIsAnnouncedBeforeEverythingIsReady(t *testing.T) {
+	w := startCold(t, oneService)
+	w.accepts = false
+	w.do(Tick{})
+	w.expectReason("forwarder: not yet connected")
+	w.connect(nil)
+	w.expectRoutes()
+	w.expectReason("waiting for the first probe of 2 of 2 targets")
+	w.settle(true, "10.1.0.11")
+	w.expectReason("waiting for the first probe of 1 of 2 targets")
+	w.settle(true, "10.1.0.12")
+	w.expectReason("waiting for the forwarder to accept the plan")
+	w.expectRoutes()
+
+	w.unresolved = []Unresolved{{Backend: "web-2", Address: "10.1.0.12", Why: "neighbour incomplete"}}
+	w.accept()
+	w.expectRoutes()
+	w.expectReason("next hop of backend web-2 (10.1.0.12) is not resolved: neighbour incomplete")
+	w.unresolved = nil
+	w.status()
+	w.expectRoutes(vip)
+
+	w.unresolved = []Unresolved{{Backend: "web-2", Address: "10.1.0.12", Why: "neighbour failed"}}
+	w.status()
+	w.expectRoutes(vip) // a next hop lost later costs no route
+}
+
+func TestAnUnresolvedBackendThatIsDownHoldsNothingUp(t *testing.T) {
+	w := start(t, oneService)
+	w.unresolved = []Unresolved{{Backend: "web-2", Address: "10.1.0.12", Why: "neighbour failed"}}
+	w.settle(true, "10.1.0.11")
+	w.settle(false, "10.1.0.12")
+	w.expectRoutes(vip)
+}
+
+// serving is a world that announces.
+func serving(t *testing.T, yaml string, backends ...string) *world {
+	t.Helper()
+	w := start(t, yaml)
+	w.settle(true, backends...)
+	w.expectRoutes(vip)
+	return w
+}
+
+func servingOne(t *testing.T) *world { return serving(t, oneService, "10.1.0.11", "10.1.0.12") }
+
+func fail(w *world, addresses ...string) {
+	for range 3 {
+		for _, address := range addresses {
+			w.probe(address, false)
+		}
+	}
+	w.pass(2 * coalesce)
+}
+
+func TestTheRouteGoesWithTheLastBackendAndComesBackWithTheFirst(t *testing.T) {
+	w := servingOne(t)
+	fail(w, "10.1.0.11")
+	w.expectRoutes(vip)
+	fail(w, "10.1.0.12")
+	w.expectRoutes()
+	w.expectReason("no backend")
+	w.settle(true, "10.1.0.11")
+	w.settle(true, "10.1.0.11")
+	w.expectRoutes(vip)
+}
+
+func TestARouteComesBackOnlyWhenTheForwarderHasThePlanThatServesIt(t *testing.T) {
+	w := servingOne(t)
+	fail(w, "10.1.0.11", "10.1.0.12")
+	w.expectRoutes()
+	w.accepts = false
+	w.settle(true, "10.1.0.11")
+	w.settle(true, "10.1.0.11")
+	w.expectRoutes()
+	w.expectReason("waiting for the forwarder to accept the plan that serves it")
+	w.accept()
+	w.expectRoutes(vip)
+}
+
+func TestWhenNoneDecidesOnTheRoute(t *testing.T) {
+	for choice, keeps := range map[string]bool{"withdraw": false, "keep": true, "fail_open": true} {
+		t.Run(choice, func(t *testing.T) {
+			yaml := strings.Replace(oneService, "{name: web, vips:", "{name: web, when_none: "+choice+", vips:", 1)
+			w := serving(t, yaml, "10.1.0.11", "10.1.0.12")
+			fail(w, "10.1.0.11", "10.1.0.12")
+			w.expectStates("web", "web-1 down", "web-2 down")
+			if keeps {
+				w.expectRoutes(vip)
+			} else {
+				w.expectRoutes()
+			}
+		})
+	}
+}
+
+func TestAnAddressIsAnnouncedWhileOneServiceOnItHasABackend(t *testing.T) {
+	w := serving(t, `
+machine: {addresses: [10.0.0.1]}
+services:
+- {name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}
+- {name: dns, vips: [{address: 203.0.113.10, ports: [53], protocol: udp}], pools: [dns]}
+pools:
+- {name: web, health_checks: [tcp-80], backends: [{address: 10.1.0.11}]}
+- {name: dns, health_checks: [tcp-80], backends: [{address: 10.1.0.12}]}
+health_checks: [{name: tcp-80, tcp: {port: 80}}]
+`, "10.1.0.11", "10.1.0.12")
+	fail(w, "10.1.0.11")
+	w.expectRoutes(vip)
+	fail(w, "10.1.0.12")
+	w.expectRoutes()
+}
+
+func TestOnlyOwnPrefixesAreAnnounced(t *testing.T) {
+	w := serving(t, "cluster: {prefixes: [203.0.113.0/24]}\n"+strings.Replace(oneService,
+		"vips: [", "vips: [{address: 198.51.100.7, ports: [80], protocol: tcp}, ", 1), "10.1.0.11", "10.1.0.12")
+	w.expectRoutes(vip)
+}
+
+func TestARouteOfAFamilyThatTheMachineHasNoAddressOfIsNotAnnounced(t *testing.T) {
+	w := serving(t, strings.Replace(oneService, "vips: [", `vips: [{address: "2001:db8::1"}, `, 1), "10.1.0.11", "10.1.0.12")
+	w.expectRoutes(vip)
+	w.expectReason("the machine has no address of this family")
+}
+
+func TestEjectionMaxKeepsTheRestInRegardless(t *testing.T) {
+	cases := []struct {
+		max  int
+		want []string
+	}{
+		{100, []string{"a down", "b down", "c down", "d active"}},
+		{50, []string{"a down", "b down", "c active", "d active"}},
+		{25, []string{"a down", "b active", "c active", "d active"}},
+		{0, []string{"a active", "b active", "c active", "d active"}},
+	}
+	for _, c := range cases {
+		t.Run(fmt.Sprint(c.max), func(t *testing.T) {
+			w := start(t, fmt.Sprintf(`
+machine: {addresses: [10.0.0.1]}
+services: [{name: web, vips: [{address: 203.0.113.10}], pools: [web]}]
+pools:
+- name: web
+  health_checks: [tcp-80]
+  ejection_max: %d
+  backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}, {name: c, address: 10.1.0.3}, {name: d, address: 10.1.0.4}]
+health_checks: [{name: tcp-80, tcp: {port: 80}}]
+`, c.max))
+			w.settle(true, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4")
+			for _, address := range []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"} {
+				fail(w, address) // in this order: those that failed first leave
+			}
+			w.expectStates("web", c.want...)
+		})
+	}
+}
+
+func TestAMachineThatIsCutOffKeepsItsLastStatesAndWithdraws(t *testing.T) {
+	w := servingOne(t)
+	w.do(GatewayState{Address: "10.0.0.254", Answers: true})
+	w.do(GatewayState{Address: "10.0.0.254", Answers: false})
+	fail(w, "10.1.0.11")
+	w.expectStates("web", "web-1 down", "web-2 active")
+	w.expectRoutes(vip)
+	fail(w, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 active")
+	w.expectRoutes()
+	w.expectReason("this machine is cut off")
+	if got := w.backend("web-1").Reason; !strings.Contains(got, "kept: this machine is cut off") {
+		t.Errorf("reason %q", got)
+	}
+	w.do(GatewayState{Address: "10.0.0.254", Answers: true})
+	w.pass(2 * coalesce)
+	w.expectStates("web", "web-1 down", "web-2 down")
+	w.expectRoutes()
+	w.settle(true, "10.1.0.11")
+	w.settle(true, "10.1.0.11")
+	w.expectRoutes(vip)
+}
+
+func TestAllBackendsDeadWithAnAnsweringGatewayAreDead(t *testing.T) {
+	w := servingOne(t)
+	w.do(GatewayState{Address: "10.0.0.254", Answers: true})
+	fail(w, "10.1.0.11", "10.1.0.12")
+	w.expectStates("web", "web-1 down", "web-2 down")
+}
+
+func TestABackendDownLongBeforeTheMachineWasCutOffStaysDown(t *testing.T) {
+	w := servingOne(t)
+	fail(w, "10.1.0.11")
+	w.pass(collapseWindow)
+	w.do(GatewayState{Address: "10.0.0.254", Answers: false})
+	fail(w, "10.1.0.12")
+	w.expectStates("web", "web-1 down", "web-2 active")
+	w.expectRoutes()
+}
+
+func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
+	healthy := ForwarderStatus{Workers: []Worker{{Index: 0}, {Index: 1}}, Devices: []Device{{Interface: "eth1", Up: true}}}
+	cases := []struct {
+		name   string
+		event  func(generation uint64) Event
+		reason string
+	}{
+		{"the process is gone", func(uint64) Event { return ForwarderLost{Reason: "does not answer"} }, "does not answer"},
+		{"a worker hangs", func(g uint64) Event {
+			sick := healthy
+			sick.Generation = g
+			sick.Workers = []Worker{{Index: 0}, {Index: 1, HeartbeatAge: 201 * time.Millisecond}}
+			return sick
+		}, "worker 1 has not gone round its loop for 201ms"},
+		{"a device is down", func(g uint64) Event {
+			sick := healthy
+			sick.Generation = g
+			sick.Devices = []Device{{Interface: "eth1"}}
+			return sick
+		}, "device eth1 is down"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			w := servingOne(t)
+			w.do(c.event(w.running.Generation))
+			w.expectRoutes()
+			w.expectReason(c.reason)
+		})
+	}
+}
+
+func TestAForwarderThatSaysNothingIsUnhealthyByTheClock(t *testing.T) {
+	w := servingOne(t)
+	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(statusAgeMax)) {
+		t.Errorf("asks to be woken at %v", w.last.Again)
+	}
+	w.now = w.now.Add(statusAgeMax + time.Millisecond)
+	w.do(Tick{})
+	w.expectRoutes()
+	w.expectReason("no status for 501ms")
+}
+
+func TestAForwarderThatComesBackIsAnnouncedOnceItHasThePlanAgain(t *testing.T) {
+	w := servingOne(t)
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.accepts = false
+	w.connect(nil)
+	w.expectRoutes()
+	w.expectReason("waiting for the forwarder to accept the plan")
+	w.accept()
+	w.expectRoutes(vip)
+}
+
+func TestAForwarderThatWasOnlyOutOfTouchStillHasThePlan(t *testing.T) {
+	w := servingOne(t)
+	w.do(ForwarderLost{Reason: "does not answer within 200ms"})
+	w.expectRoutes()
+	w.accepts = false // nothing new to accept
+	w.connect(w.running)
+	w.expectRoutes(vip)
+}
+
+func TestHealthEventsOf50MillisecondsMakeOnePlan(t *testing.T) {
+	w := servingOne(t)
+	before := w.last.Plan.Generation
+	for range 3 {
+		w.probe("10.1.0.11", false)
+	}
+	w.now = w.now.Add(30 * time.Millisecond)
+	for range 3 {
+		w.probe("10.1.0.12", false)
+	}
+	if w.last.Plan.Generation != before {
+		t.Error("a plan before the time is over")
+	}
+	if again := w.last.Again.Sub(w.now); again != 20*time.Millisecond {
+		t.Errorf("asks to be woken in %v", again)
+	}
+	w.now = w.now.Add(20 * time.Millisecond)
+	w.do(Tick{})
+	if got := w.running.Generation; got != before+1 {
+		t.Errorf("generation %d after %d", got, before)
+	}
+	w.expectStates("web", "web-1 down", "web-2 down")
+}
+
+func TestABadReloadChangesNothingAndSaysSo(t *testing.T) {
+	w := servingOne(t)
+	before := w.last.Plan
+	w.do(ConfigRefused{Problem: "a.yaml:3: services[0].vips: unknown field"})
+	w.pass(2 * coalesce)
+	if w.last.Plan != before {
+		t.Error("the plan changed")
+	}
+	w.expectRoutes(vip)
+	if v := w.state.View().Config; !v.Stale || !strings.Contains(v.Problem, "unknown field") {
+		t.Errorf("config view %+v", v)
+	}
+	w.do(ConfigLoaded{Config: parse(t, oneService)})
+	if v := w.state.View().Config; v.Stale || v.Problem != "" {
+		t.Errorf("config view %+v after a good reload", v)
+	}
+}
+
+func TestAReloadKeepsStatesAndRoutesWhileANewBackendIsProbed(t *testing.T) {
+	w := servingOne(t)
+	w.do(ConfigLoaded{Config: parse(t, strings.Replace(oneService, "{name: web-2,", "{name: web-3, address: 10.1.0.13}, {name: web-2,", 1))})
+	w.pass(2 * coalesce)
+	w.expectStates("web", "web-1 active", "web-2 active", "web-3 down")
+	w.expectRoutes(vip)
+	w.settle(true, "10.1.0.13")
+	w.expectStates("web", "web-1 active", "web-2 active", "web-3 active")
+}
+
+func TestAChangedCheckKeepsTheStateUntilItsFirstVerdict(t *testing.T) {
+	w := servingOne(t)
+	fail(w, "10.1.0.12")
+	w.do(ConfigLoaded{Config: parse(t, strings.Replace(oneService, "port: 80}, rise", "port: 8080}, rise", 1))})
+	w.pass(2 * coalesce)
+	w.expectStates("web", "web-1 active", "web-2 down")
+	w.expectRoutes(vip)
+	w.settle(true, "10.1.0.12")
+	w.settle(false, "10.1.0.11")
+	w.expectStates("web", "web-1 down", "web-2 active")
+}
+
+func TestABackendThatCameBackToTheConfigIsNew(t *testing.T) {
+	w := servingOne(t)
+	without := strings.Replace(oneService, ", {name: web-2, address: 10.1.0.12}", "", 1)
+	w.do(ConfigLoaded{Config: parse(t, without)})
+	w.pass(2 * coalesce)
+	w.do(ConfigLoaded{Config: parse(t, oneService)})
+	w.pass(2 * coalesce)
+	w.expectStates("web", "web-1 active", "web-2 down")
+}
+
+func TestAPlanThatTheForwarderRefusesBringsTheFormerConfigBack(t *testing.T) {
+	w := servingOne(t)
+	w.accepts = false
+	devices := oneService + "forwarder: {interfaces: [{name: eth9}]}\n"
+	w.do(ConfigLoaded{Config: parse(t, devices)})
+	refused := w.last.Plan.Generation
+	w.accepts = true
+	w.do(PlanRefused{Generation: refused, Reason: "restart required: interfaces"})
+	if w.running.Forwarder != nil || w.running.Generation <= refused {
+		t.Errorf("running plan %v", w.running)
+	}
+	w.expectRoutes(vip)
+	if v := w.state.View().Config; !v.Stale || !strings.Contains(v.Problem, "restart required") {
+		t.Errorf("config view %+v", v)
+	}
+	fail(w, "10.1.0.11")
+	w.expectStates("web", "web-1 down", "web-2 active") // health goes on
+
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.connect(nil) // restarted: now it may open other devices
+	w.pass(2 * coalesce)
+	if w.running.Forwarder == nil {
+		t.Error("the refused config was not tried with the new process")
+	}
+	if w.state.View().Config.Stale {
+		t.Error("still stale")
+	}
+}
+
+func TestAPlanFromElsewhereIsFollowedByOursWithAHigherGeneration(t *testing.T) {
+	w := servingOne(t)
+	w.running = &planv1.Plan{Generation: 1000}
+	w.status()
+	if w.last.Plan.Generation != 1001 {
+		t.Errorf("generation %d", w.last.Plan.Generation)
+	}
+}
+
+func TestDrains(t *testing.T) {
+	w := serving(t, strings.Replace(oneService, "address: 10.1.0.12}", "address: 10.1.0.12, weight: 0}", 1), "10.1.0.11", "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 draining")
+	w.do(DrainBackend{Backend: "web-1", Drain: true})
+	w.expectStates("web", "web-1 draining", "web-2 draining")
+	w.expectRoutes() // nobody takes new connections
+	w.do(DrainBackend{Backend: "web-1"})
+	w.expectStates("web", "web-1 active", "web-2 draining")
+	fail(w, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 down")
+}
+
+func TestAPlannedWithdrawalFirstCarriesGracefulShutdown(t *testing.T) {
+	cases := []struct {
+		name  string
+		event Event
+		stops bool
+	}{
+		{"drain", DrainMachine{Drain: true}, false},
+		{"stop", Stop{}, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			w := servingOne(t)
+			w.do(c.event)
+			w.expectRoutes(vip + " leaving")
+			if w.last.Stopped {
+				t.Error("stopped with routes announced")
+			}
+			w.pass(shutdownEbb)
+			w.expectRoutes()
+			if w.last.Stopped != c.stops {
+				t.Errorf("stopped %v", w.last.Stopped)
+			}
+		})
+	}
+	t.Run("undrain", func(t *testing.T) {
+		w := servingOne(t)
+		w.do(DrainMachine{Drain: true})
+		w.pass(shutdownEbb)
+		w.do(DrainMachine{Drain: false})
+		w.expectRoutes(vip)
+	})
+	t.Run("stop without routes is at once", func(t *testing.T) {
+		w := start(t, oneService)
+		w.do(Stop{})
+		if !w.last.Stopped {
+			t.Error("not stopped")
+		}
+	})
+}
+
+func TestADeadForwarderWithdrawsAtOnceEvenWhileDraining(t *testing.T) {
+	w := servingOne(t)
+	w.do(DrainMachine{Drain: true})
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.expectRoutes()
+}
+
+func TestReadinessNamesWhatIsMissing(t *testing.T) {
+	w := startCold(t, oneService+"bgp: {asn: 64512, neighbors: [{address: 10.0.0.254, asn: 64513}]}\n")
+	want := func(reasons ...string) {
+		t.Helper()
+		if got := w.state.View().NotReady; !slices.Equal(got, reasons) {
+			t.Errorf("not ready: %q, want %q", got, reasons)
+		}
+	}
+	want("forwarder: not yet connected", "no plan accepted by the forwarder", "first probes outstanding: 2 of 2", "no BGP session up")
+	w.connect(nil)
+	want("first probes outstanding: 2 of 2", "no BGP session up")
+	w.settle(true, "10.1.0.11", "10.1.0.12")
+	want("no BGP session up")
+	router := netip.MustParseAddr("10.0.0.254")
+	w.do(NeighborState{Address: router, State: "established"})
+	want()
+	w.do(NeighborState{Address: router, State: "active"})
+	want("no BGP session up")
+}
+
+func TestTransitionsSayWhatChangedAndWhy(t *testing.T) {
+	w := servingOne(t)
+	w.log = nil
+	fail(w, "10.1.0.11")
+	want := Transition{Kind: "backend", Name: "web/web-1", From: "active", To: "down", Reason: "http-ok: connection refused"}
+	if !slices.Contains(w.log, want) {
+		t.Errorf("log %+v lacks %+v", w.log, want)
+	}
+}
+
+func TestResultsThatChangeNoVerdictChangeNothing(t *testing.T) {
+	w := servingOne(t)
+	before := w.last
+	w.probe("10.1.0.11", true)
+	w.probe("10.1.0.12", false)
+	if w.last.PlanChanged || w.last.RoutesChanged || w.last.ConfigChanged || w.last.Plan != before.Plan || len(w.last.Transitions) > 0 {
+		t.Errorf("desired %+v", w.last)
+	}
+}

@@ -1,0 +1,221 @@
+package brain
+
+// What can happen, and what it does to the state at once. What follows from
+// it (members, plan, routes) is decided afterwards, in one place each.
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// Event is something that happened.
+type Event interface{ apply(*State) }
+
+type (
+	// ConfigLoaded brings a valid config.
+	ConfigLoaded struct{ Config *config.Config }
+	// ConfigRefused: a reload failed; what was there before goes on.
+	ConfigRefused struct{ Problem string }
+
+	// ProbeResult is the outcome of one probe of the target with this key.
+	ProbeResult struct {
+		Target string
+		OK     bool
+		Reason string
+	}
+
+	// ForwarderConnected comes first after each (re)connect.
+	ForwarderConnected struct{ Plan *planv1.Plan }
+	// ForwarderStatus comes with every look at it.
+	ForwarderStatus struct {
+		Generation      uint64
+		Workers         []Worker
+		Devices         []Device
+		Unresolved      []Unresolved
+		RestartRequired string
+	}
+	// ForwarderLost: it does not answer.
+	ForwarderLost struct{ Reason string }
+	// PlanAccepted: every worker forwards by this generation.
+	PlanAccepted struct {
+		Generation uint64
+		Warnings   []string
+	}
+	// PlanRefused: the forwarder stays on its former plan.
+	PlanRefused struct {
+		Generation uint64
+		Reason     string
+	}
+
+	// NeighborState is a BGP session's new state.
+	NeighborState struct {
+		Address netip.Addr
+		State   string
+	}
+	// NeighborGone: the neighbor is no longer configured.
+	NeighborGone struct{ Address netip.Addr }
+	// GatewayState tells whether the machine's own gateway answers.
+	GatewayState struct {
+		Address string
+		Answers bool
+	}
+
+	// DrainBackend takes a backend out of new connections, or back in.
+	DrainBackend struct {
+		Backend string
+		Drain   bool
+	}
+	// DrainMachine withdraws this machine's routes on purpose, or undoes it.
+	DrainMachine struct{ Drain bool }
+	// Stop withdraws this machine's routes on purpose, for good.
+	Stop struct{}
+
+	// Tick: nothing but time has passed.
+	Tick struct{}
+)
+
+// Worker, Device and Unresolved are what the brain looks at in a status.
+type (
+	Worker struct {
+		Index        uint32
+		HeartbeatAge time.Duration
+	}
+	Device struct {
+		Interface string
+		Up        bool
+	}
+	Unresolved struct{ Backend, Address, Why string }
+)
+
+func (e ConfigLoaded) apply(s *State) {
+	s.configs = configStatus{loadedAt: s.now}
+	s.rejected = nil
+	s.adopt(newInputs(e.Config))
+}
+
+func (e ConfigRefused) apply(s *State) {
+	s.configs.stale = true
+	s.configs.problem = e.Problem
+	s.configs.problemAt = s.now
+	s.note("config", "config", "", "stale", e.Problem)
+}
+
+// adopt makes in the current config. Backends that stay keep their state
+// until new checks have their first verdict.
+func (s *State) adopt(in *inputs) {
+	s.rememberHealth()
+	s.current = in
+	s.changed.ConfigChanged = true
+	wanted := make(map[string]bool, len(in.targets))
+	for _, t := range in.targets {
+		key := t.Key()
+		wanted[key] = true
+		if s.verdicts[key] == nil {
+			s.verdicts[key] = &damped{rise: t.Check.Rise, fall: t.Check.Fall, since: s.now}
+		}
+	}
+	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
+	s.forgetRemoved(in.config.Backends)
+	s.touchNow()
+}
+
+// A result of a target that is no longer wanted changes nothing.
+func (e ProbeResult) apply(s *State) {
+	s.quiet = true
+	if d := s.verdicts[e.Target]; d != nil && d.step(e.OK, e.Reason, s.now) {
+		s.touch()
+	}
+}
+
+func (e NeighborState) apply(s *State) { s.neighbors[e.Address] = e.State }
+
+func (e NeighborGone) apply(s *State) { delete(s.neighbors, e.Address) }
+
+func (e GatewayState) apply(s *State) {
+	if s.gateway.known && s.gateway.answers == e.Answers && s.gateway.address == e.Address {
+		return
+	}
+	s.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
+	s.touch()
+}
+
+func (e DrainBackend) apply(s *State) {
+	if e.Drain {
+		s.drained[e.Backend] = true
+	} else {
+		delete(s.drained, e.Backend)
+	}
+	s.touchNow()
+}
+
+func (e DrainMachine) apply(s *State) {
+	if s.machine.drained == e.Drain || s.machine.stopping {
+		return
+	}
+	s.machine.drained = e.Drain
+	s.machine.since = s.now
+	if e.Drain {
+		s.note("machine", s.machineName(), "serving", "drained", "drained by command")
+	} else {
+		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
+	}
+}
+
+func (Stop) apply(s *State) {
+	if s.machine.stopping {
+		return
+	}
+	if !s.machine.drained { // else it ebbed already
+		s.machine.since = s.now
+	}
+	s.machine.stopping = true
+	s.note("machine", s.machineName(), "serving", "stopping", "the controller was told to stop")
+}
+
+func (Tick) apply(*State) {}
+
+func (s *State) machineName() string {
+	if s.current == nil {
+		return ""
+	}
+	return s.current.config.Machine.Name
+}
+
+// DrainedBackends lists the backends drained by command, for keeping.
+func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.drained)) }
+
+// MachineDrained tells whether the machine is drained by command, for keeping.
+func (s *State) MachineDrained() bool { return s.machine.drained }
+
+func newInputs(c *config.Config) *inputs {
+	in := &inputs{
+		config:        c,
+		services:      c.ServicesHere(),
+		targets:       compile.Targets(c),
+		announceables: compile.Announceable(c),
+		checks:        map[compile.PoolBackend][]check{},
+		byName:        map[string]*config.Service{},
+		offers:        map[offer]bool{},
+	}
+	for i := range in.services {
+		in.byName[in.services[i].Name] = &in.services[i]
+	}
+	for _, a := range in.announceables {
+		for _, service := range a.Services {
+			in.offers[offer{a.Prefix, service}] = true
+		}
+	}
+	for _, t := range in.targets {
+		key := t.Key()
+		for _, at := range t.For {
+			in.checks[at] = append(in.checks[at], check{target: key, name: t.Check.Name})
+		}
+	}
+	return in
+}

@@ -1,0 +1,195 @@
+package brain
+
+// Which prefixes are announced, and why not.
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// routeState is what became of one announceable prefix.
+type routeState struct {
+	route     Route
+	services  []string
+	announced bool
+	// Next hops of all active backends were resolved once since the forwarder
+	// connected; one that is lost later drops packets but no route.
+	settled bool
+	reason  string
+	since   time.Time
+}
+
+// decideRoutes goes over every announceable prefix.
+func (s *State) decideRoutes() {
+	if s.current == nil {
+		return
+	}
+	present := make(map[netip.Prefix]bool, len(s.current.announceables))
+	machineReason, ebbing := s.whyNoRoutes()
+	for _, a := range s.current.announceables {
+		present[a.Prefix] = true
+		s.decideRoute(a, machineReason, ebbing)
+	}
+	for prefix, r := range s.routes {
+		if !present[prefix] {
+			s.setRoute(r, Route{}, false, "no service here has it any more")
+			delete(s.routes, prefix)
+		}
+	}
+	if s.changed.RoutesChanged {
+		s.wanted = s.listRoutes()
+	}
+}
+
+func (s *State) decideRoute(a compile.Route, machineReason string, ebbing bool) {
+	r := s.routes[a.Prefix]
+	if r == nil {
+		r = &routeState{since: s.now}
+		s.routes[a.Prefix] = r
+	}
+	r.services = a.Services
+	if s.forwarder.accepted == 0 {
+		r.settled = false
+	}
+	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
+	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: ebbing}
+	reason := machineReason
+	switch {
+	case reason != "":
+	case !haveNextHop:
+		reason = "the machine has no address of this family (machine.addresses)"
+	default:
+		reason = s.whyNotServed(a, r)
+	}
+	s.setRoute(r, route, reason == "", reason)
+}
+
+func (s *State) setRoute(r *routeState, route Route, announced bool, reason string) {
+	if announced != r.announced {
+		r.since = s.now
+		name := cmp.Or(route.Prefix, r.route.Prefix).String()
+		if announced {
+			s.note("route", name, "withdrawn", "announced", "its services have backends")
+		} else {
+			s.note("route", name, "announced", "withdrawn", reason)
+		}
+	}
+	if announced != r.announced || (announced && route != r.route) {
+		s.changed.RoutesChanged = true
+	}
+	r.route, r.announced, r.reason = route, announced, reason
+}
+
+// whyNoRoutes is what withdraws everything; and whether that is on purpose
+// and still under way, so that the routes carry GRACEFUL_SHUTDOWN.
+func (s *State) whyNoRoutes() (reason string, ebbing bool) {
+	f := &s.forwarder
+	switch {
+	case f.reason != "":
+		return "forwarder: " + f.reason, false
+	case !s.sickSince.IsZero():
+		return "this machine is cut off: every pool fails and its gateway does not answer", false
+	case s.machineEbbing():
+		return "", true
+	case s.machine.stopping:
+		return "the controller is stopping", false
+	case s.machine.drained:
+		return "the machine is drained", false
+	case !s.firstRound:
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.verdicts)), false
+	case f.accepted == 0 && f.refusal != "":
+		return "the forwarder refuses the plan: " + f.refusal, false
+	case f.accepted == 0:
+		return "waiting for the forwarder to accept the plan", false
+	}
+	return "", false
+}
+
+// machineEbbing: routes are about to be withdrawn on purpose.
+func (s *State) machineEbbing() bool {
+	return (s.machine.drained || s.machine.stopping) && s.now.Sub(s.machine.since) < shutdownEbb && s.announcesAnything()
+}
+
+func (s *State) announcesAnything() bool {
+	for _, r := range s.routes {
+		if r.announced {
+			return true
+		}
+	}
+	return false
+}
+
+// whyNotServed: at least one service on the prefix must have a backend, in the
+// plan that the forwarder runs too, or keep its route without one.
+func (s *State) whyNotServed(a compile.Route, r *routeState) string {
+	reason := "no backend"
+	for _, name := range a.Services {
+		keeps := keepsRoute(s.current.byName[name])
+		switch {
+		case !keeps && s.active[name] == 0:
+		case !s.runs(a.Prefix, name, keeps):
+			reason = "waiting for the forwarder to accept the plan that serves it"
+		default:
+			return s.whyUnsettled(a, r)
+		}
+	}
+	return reason
+}
+
+// runs: the plan that the forwarder has accepted serves the prefix already.
+func (s *State) runs(prefix netip.Prefix, service string, keeps bool) bool {
+	running := s.forwarder.running
+	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] && (keeps || running.active[service])
+}
+
+func keepsRoute(service *config.Service) bool {
+	return service.WhenNone == config.WhenNoneKeep || service.WhenNone == config.WhenNoneFailOpen || len(service.Spill) > 0
+}
+
+func (s *State) isActive(service, backend string) bool {
+	m := s.members[memberKey{service, backend}]
+	return m != nil && m.state == planv1.BackendState_BACKEND_STATE_ACTIVE
+}
+
+// whyUnsettled: before a prefix is announced the first time, the next hops of
+// its active backends must be known, or its first packets are dropped.
+func (s *State) whyUnsettled(a compile.Route, r *routeState) string {
+	if r.settled {
+		return ""
+	}
+	for _, name := range a.Services {
+		for _, m := range s.current.byName[name].Members {
+			if u, missing := s.forwarder.unresolved[m.Backend.Name]; missing && s.isActive(name, m.Backend.Name) {
+				return fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
+			}
+		}
+	}
+	// A status from before the plan knows nothing of its backends.
+	if s.forwarder.generation < s.forwarder.accepted {
+		return "waiting for the forwarder's next hops"
+	}
+	r.settled = true
+	return ""
+}
+
+func (s *State) listRoutes() []Route {
+	var routes []Route
+	for _, r := range s.routes {
+		if r.announced {
+			routes = append(routes, r.route)
+		}
+	}
+	slices.SortFunc(routes, func(a, b Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	return routes
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}

@@ -1,0 +1,196 @@
+package brain
+
+// What people see of the state: made on request, copies only.
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+// View is a picture of the state at one moment.
+type View struct {
+	Machine   MachineView
+	Config    ConfigView
+	Forwarder ForwarderView
+	Services  []ServiceView
+	Backends  []BackendView
+	Routes    []RouteView
+	Neighbors map[netip.Addr]string
+	// Empty: ready. Else what is missing, a sentence each.
+	NotReady []string
+}
+
+// MachineView is this machine's own state: serving, draining, drained, cut
+// off, stopping.
+type MachineView struct {
+	Name, State, Reason string
+	DrainedBackends     []string
+}
+
+// ConfigView tells which config serves.
+type ConfigView struct {
+	LoadedAt time.Time
+	// A newer one was refused.
+	Stale     bool
+	Problem   string
+	ProblemAt time.Time
+	Warnings  []string
+}
+
+// ForwarderView is the forwarder as the brain sees it.
+type ForwarderView struct {
+	Healthy bool
+	Reason  string
+	Since   time.Time
+	// Of the wanted plan, of the one it has accepted from us, of the one it runs.
+	Wanted, Accepted, Running uint64
+	Refusal, RestartRequired  string
+	Warnings                  []string
+}
+
+// ServiceView is one service of this machine.
+type ServiceView struct {
+	Service *config.Service
+	// Backends that take new connections.
+	Active int
+	// serving, no backend, kept without a backend
+	State string
+}
+
+// BackendView is one backend as one service uses it.
+type BackendView struct {
+	Service, Name string
+	Address       netip.Addr
+	Weight        uint32
+	State, Reason string
+	Since         time.Time
+	Pools         []string
+	// Its next hop, while it is not known: why.
+	Unresolved string
+}
+
+// RouteView is one announceable prefix.
+type RouteView struct {
+	Route
+	Services  []string
+	Announced bool
+	// Why it is not announced.
+	Reason string
+	Since  time.Time
+}
+
+// View makes a picture.
+func (s *State) View() View {
+	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.notReady()}
+	for address, state := range s.neighbors {
+		v.Neighbors[address] = state
+	}
+	v.Config = ConfigView{LoadedAt: s.configs.loadedAt, Stale: s.configs.stale, Problem: s.configs.problem, ProblemAt: s.configs.problemAt}
+	if s.current == nil {
+		return v
+	}
+	for _, warning := range s.current.config.Warnings {
+		v.Config.Warnings = append(v.Config.Warnings, warning.String())
+	}
+	for i := range s.current.services {
+		service := &s.current.services[i]
+		v.Services = append(v.Services, s.viewService(service))
+		for _, m := range service.Members {
+			v.Backends = append(v.Backends, s.viewBackend(service.Name, m))
+		}
+	}
+	for prefix, r := range s.routes {
+		route := r.route
+		route.Prefix = prefix
+		v.Routes = append(v.Routes, RouteView{Route: route, Services: slices.Clone(r.services), Announced: r.announced, Reason: r.reason, Since: r.since})
+	}
+	slices.SortFunc(v.Routes, func(a, b RouteView) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	return v
+}
+
+func (s *State) viewMachine() MachineView {
+	m := MachineView{Name: s.machineName(), State: "serving", DrainedBackends: s.DrainedBackends()}
+	switch {
+	case s.machine.stopping:
+		m.State = "stopping"
+	case s.machine.drained && s.machineEbbing():
+		m.State, m.Reason = "draining", "drained by command; routes carry GRACEFUL_SHUTDOWN"
+	case s.machine.drained:
+		m.State, m.Reason = "drained", "drained by command"
+	case !s.sickSince.IsZero():
+		m.State, m.Reason = "cut off", "every pool fails and the gateway "+s.gateway.address+" does not answer"
+	}
+	return m
+}
+
+func (s *State) viewForwarder() ForwarderView {
+	f := s.forwarder
+	return ForwarderView{
+		Healthy:         f.reason == "",
+		Reason:          f.reason,
+		Since:           f.since,
+		Wanted:          s.plan.GetGeneration(),
+		Accepted:        f.accepted,
+		Running:         f.generation,
+		Refusal:         f.refusal,
+		RestartRequired: f.restartRequired,
+		Warnings:        slices.Clone(f.warnings),
+	}
+}
+
+func (s *State) viewService(service *config.Service) ServiceView {
+	v := ServiceView{Service: service, Active: s.active[service.Name], State: "serving"}
+	if v.Active == 0 {
+		v.State = "no backend"
+		if keepsRoute(service) {
+			v.State = "kept without a backend"
+		}
+	}
+	return v
+}
+
+func (s *State) viewBackend(service string, m config.Member) BackendView {
+	v := BackendView{
+		Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
+		Pools: slices.Clone(m.Pools), Unresolved: s.forwarder.unresolved[m.Backend.Name].Why,
+	}
+	if state := s.members[memberKey{service, m.Backend.Name}]; state != nil {
+		v.State, v.Reason, v.Since = stateName(state.state), state.reason, state.since
+	}
+	return v
+}
+
+// notReady: plan accepted, first round of probes complete, and, where BGP is
+// configured, a session up.
+func (s *State) notReady() []string {
+	var missing []string
+	if s.current == nil {
+		return []string{"no config"}
+	}
+	if s.forwarder.reason != "" {
+		missing = append(missing, "forwarder: "+s.forwarder.reason)
+	}
+	if s.forwarder.accepted == 0 {
+		missing = append(missing, "no plan accepted by the forwarder")
+	}
+	if !s.firstRound {
+		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.unprobed(), len(s.verdicts)))
+	}
+	if s.current.config.BGP != nil && !s.sessionUp() {
+		missing = append(missing, "no BGP session up")
+	}
+	return missing
+}
+
+func (s *State) sessionUp() bool {
+	for _, state := range s.neighbors {
+		if state == "established" {
+			return true
+		}
+	}
+	return false
+}
