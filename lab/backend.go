@@ -1,0 +1,89 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"syscall"
+)
+
+// startBackend runs what a server of the cluster runs: nginx, the echo server,
+// and the agent that takes packets out of their tunnel.
+func (lab *Lab) startBackend(n node) error {
+	if err := lab.startServers(n); err != nil {
+		return err
+	}
+	args := []string{"--interface", "eth0"}
+	for _, prefix := range MachinePrefixes {
+		args = append(args, "--source", prefix.String())
+	}
+	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), args...)
+}
+
+func (lab *Lab) startServers(n node) error {
+	config := lab.path(n, "nginx.conf")
+	if err := writeWhole(config, []byte(nginxConfig(n.Name, lab.path(n, ""))), 0o644); err != nil {
+		return err
+	}
+	if err := lab.start(n, "nginx", "nginx", "-c", config, "-p", lab.path(n, ""), "-e", lab.path(n, "nginx.log")); err != nil {
+		return err
+	}
+	args := []string{"lab-helper", "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", EchoPort)}
+	for _, vip := range EchoVIPs {
+		args = append(args, "--udp", fmt.Sprintf("%s", hostPort(vip, EchoPort)))
+	}
+	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
+}
+
+// nginxConfig: every reply names the backend; nothing is written outside the
+// node's directory.
+func nginxConfig(name, directory string) string {
+	temporary := ""
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		temporary += fmt.Sprintf("\t%s_temp_path %s/nginx-%s;\n", kind, directory, kind)
+	}
+	return fmt.Sprintf(`# Written by guideway lab.
+daemon off;
+user root;
+worker_processes 1;
+pid %[2]s/nginx.pid;
+events { worker_connections 8192; }
+http {
+	access_log off;
+	keepalive_timeout 600s;
+	keepalive_requests 100000000;
+	reset_timedout_connection off;
+%[3]s	server {
+		listen 80 backlog=4096;
+		listen [::]:80 ipv6only=on backlog=4096;
+		default_type text/plain;
+		add_header X-Backend %[1]s;
+		location / { return 200 "%[1]s\n"; }
+		location = /healthz { return 200 "ok\n"; }
+	}
+}
+`, name, directory, temporary)
+}
+
+// KillBackend as a failing machine would: its servers at once, and its link.
+func (lab *Lab) KillBackend(index int) error {
+	n := lab.layout.Backends[index]
+	for _, what := range []string{"nginx", "echo"} {
+		if err := lab.signal(n.Name, what, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return lab.setLink(context.Background(), n, "down")
+}
+
+// RestoreBackend brings back what KillBackend took, and nothing that runs.
+func (lab *Lab) RestoreBackend(index int) error {
+	n := lab.layout.Backends[index]
+	if err := lab.setLink(context.Background(), n, "up"); err != nil {
+		return err
+	}
+	if p, known := lab.find(n.Name, "echo"); known && p.alive() {
+		return nil
+	}
+	return lab.startServers(n)
+}

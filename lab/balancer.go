@@ -1,0 +1,230 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// Probing, announcing and learning the routes take a few seconds; a machine
+// with two busy cores gets more.
+const readyLimit = 60 * time.Second
+
+// baseWeights: the backends of the config before any event.
+func (lab *Lab) baseWeights() map[string]uint32 {
+	weights := map[string]uint32{}
+	for _, n := range lab.layout.Backends[:lab.state.Options.Backends] {
+		weights[n.Name] = 1
+	}
+	return weights
+}
+
+// writeConfigs for all load balancers, by the present weights.
+func (lab *Lab) writeConfigs() error {
+	for _, n := range lab.layout.LoadBalancers {
+		content := machineConfig(lab.layout, n, lab.weights)
+		if err := writeWhole(lab.path(n, "config.yaml"), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (lab *Lab) startLoadBalancer(n node) error {
+	if err := lab.StartForwarder(n.Name); err != nil {
+		return err
+	}
+	directories := lab.directories(n)
+	args := append([]string{"controller", "--config", lab.path(n, "config.yaml")}, directories...)
+	return lab.start(n, "controller", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
+}
+
+// StartForwarder of a load balancer, alone.
+func (lab *Lab) StartForwarder(name string) error {
+	n, err := lab.loadBalancer(name)
+	if err != nil {
+		return err
+	}
+	return lab.start(n, "forwarder", filepath.Join(lab.state.Options.BinDir, "guideway-forwarder"), lab.directories(n)...)
+}
+
+func (lab *Lab) directories(n node) []string {
+	return []string{"--run-dir", lab.path(n, "run"), "--state-dir", lab.path(n, "state")}
+}
+
+// LoadBalancers by name, in order.
+func (lab *Lab) LoadBalancers() []string { return names(lab.layout.LoadBalancers) }
+
+// Backends by name, in order: those of the config first, then the spares.
+func (lab *Lab) Backends() []string { return names(lab.layout.Backends) }
+
+func names(nodes []node) []string {
+	var list []string
+	for _, n := range nodes {
+		list = append(list, n.Name)
+	}
+	return list
+}
+
+// Addresses of a load balancer: the next hops of its routes.
+func (lab *Lab) Addresses(name string) ([]netip.Addr, error) {
+	n, err := lab.loadBalancer(name)
+	if err != nil {
+		return nil, err
+	}
+	return []netip.Addr{n.address(0), n.address(1)}, nil
+}
+
+func (lab *Lab) loadBalancer(name string) (node, error) {
+	i := slices.IndexFunc(lab.layout.LoadBalancers, func(n node) bool { return n.Name == name })
+	if i < 0 {
+		return node{}, fmt.Errorf("lab %s has no load balancer %q: it has %v", lab.state.Options.Name, name, lab.LoadBalancers())
+	}
+	return lab.layout.LoadBalancers[i], nil
+}
+
+// KillLoadBalancer ends forwarder and controller at once, as a crash of the
+// machine would, and tells when.
+func (lab *Lab) KillLoadBalancer(name string) (time.Time, error) {
+	at := time.Now()
+	return at, errors.Join(lab.signal(name, "forwarder", syscall.SIGKILL), lab.signal(name, "controller", syscall.SIGKILL))
+}
+
+// RestoreLoadBalancer starts what does not run of a load balancer.
+func (lab *Lab) RestoreLoadBalancer(name string) error {
+	n, err := lab.loadBalancer(name)
+	if err != nil {
+		return err
+	}
+	forwarder, _ := lab.find(name, "forwarder")
+	controller, _ := lab.find(name, "controller")
+	if forwarder.alive() && controller.alive() {
+		return nil
+	}
+	// Half a load balancer is none: both start afresh.
+	if err := errors.Join(forwarder.stop(time.Second), controller.stop(time.Second)); err != nil {
+		return err
+	}
+	return lab.startLoadBalancer(n)
+}
+
+// Weights of the backends in the config; the caller owns the copy.
+func (lab *Lab) Weights() map[string]uint32 { return maps.Clone(lab.weights) }
+
+// SetWeights puts exactly these backends into the config, reloads the
+// controllers that run, and waits until their forwarders forward by it.
+func (lab *Lab) SetWeights(ctx context.Context, weights map[string]uint32) error {
+	if maps.Equal(lab.weights, weights) {
+		return nil
+	}
+	lab.weights = maps.Clone(weights)
+	if err := lab.writeConfigs(); err != nil {
+		return fmt.Errorf("change backends: %w", err)
+	}
+	for _, n := range lab.layout.LoadBalancers {
+		controller, known := lab.find(n.Name, "controller")
+		if !known || !controller.alive() {
+			continue
+		}
+		if err := controller.kill(syscall.SIGHUP); err != nil {
+			return fmt.Errorf("change backends: %w", err)
+		}
+	}
+	return lab.waitPlans(ctx, readyLimit)
+}
+
+// Restore the whole topology: all that events can have taken away or changed.
+func (lab *Lab) Restore(ctx context.Context) error {
+	for i := range lab.layout.Backends {
+		if err := lab.RestoreBackend(i); err != nil {
+			return fmt.Errorf("restore: %w", err)
+		}
+	}
+	for _, name := range lab.LoadBalancers() {
+		if err := lab.RestoreLoadBalancer(name); err != nil {
+			return fmt.Errorf("restore: %w", err)
+		}
+	}
+	if err := lab.SetWeights(ctx, lab.baseWeights()); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	return lab.WaitReady(ctx, readyLimit)
+}
+
+// WaitReady until every load balancer forwards by the present config to
+// backends that are all well, and the router spreads over all of them.
+func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
+	if err := lab.waitPlans(ctx, limit); err != nil {
+		return err
+	}
+	router, err := lab.OpenRouter()
+	if err != nil {
+		return err
+	}
+	defer router.Close()
+	return waitFor(ctx, limit, "routes", func() error {
+		routes, err := router.Routes()
+		if err != nil {
+			return err
+		}
+		return routes.complete(len(lab.layout.LoadBalancers))
+	})
+}
+
+// waitPlans until the forwarders that run have the present backends, well.
+func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
+	for _, n := range lab.layout.LoadBalancers {
+		err := waitFor(ctx, limit, "the plan of "+n.Name, func() error {
+			if controller, _ := lab.find(n.Name, "controller"); !controller.alive() {
+				return fmt.Errorf("its controller does not run: see %s", lab.path(n, "controller.log"))
+			}
+			plan, err := lab.Plan(ctx, n.Name)
+			if err != nil {
+				return fmt.Errorf("%w: see %s", err, lab.path(n, "forwarder.log"))
+			}
+			return lab.planMatches(plan)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planMatches tells where a plan differs from the present weights.
+func (lab *Lab) planMatches(plan *planv1.Plan) error {
+	if len(plan.GetServices()) == 0 {
+		return errors.New("its plan has no services")
+	}
+	for _, service := range plan.GetServices() {
+		if len(service.GetMembers()) != len(lab.weights) {
+			return fmt.Errorf("service %s has %d backends, not %d", service.GetName(), len(service.GetMembers()), len(lab.weights))
+		}
+		for _, member := range service.GetMembers() {
+			if err := memberMatches(member, lab.weights); err != nil {
+				return fmt.Errorf("service %s: %w", service.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
+func memberMatches(member *planv1.Member, weights map[string]uint32) error {
+	weight, named := weights[NodeOf(member.GetBackend())]
+	want := planv1.BackendState_BACKEND_STATE_ACTIVE
+	if weight == 0 {
+		want = planv1.BackendState_BACKEND_STATE_DRAINING
+	}
+	if !named || member.GetState() != want || member.GetWeight() != weight {
+		return fmt.Errorf("backend %s is %v with weight %d, not %v with %d", member.GetBackend(), member.GetState(), member.GetWeight(), want, weight)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+// Package echo is the server of the long-lived connections: it says which
+// backend it is, then returns what it gets.
+//
+// TCP: one line with the backend's name, then every byte in order.
+// UDP: each datagram comes back with the name and a line feed before it.
+//
+// It knows nothing of what the client sends: numbering and checking are the
+// client's, so the server cannot repeat a fault of the way there.
+package echo
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Server of one backend.
+type Server struct {
+	// Name of the backend, without white space.
+	Name string
+	// TCP and UDP are addresses to listen on. UDP wants each address by
+	// itself: on a wildcard, replies would not leave with the VIP as source.
+	TCP []string
+	UDP []string
+}
+
+// Run listens until the context ends, or one listener fails.
+func (s Server) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, address := range s.TCP {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+		context.AfterFunc(ctx, func() { _ = listener.Close() })
+		group.Go(func() error { return unlessDone(ctx, s.serveTCP(listener)) })
+	}
+	for _, address := range s.UDP {
+		connection, err := net.ListenPacket("udp", address)
+		if err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+		context.AfterFunc(ctx, func() { _ = connection.Close() })
+		group.Go(func() error { return unlessDone(ctx, s.serveUDP(connection)) })
+	}
+	return group.Wait()
+}
+
+func unlessDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s Server) serveTCP(listener net.Listener) error {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("echo: accept on %s: %w", listener.Addr(), err)
+		}
+		go s.serveConnection(connection)
+	}
+}
+
+func (s Server) serveConnection(connection net.Conn) {
+	defer connection.Close()
+	if _, err := fmt.Fprintln(connection, s.Name); err != nil {
+		return // the client (or a health probe) is gone
+	}
+	buffer := make([]byte, 4096)
+	for {
+		n, err := connection.Read(buffer)
+		if n > 0 {
+			if _, err := connection.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s Server) serveUDP(connection net.PacketConn) error {
+	buffer := make([]byte, 65536)
+	prefix := copy(buffer, s.Name+"\n")
+	for {
+		n, client, err := connection.ReadFrom(buffer[prefix:])
+		if err != nil {
+			return fmt.Errorf("echo: read on %s: %w", connection.LocalAddr(), err)
+		}
+		// A reply that cannot be sent is a lost datagram, as UDP has them.
+		_, _ = connection.WriteTo(buffer[:prefix+n], client)
+	}
+}

@@ -1,0 +1,303 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Lab is a running (or half-built, or crashed) lab. Its methods may be called
+// from several goroutines.
+type Lab struct {
+	layout layout
+
+	mutex sync.Mutex
+	state state
+	// pools is what the load balancers' config now says of the backends.
+	weights map[string]uint32
+}
+
+// Programs that the lab runs besides our own.
+var neededPrograms = []string{"ip", "ethtool", "bird", "birdc", "nginx"}
+
+// Up builds a lab and waits until traffic flows through all of it. On an
+// error everything built so far is removed; the logs stay in the run
+// directory. With owned set, the lab is a left-over when this process ends.
+func Up(ctx context.Context, o Options, owned bool) (*Lab, error) {
+	o, err := complete(o)
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
+	}
+	if there, err := exists(o); err != nil {
+		return nil, err
+	} else if there {
+		return nil, fmt.Errorf("lab %s: it is there already: `guideway lab down --name %s` removes it, or give another --name", o.Name, o.Name)
+	}
+	lab, err := create(o, owned)
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
+	}
+	if err := lab.build(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), lab.remove(keepLogs))
+	}
+	return lab, nil
+}
+
+// complete fills in defaults and checks what the machine offers.
+func complete(o Options) (Options, error) {
+	if o.RunDir == "" {
+		o.RunDir = DefaultRunDir(o.Name)
+	}
+	if o.Queues == 0 {
+		o.Queues = defaultQueues
+	}
+	if err := o.check(); err != nil {
+		return o, err
+	}
+	if os.Geteuid() != 0 {
+		return o, errors.New("namespaces need root: run it with sudo")
+	}
+	if o.BinDir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return o, fmt.Errorf("find own program: %w", err)
+		}
+		o.BinDir = filepath.Dir(self)
+	}
+	for _, name := range neededPrograms {
+		if _, err := exec.LookPath(name); err != nil {
+			return o, fmt.Errorf("program %s is missing: tools/install-deps.sh installs it", name)
+		}
+	}
+	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+		if _, err := os.Stat(filepath.Join(o.BinDir, name)); err != nil {
+			return o, fmt.Errorf("program %s is not in %s: `make build` makes it", name, o.BinDir)
+		}
+	}
+	return o, nil
+}
+
+// create the run directory and the state file, and nothing else yet.
+func create(o Options, owned bool) (*Lab, error) {
+	lab := &Lab{layout: newLayout(o), state: state{Options: o}}
+	if owned {
+		owner, err := identify("owner", os.Getpid())
+		if err != nil {
+			return nil, err
+		}
+		lab.state.Owner = &owner
+	}
+	directories := []string{o.RunDir, lab.path(node{Name: "router"}, "")}
+	for _, n := range lab.layout.nodes() {
+		directories = append(directories, lab.path(n, ""))
+	}
+	for _, directory := range directories {
+		if err := os.MkdirAll(directory, 0o755); err != nil {
+			return nil, fmt.Errorf("make run directory: %w", err)
+		}
+	}
+	lab.weights = lab.baseWeights()
+	return lab, lab.state.write()
+}
+
+func (lab *Lab) build(ctx context.Context) error {
+	if err := buildNetwork(ctx, lab.layout); err != nil {
+		return err
+	}
+	if err := lab.startRouter(); err != nil {
+		return err
+	}
+	for _, n := range lab.layout.Backends {
+		if err := lab.startBackend(n); err != nil {
+			return err
+		}
+	}
+	if err := lab.writeConfigs(); err != nil {
+		return err
+	}
+	for _, n := range lab.layout.LoadBalancers {
+		if err := lab.startLoadBalancer(n); err != nil {
+			return err
+		}
+	}
+	return lab.WaitReady(ctx, readyLimit)
+}
+
+// Open finds a lab that runs.
+func Open(name, runDir string) (*Lab, error) {
+	if runDir == "" {
+		runDir = DefaultRunDir(name)
+	}
+	s, err := readState(runDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("lab %s: there is none (no %s): `guideway lab up --name %s` builds it", name, filepath.Join(runDir, stateFile), name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", name, err)
+	}
+	lab := &Lab{layout: newLayout(s.Options), state: s}
+	lab.weights = lab.baseWeights()
+	return lab, nil
+}
+
+// Options the lab was built with, completed.
+func (lab *Lab) Options() Options { return lab.state.Options }
+
+// path of a file of one node in the run directory.
+func (lab *Lab) path(n node, name string) string {
+	return filepath.Join(lab.state.Options.RunDir, n.Name, name)
+}
+
+type logs bool
+
+const (
+	keepLogs   logs = true
+	removeLogs logs = false
+)
+
+// Down removes a lab by name, whatever is left of it. Removing nothing is no
+// error.
+func Down(name, runDir string) error {
+	if runDir == "" {
+		runDir = DefaultRunDir(name)
+	}
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("lab %q: not a name of a lab", name)
+	}
+	// Without a state file (or with a broken one) namespaces tell the rest.
+	s, _ := readState(runDir)
+	s.Options.Name, s.Options.RunDir = name, runDir
+	return (&Lab{state: s}).remove(removeLogs)
+}
+
+// Down removes the lab.
+func (lab *Lab) Down() error { return lab.remove(removeLogs) }
+
+// remove processes, namespaces (with them all links, addresses and routes)
+// and files, in this order, going on after errors.
+func (lab *Lab) remove(what logs) error {
+	lab.mutex.Lock()
+	defer lab.mutex.Unlock()
+	var errs []error
+	for _, p := range lab.state.Processes {
+		// Nothing of a lab is worth a graceful end.
+		errs = append(errs, p.kill(syscall.SIGKILL))
+	}
+	namespaces, err := listNamespaces(lab.state.Options.Name)
+	errs = append(errs, err)
+	for _, namespace := range namespaces {
+		errs = append(errs, emptyNamespace(namespace))
+		errs = append(errs, run(context.Background(), "", "ip", "netns", "delete", namespace))
+	}
+	errs = append(errs, removeFiles(lab.state.Options, what))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove lab %s: %w", lab.state.Options.Name, err)
+	}
+	return nil
+}
+
+// emptyNamespace ends what still runs in a namespace of ours: started just
+// before a crash, so not recorded, or put there by a person. It would keep the
+// namespace alive without a name.
+func emptyNamespace(namespace string) error {
+	for range 50 {
+		out, err := output(context.Background(), "", "ip", "netns", "pids", namespace)
+		if err != nil {
+			return err
+		}
+		pids := strings.Fields(out)
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, text := range pids {
+			if pid, err := strconv.Atoi(text); err == nil && pid != os.Getpid() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Errorf("processes in namespace %s do not end", namespace)
+}
+
+// removeFiles that a lab made, and nothing else: the run directory may be one
+// that a person chose.
+func removeFiles(o Options, what logs) error {
+	if what == keepLogs {
+		return os.RemoveAll(filepath.Join(o.RunDir, stateFile))
+	}
+	if o.RunDir == DefaultRunDir(o.Name) {
+		return os.RemoveAll(o.RunDir)
+	}
+	paths := []string{stateFile, "router"}
+	for _, n := range newLayout(o).nodes() {
+		paths = append(paths, n.Name)
+	}
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, os.RemoveAll(filepath.Join(o.RunDir, path)))
+	}
+	_ = os.Remove(o.RunDir) // only if nothing else is in it
+	return errors.Join(errs...)
+}
+
+// RemoveLeftovers takes down labs below the directory whose owner is gone.
+func RemoveLeftovers(directory string) error {
+	files, err := filepath.Glob(filepath.Join(directory, "*", stateFile))
+	if err != nil {
+		return fmt.Errorf("look for left-over labs: %w", err)
+	}
+	var errs []error
+	for _, file := range files {
+		s, err := readState(filepath.Dir(file))
+		if err == nil && s.Owner != nil && !s.Owner.alive() {
+			errs = append(errs, (&Lab{state: s}).remove(removeLogs))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// NodeStatus is what `guideway lab status` shows of one node.
+type NodeStatus struct {
+	Node      string          `json:"node"`
+	Namespace string          `json:"namespace"`
+	Addresses []string        `json:"addresses"`
+	Processes []ProcessStatus `json:"processes"`
+}
+
+// ProcessStatus of one recorded process.
+type ProcessStatus struct {
+	Name  string `json:"name"`
+	Pid   int    `json:"pid"`
+	Alive bool   `json:"alive"`
+}
+
+// Status of all nodes, in the order of the picture.
+func (lab *Lab) Status() []NodeStatus {
+	list := []NodeStatus{{Node: "router", Namespace: lab.layout.Router}}
+	for _, n := range lab.layout.nodes() {
+		status := NodeStatus{Node: n.Name, Namespace: n.Namespace}
+		for _, address := range n.Addresses {
+			status.Addresses = append(status.Addresses, address.Addr().String())
+		}
+		list = append(list, status)
+	}
+	lab.mutex.Lock()
+	defer lab.mutex.Unlock()
+	for _, p := range lab.state.Processes {
+		nodeName, what, _ := strings.Cut(p.Name, "/")
+		i := slices.IndexFunc(list, func(s NodeStatus) bool { return s.Node == nodeName })
+		if i >= 0 {
+			list[i].Processes = append(list[i].Processes, ProcessStatus{Name: what, Pid: p.Pid, Alive: p.alive()})
+		}
+	}
+	return list
+}

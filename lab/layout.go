@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+)
+
+// Everything that has a fixed place in every lab. Namespaces keep labs apart,
+// so all of them can use the same addresses.
+const (
+	ASNMachines = 64512
+	ASNRouter   = 64513
+
+	HTTPPort = 80
+	EchoPort = 7000
+
+	// clientMTU is what clients of the internet have; the fabric has room for
+	// the outer header of the largest encapsulation.
+	clientMTU = 1500
+	fabricMTU = 1600
+
+	// queues of a load balancer's interface, so workers of its forwarder.
+	defaultQueues = 2
+
+	limitMachines = 200
+)
+
+// Prefixes and addresses of services, the same in every lab.
+var (
+	VIPPrefix4 = netip.MustParsePrefix("203.0.113.0/24")
+	VIPPrefix6 = netip.MustParsePrefix("2001:db8:a::/64")
+
+	WebVIPs  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:a::10")}
+	EchoVIPs = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:a::20")}
+
+	// MachinePrefixes hold the sources of all tunnels: what agents accept.
+	MachinePrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("2001:db8:20::/48")}
+)
+
+// Options say how large a lab is.
+type Options struct {
+	// Name is the instance: part of the name of each namespace.
+	Name string
+	// RunDir holds the state file and everything written while it runs.
+	RunDir string
+	// BinDir holds guideway, guideway-forwarder and guideway-agent.
+	BinDir string
+
+	LoadBalancers int
+	// Backends that the load balancers' config names.
+	Backends int
+	// Spares are backends that run but are in no config yet.
+	Spares int
+	// Queues of each load balancer's interface.
+	Queues int
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+
+// check refuses what cannot be built, naming option and cure.
+func (o Options) check() error {
+	switch {
+	case !namePattern.MatchString(o.Name):
+		return fmt.Errorf("name %q: use 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit", o.Name)
+	case o.LoadBalancers < 1 || o.LoadBalancers > limitMachines:
+		return fmt.Errorf("load balancers %d: give 1 to %d", o.LoadBalancers, limitMachines)
+	case o.Backends < 1 || o.Backends+o.Spares > limitMachines:
+		return fmt.Errorf("backends %d (and %d spare): give 1 to %d in all", o.Backends, o.Spares, limitMachines)
+	case o.Queues < 1 || o.Queues > 16:
+		return fmt.Errorf("queues %d: give 1 to 16", o.Queues)
+	}
+	return nil
+}
+
+// node is one machine of the lab: a namespace whose eth0 is linked to a port
+// of the router.
+type node struct {
+	// Name as people see it: client, lb-1, be-3.
+	Name      string
+	Namespace string
+	// Port is the name of the router's end of the link.
+	Port   string
+	Queues int
+	MTU    int
+	// Addresses of eth0 and of the router's port, IPv4 then IPv6.
+	Addresses []netip.Prefix
+	Gateways  []netip.Prefix
+}
+
+// layout names every node of a lab. It is a pure function of the options, so
+// a lab can be taken down knowing nothing else.
+type layout struct {
+	Router        string
+	Client        node
+	LoadBalancers []node
+	Backends      []node
+}
+
+func namespacePrefix(instance string) string { return "gw-" + instance + "." }
+
+func newLayout(o Options) layout {
+	prefix := namespacePrefix(o.Name)
+	l := layout{Router: prefix + "router"}
+	l.Client = node{
+		Name: "client", Namespace: prefix + "client", Port: "client", MTU: clientMTU,
+		// As many queues as a load balancer has: the queue on which the router
+		// receives decides on which one it sends.
+		Queues:    o.Queues,
+		Addresses: prefixes("10.10.0.1/16", "2001:db8:10::1/64"),
+		Gateways:  prefixes("10.10.255.254/16", "2001:db8:10::fe/64"),
+	}
+	for i := 1; i <= o.LoadBalancers; i++ {
+		l.LoadBalancers = append(l.LoadBalancers, fabricNode(prefix, "lb", 20, i, o.Queues))
+	}
+	for i := 1; i <= o.Backends+o.Spares; i++ {
+		l.Backends = append(l.Backends, fabricNode(prefix, "be", 30, i, 1))
+	}
+	return l
+}
+
+func fabricNode(prefix, kind string, net, index, queues int) node {
+	name := fmt.Sprintf("%s-%d", kind, index)
+	return node{
+		Name: name, Namespace: prefix + name, Port: name, Queues: queues, MTU: fabricMTU,
+		Addresses: prefixes(fmt.Sprintf("10.%d.%d.1/24", net, index), fmt.Sprintf("2001:db8:%d:%d::1/64", net, index)),
+		Gateways:  prefixes(fmt.Sprintf("10.%d.%d.254/24", net, index), fmt.Sprintf("2001:db8:%d:%d::fe/64", net, index)),
+	}
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	list := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		list[i] = netip.MustParsePrefix(text)
+	}
+	return list
+}
+
+// all nodes but the router.
+func (l layout) nodes() []node {
+	list := append([]node{l.Client}, l.LoadBalancers...)
+	return append(list, l.Backends...)
+}
+
+func (l layout) namespaces() []string {
+	list := []string{l.Router}
+	for _, n := range l.nodes() {
+		list = append(list, n.Namespace)
+	}
+	return list
+}
+
+// address of the node in the family of the n-th entry (0: IPv4, 1: IPv6).
+func (n node) address(family int) netip.Addr { return n.Addresses[family].Addr() }
+func (n node) gateway(family int) netip.Addr { return n.Gateways[family].Addr() }
