@@ -39,6 +39,12 @@ impl<'m> Datapath<'m> {
         Datapath { hash, table, counters, ticks: Ticks::new(crate::clock::Now(0)), clock, worker }
     }
 
+    /// The worker's connection table.
+    #[must_use]
+    pub fn table(&self) -> &ConnectionTable<'m> {
+        &self.table
+    }
+
     /// To be called once before each batch, and while idle: tells the time in
     /// milliseconds of a monotonic clock, and sweeps the connection table a
     /// little further.
