@@ -5,9 +5,10 @@
 #
 #   1. Rust: units, properties, golden packets      (cargo test)
 #   2. Go: units, golden configs                    (go test, all but lab/)
-#   3. with root: devices and processes in namespaces (cargo test -- --ignored:
-#      a test is marked `#[ignore = "needs root: why"]` for this only), and the
-#      lab (go test ./lab/..., which skips by itself without root)
+#   3. the lab in namespaces, with the built programs (go test ./lab/...)
+#
+# Tests that need root skip themselves without it: in Go by t.Skip, in Rust by
+# a line `SKIPPED name: why` on stderr.
 #
 # `fast` stops after 2. The last lines name every test that was skipped. In CI
 # (CI=true) a skip is a failure: what is not run there is run nowhere.
@@ -26,7 +27,7 @@ main() {
     rust_tests
     go_tests
     if [[ ${1-} != fast ]]; then
-        namespace_tests
+        lab_tests
     fi
     summary
 }
@@ -38,6 +39,7 @@ step() { printf '\n== %s\n' "$*"; }
 rust_tests() {
     step "Rust: units, properties, golden packets"
     cargo test --workspace 2>&1 | tee "$LOGS/rust.log"
+    sed -n 's/^.*SKIPPED \(.*: needs .*\)$/\1/p' "$LOGS/rust.log" >>"$SKIPPED_FILE"
 }
 
 go_tests() {
@@ -47,15 +49,10 @@ go_tests() {
     .cache/bin/gotest -timeout 5m "${packages[@]}"
 }
 
-namespace_tests() {
+lab_tests() {
     if is_root; then
-        step "Rust: devices and processes in namespaces"
-        cargo test --workspace --tests -- --ignored --test-threads=1 2>&1 | tee "$LOGS/rust-root.log"
         step "Programs for the lab"
         make build
-    else
-        # cargo's own words for them: test a::b ... ignored, needs root: why
-        sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)$/\1: \2/p' "$LOGS/rust.log" >>"$SKIPPED_FILE"
     fi
     step "The lab"
     .cache/bin/gotest -count=1 -p 1 -timeout 20m ./lab/...

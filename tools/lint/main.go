@@ -36,7 +36,7 @@ var checks = []check{
 	{"unsafe stands only where it may", unsafePlaces},
 	{"the pure crates forbid unsafe themselves", unsafeForbidden},
 	{"no allow covers a module", moduleAllows},
-	{"tests are ignored only for lack of root", ignoredTests},
+	{"no test is ignored", ignoredTests},
 	{"functions are short", functionLengths},
 	{"drop reasons are documented and tested", dropReasons},
 	{"comments fit the page", commentWidths},
