@@ -1,0 +1,133 @@
+//! What comes out, read by an independent parser.
+
+mod common;
+
+use common::{Machine, message, vip};
+use datapath::{DropReason, Egress, NextHop, Verdict};
+use etherparse::{IpSlice, NetSlice, PacketBuilder, SlicedPacket};
+use plan::proto;
+use proptest::prelude::*;
+
+/// A machine whose only backend is in the outer family.
+fn machine(outer_v6: bool, change: impl FnOnce(&mut proto::Plan)) -> Machine {
+    let mut plan = message(1);
+    plan.backends[0].address = if outer_v6 { "2001:db8:1::11" } else { "10.1.0.11" }.into();
+    change(&mut plan);
+    Machine::new(plan, 100)
+}
+
+fn packet(inner_v6: bool, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    if inner_v6 {
+        let mut vip = [0u8; 16];
+        vip.copy_from_slice(&"2001:db8:f::10".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        builder.ipv6([0x20; 16], vip, 60).udp(1000, 53).write(&mut frame, payload).unwrap();
+        frame[14] = 0x60 | traffic_class >> 4;
+        frame[15] = traffic_class << 4;
+    } else {
+        builder.ipv4(common::CLIENT, common::VIP, 60).udp(1000, 53).write(&mut frame, payload).unwrap();
+        frame[15] = traffic_class;
+        frame[24..26].fill(0);
+        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+/// The outer IP slice and what follows its header.
+fn outer(frame: &[u8]) -> (NetSlice<'_>, Vec<u8>) {
+    let packet = SlicedPacket::from_ethernet(frame).unwrap();
+    let net = packet.net.unwrap();
+    let payload = match &net {
+        NetSlice::Ipv4(ip) => ip.payload().payload.to_vec(),
+        NetSlice::Ipv6(ip) => ip.payload().payload.to_vec(),
+        NetSlice::Arp(_) => panic!("ARP"),
+    };
+    (net, payload)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_inner_packet_arrives_unchanged_in_all_four_combinations(
+        inner_v6: bool, outer_v6: bool, traffic_class: u8, payload in proptest::collection::vec(any::<u8>(), 0..300), padding in 0usize..30,
+    ) {
+        let mut machine = machine(outer_v6, |_| {});
+        let before = packet(inner_v6, traffic_class, &payload);
+        let mut padded = before.clone();
+        padded.resize(before.len() + padding, 0xee);
+        let (verdict, _, after) = machine.forward(0, &padded);
+        prop_assert!(matches!(verdict, Verdict::Send(_)));
+        prop_assert_eq!(&after[..12], &[2, 0, 0, 0, 0, 0xfe, 2, 0, 0, 0, 0, 1]);
+        let (net, rest) = outer(&after);
+        match net {
+            NetSlice::Ipv4(ip) => {
+                let header = ip.header();
+                prop_assert!(!outer_v6);
+                prop_assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
+                prop_assert_eq!((header.dont_fragment(), header.identification(), header.ttl(), header.protocol().0), (true, 0, 64, 47));
+                prop_assert_eq!((header.source(), header.destination()), ([10, 0, 0, 1], [10, 1, 0, 11]));
+                prop_assert_eq!(after[15], traffic_class);
+                prop_assert_eq!(usize::from(header.total_len()), after.len() - 14);
+            }
+            NetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                prop_assert!(outer_v6);
+                prop_assert_eq!((header.hop_limit(), header.next_header().0, header.traffic_class()), (64, 47, traffic_class));
+                prop_assert_eq!(usize::from(header.payload_length()), after.len() - 54);
+            }
+            NetSlice::Arp(_) => unreachable!(),
+        }
+        prop_assert_eq!(&rest[..4], if inner_v6 { &[0, 0, 0x86, 0xdd] } else { &[0, 0, 8, 0] });
+        prop_assert_eq!(&rest[4..], &before[14..]);
+        prop_assert!(IpSlice::from_slice(&rest[4..]).is_ok());
+    }
+}
+
+#[test]
+fn a_configured_dscp_replaces_the_inner_one_but_not_ecn() {
+    for outer_v6 in [false, true] {
+        let mut machine = machine(outer_v6, |plan| plan.services[0].dscp = Some(46));
+        let (_, _, after) = machine.forward(0, &packet(false, 0b0010_1001, b""));
+        let traffic_class = if outer_v6 { after[14] << 4 | after[15] >> 4 } else { after[15] };
+        assert_eq!(traffic_class, 46 << 2 | 0b01);
+    }
+}
+
+#[test]
+fn a_packet_that_does_not_fit_the_egress_is_dropped_by_that_name() {
+    let mut machine = machine(false, |_| {});
+    let fits = 1600 - 24 - 28;
+    assert!(matches!(machine.forward(0, &packet(false, 0, &vec![0; fits])).0, Verdict::Send(_)));
+    assert_eq!(machine.forward(0, &packet(false, 0, &vec![0; fits + 1])).0, Verdict::Drop(DropReason::TooBig));
+}
+
+#[test]
+fn several_next_hops_share_the_flows_and_each_flow_has_one() {
+    let mut machine = machine(false, |_| {});
+    let hops = |count: u8| (0..count).map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) }).collect();
+    machine.view.egress = Egress::new(&machine.view.plan, |_, _| hops(3));
+    let mut seen = [0; 3];
+    for port in 1..300 {
+        let device = |machine: &mut Machine| match machine.forward(0, &common::udp(7, port)).0 {
+            Verdict::Send(device) => usize::from(device.0),
+            other => panic!("{other:?}"),
+        };
+        let first = device(&mut machine);
+        assert_eq!(device(&mut machine), first);
+        seen[first] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 60), "{seen:?}");
+    machine.view.egress = Egress::new(&machine.view.plan, |_, _| Vec::new());
+    assert_eq!(machine.forward(0, &common::udp(7, 1)).0, Verdict::Drop(DropReason::NoNeighbour));
+}
+
+#[test]
+fn what_is_not_ours_passes_untouched() {
+    let mut machine = machine(false, |plan| plan.services[0].vips = vec![vip("203.0.113.99")]);
+    let before = packet(false, 0, b"for the kernel");
+    let (verdict, _, after) = machine.forward(0, &before);
+    assert_eq!((verdict, after), (Verdict::Pass, before));
+}
