@@ -47,6 +47,8 @@ func root() *cobra.Command {
 	}
 	command.AddCommand(
 		configCommand(),
+		labCommand(),
+		labHelperCommand(),
 		versionCommand(),
 	)
 	return command

@@ -1,0 +1,57 @@
+package lab
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// Hints are commands to try on a lab that runs.
+func (lab *Lab) Hints() string {
+	var b strings.Builder
+	first, last := lab.layout.LoadBalancers[0], lab.layout.LoadBalancers[len(lab.layout.LoadBalancers)-1]
+	backend := lab.layout.Backends[0]
+	guideway := filepath.Join(lab.state.Options.BinDir, "guideway")
+	client := "ip netns exec " + lab.layout.Client.Namespace
+	show := fmt.Sprintf("%s show backends --run-dir %s", guideway, lab.path(first, "run"))
+	bird := fmt.Sprintf("birdc -s %s show route all", lab.path(node{Name: "router"}, "bird.ctl"))
+	forwarder, _ := lab.find(last.Name, "forwarder")
+	controller, _ := lab.find(last.Name, "controller")
+
+	fmt.Fprintf(&b, "Lab %s runs: client, router, %d load balancers, %d backends (root). Try:\n",
+		lab.state.Options.Name, len(lab.layout.LoadBalancers), lab.state.Options.Backends)
+	for _, hint := range [][2]string{
+		{"requests over IPv4 and IPv6", fmt.Sprintf("%s curl http://%s/ 'http://[%s]/'", client, WebVIPs[0], WebVIPs[1])},
+		{"an echo, by UDP", fmt.Sprintf("%s bash -c 'echo hello >/dev/udp/%s/%d'", client, EchoVIPs[0], EchoPort)},
+		{"twenty, counted by backend", fmt.Sprintf("%s bash -c 'for i in {1..20}; do curl -s http://%s/; done' | sort | uniq -c", client, WebVIPs[0])},
+		{"what a load balancer knows", show},
+		{"", strings.Replace(show, "backends", "connections", 1)},
+		{"", strings.Replace(show, "backends", "drops", 1)},
+		{"the router's routes", fmt.Sprintf("ip -n %s route show proto bird", lab.layout.Router)},
+		{"", bird},
+		{"packets on their way (in a tunnel)", fmt.Sprintf("ip netns exec %s tcpdump -ni %s ip proto 47", lab.layout.Router, backend.Port)},
+		{"kill " + last.Name, fmt.Sprintf("kill -9 %d %d", forwarder.Pid, controller.Pid)},
+		{"cut off " + backend.Name, fmt.Sprintf("ip -n %s link set %s down", lab.layout.Router, backend.Port)},
+		{"change the config of " + first.Name, fmt.Sprintf("$EDITOR %s && kill -HUP %d", lab.path(first, "config.yaml"), lab.pidOf(first, "controller"))},
+		{"logs", fmt.Sprintf("ls %s/*/*.log", lab.state.Options.RunDir)},
+		{"remove all of it", fmt.Sprintf("%s lab down --name %s%s", guideway, lab.state.Options.Name, lab.runDirFlag())},
+	} {
+		if hint[0] != "" {
+			fmt.Fprintf(&b, "  # %s\n", hint[0])
+		}
+		fmt.Fprintf(&b, "  %s\n", hint[1])
+	}
+	return b.String()
+}
+
+func (lab *Lab) pidOf(n node, what string) int {
+	p, _ := lab.find(n.Name, what)
+	return p.Pid
+}
+
+func (lab *Lab) runDirFlag() string {
+	if o := lab.state.Options; o.RunDir != DefaultRunDir(o.Name) {
+		return " --run-dir " + o.RunDir
+	}
+	return ""
+}
