@@ -13,6 +13,15 @@ import (
 // counts, in order of name) and parses them as one config. An error is either
 // about reading or, as Problems, about what was read.
 func Load(paths ...string) (*Config, error) {
+	sources, err := Read(paths...)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(sources, ReadFromDisk)
+}
+
+// Read is the first half of Load, for those who keep the sources.
+func Read(paths ...string) ([]Source, error) {
 	files, err := expand(paths)
 	if err != nil {
 		return nil, err
@@ -25,7 +34,7 @@ func Load(paths ...string) (*Config, error) {
 		}
 		sources[i] = Source{Name: file, Data: data}
 	}
-	return Parse(sources, readFromDisk)
+	return sources, nil
 }
 
 func expand(paths []string) ([]string, error) {
@@ -72,7 +81,9 @@ func configsIn(directory string) ([]string, error) {
 	return files, nil
 }
 
-func readFromDisk(path string) ([]byte, fs.FileMode, error) {
+// ReadFromDisk is the ReadFile of a program that runs on the machine which
+// the config is for.
+func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, 0, err
