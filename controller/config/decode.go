@@ -17,6 +17,7 @@ import (
 // and types come from the schema by reflection, so a field added there is
 // known here. Unlike proto JSON it takes a scalar's own text where a string
 // is wanted (`ports: [80]`, `dscp: 46`), and `15m` for a duration.
+// Returns nil when the config is too large to go on with.
 func decode(d *document, r *reporter) *configv1.Config {
 	config := &configv1.Config{}
 	root := &yaml.Node{Kind: yaml.MappingNode}
@@ -25,6 +26,9 @@ func decode(d *document, r *reporter) *configv1.Config {
 	}
 	decoder := &decoder{reporter: r}
 	decoder.message("", root, config.ProtoReflect())
+	if decoder.nodes > nodesMax {
+		return nil
+	}
 	return config
 }
 
@@ -111,6 +115,9 @@ func (d *decoder) field(path string, node *yaml.Node, m protoreflect.Message, fi
 	}
 	list := m.Mutable(field).List()
 	for i, item := range node.Content {
+		if d.nodes > nodesMax {
+			return
+		}
 		itemPath := fmt.Sprintf("%s[%d]", path, i)
 		// A bad item is appended as zero, so that indices stay the file's.
 		value := list.NewElement()

@@ -11,6 +11,9 @@ func Parse(sources []Source, readFile ReadFile) (*Config, error) {
 	report := newReporter(document)
 	report.errors = problems
 	schema := decode(document, report)
+	if schema == nil {
+		return nil, report.sorted(report.errors)
+	}
 	if len(document.keys) == 0 && len(problems) == 0 {
 		report.errorf("", "the config is empty: it needs at least `machine:` with addresses, `services:` and `pools:`")
 		return nil, report.errors

@@ -1,0 +1,321 @@
+package compile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	active   = planv1.BackendState_BACKEND_STATE_ACTIVE
+	draining = planv1.BackendState_BACKEND_STATE_DRAINING
+	down     = planv1.BackendState_BACKEND_STATE_DOWN
+	disabled = planv1.BackendState_BACKEND_STATE_DISABLED
+)
+
+func parse(t *testing.T, text string) *config.Config {
+	t.Helper()
+	c, err := config.Parse([]config.Source{{Name: "t.yaml", Data: []byte(text)}},
+		func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// The folders hold config.yaml and the plan.json that the Rust tests replay
+// packets with. UPDATE_GOLDEN=1 rewrites the plans.
+func Test_the_forwarders_golden_configs_compile_to_their_plans(t *testing.T) {
+	compareGolden(t, "../../forwarder/tests/golden")
+}
+
+func Test_golden_configs_compile_to_their_plans(t *testing.T) {
+	compareGolden(t, "testdata/golden")
+}
+
+func compareGolden(t *testing.T, parent string) {
+	for _, folder := range golden(t, parent) {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			c, err := config.Load(filepath.Join(folder, "config.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Compile(c, States{}, 1)
+			file := filepath.Join(folder, "plan.json")
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				write(t, file, got)
+			}
+			wanted := &planv1.Plan{}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := protojson.Unmarshal(data, wanted); err != nil {
+				t.Fatalf("read %s: %v", file, err)
+			}
+			if !proto.Equal(got, wanted) {
+				t.Errorf("the plan is\n%s\nwanted\n%s", protojson.Format(got), protojson.Format(wanted))
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, parent string) []string {
+	t.Helper()
+	configs, err := filepath.Glob(parent + "/*/config.yaml")
+	if err != nil || len(configs) == 0 {
+		t.Fatalf("no golden folders in %s: %v", parent, err)
+	}
+	folders := make([]string, len(configs))
+	for i, file := range configs {
+		folders[i] = filepath.Dir(file)
+	}
+	return folders
+}
+
+func write(t *testing.T, file string, plan *planv1.Plan) {
+	t.Helper()
+	compact, err := protojson.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, compact, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	text.WriteByte('\n')
+	if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const shared = `
+machine: {addresses: [10.0.0.1]}
+services:
+- {name: s, vips: [{address: 203.0.113.1, protocol: tcp}], pools: [a, b]}
+- {name: elsewhere, shard: other, vips: [{address: 203.0.113.1, protocol: tcp}], pools: [c]}
+pools:
+- {name: a, backends: [{name: x, address: 10.1.0.1}, {name: z, address: 10.1.0.3, weight: 0}]}
+- {name: b, backends: [{name: x, address: 10.1.0.1}, {name: y, address: 10.1.0.2}], health_checks: [t]}
+- {name: c, backends: [{name: w, address: 10.1.0.4}], health_checks: [t]}
+health_checks: [{name: t, tcp: {port: 80}}]
+`
+
+func Test_services_of_other_shards_and_their_backends_are_left_out(t *testing.T) {
+	plan := Compile(parse(t, shared), States{}, 7)
+	if plan.GetGeneration() != 7 || len(plan.GetServices()) != 1 || plan.GetServices()[0].GetName() != "s" {
+		t.Errorf("plan is %v", plan)
+	}
+	var names []string
+	for _, backend := range plan.GetBackends() {
+		names = append(names, backend.GetName())
+	}
+	if !slices.Equal(names, []string{"x", "y", "z"}) {
+		t.Errorf("backends are %v", names)
+	}
+}
+
+func Test_a_members_state_is_the_worst_that_its_pools_say(t *testing.T) {
+	for _, one := range []struct {
+		what    string
+		states  map[string]planv1.BackendState
+		x, y, z planv1.BackendState
+	}{
+		{"nothing known", nil, active, active, draining},
+		{"down in one of two pools", map[string]planv1.BackendState{"b x": down}, down, active, draining},
+		{"down and disabled", map[string]planv1.BackendState{"a x": disabled, "b x": down}, disabled, active, draining},
+		{"drained by command", map[string]planv1.BackendState{"b y": draining}, active, draining, draining},
+		{"weight 0 and down", map[string]planv1.BackendState{"a z": down}, active, active, down},
+	} {
+		t.Run(one.what, func(t *testing.T) {
+			states := States{Backend: func(pool, backend string) planv1.BackendState {
+				if state, ok := one.states[pool+" "+backend]; ok {
+					return state
+				}
+				return active
+			}}
+			var got []planv1.BackendState
+			for _, member := range Compile(parse(t, shared), states, 1).GetServices()[0].GetMembers() {
+				got = append(got, member.GetState())
+			}
+			if wanted := []planv1.BackendState{one.x, one.y, one.z}; !slices.Equal(got, wanted) {
+				t.Errorf("states are %v, wanted %v", got, wanted)
+			}
+		})
+	}
+}
+
+func Test_a_peer_is_healthy_unless_it_is_known_not_to_be(t *testing.T) {
+	c := parse(t, shared+"peers: [{name: p, addresses: [10.0.0.2]}, {name: q, addresses: [10.0.0.3]}]\n")
+	for _, peer := range Compile(c, States{}, 1).GetPeers() {
+		if !peer.GetHealthy() {
+			t.Errorf("%s is not healthy", peer.GetName())
+		}
+	}
+	plan := Compile(c, States{PeerHealthy: func(name string) bool { return name == "p" }}, 1)
+	if !plan.GetPeers()[0].GetHealthy() || plan.GetPeers()[1].GetHealthy() {
+		t.Errorf("peers are %v", plan.GetPeers())
+	}
+}
+
+func Test_order_in_the_config_does_not_change_the_plan(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(shared), "\n")
+	lines[5], lines[7] = lines[7], lines[5]
+	lines[2], lines[3] = lines[3], lines[2]
+	other := strings.NewReplacer("pools: [a, b]", "pools: [b, a]").Replace(strings.Join(lines, "\n"))
+	if a, b := Compile(parse(t, shared), States{}, 1), Compile(parse(t, other), States{}, 1); !proto.Equal(a, b) {
+		t.Errorf("plans are\n%s\nand\n%s", protojson.Format(a), protojson.Format(b))
+	}
+}
+
+// A word that is in the config's type and not in the map would silently
+// become the plan's default.
+func Test_every_word_of_the_config_has_its_word_in_the_plan(t *testing.T) {
+	for name, sizes := range map[string][2]int{
+		"Mode":         {len(modes), len(planv1.Mode_name)},
+		"Affinity":     {len(affinities), len(planv1.Affinity_name)},
+		"Encap":        {len(encaps), len(planv1.Encap_name)},
+		"OnDown":       {len(onDowns), len(planv1.OnDown_name)},
+		"WhenNone":     {len(whenNones), len(planv1.WhenNone_name)},
+		"Unmatched":    {len(unmatcheds), len(planv1.Unmatched_name)},
+		"Protocol":     {len(protocols), len(planv1.Protocol_name)},
+		"Fragments":    {len(fragments), len(planv1.Fragments_name)},
+		"Steering":     {len(steerings), len(planv1.Steering_name)},
+		"Driver":       {len(drivers), len(planv1.Driver_name)},
+		"encap except": {len(encapFeatures) + 1, len(planv1.Encap_name)},
+	} {
+		if sizes[0] != sizes[1] {
+			t.Errorf("%s: %d words, the plan has %d", name, sizes[0], sizes[1])
+		}
+	}
+}
+
+func Test_requires_names_what_the_plan_uses_sorted(t *testing.T) {
+	plan := &planv1.Plan{
+		Encapsulators: []string{"10.0.9.0/24"},
+		Tunnel:        &planv1.Tunnel{Udp6Checksum: true, SourcePrefix: "10.9.0.0/16"},
+		Forwarder:     &planv1.Forwarder{Steering: planv1.Steering_STEERING_SOFTWARE},
+		Services: []*planv1.Service{
+			{Encap: planv1.Encap_ENCAP_GUE, Fragments: planv1.Fragments_FRAGMENTS_ON},
+			{Encap: planv1.Encap_ENCAP_GRE, Mode: planv1.Mode_MODE_STATELESS, Spill: []*planv1.Spill{{}}},
+			{Encap: planv1.Encap_ENCAP_IPIP, Fragments: planv1.Fragments_FRAGMENTS_OFF},
+			{Encap: planv1.Encap_ENCAP_GENEVE},
+		},
+	}
+	wanted := []string{"encap-geneve", "encap-gue", "encap-ipip", "encapsulators", "fragments", "source-prefix",
+		"spill", "stateless", "steering-software", "udp6-checksum"}
+	if got := requires(plan); !slices.Equal(got, wanted) {
+		t.Errorf("requires %v, wanted %v", got, wanted)
+	}
+	if got := requires(&planv1.Plan{Services: []*planv1.Service{{}}}); len(got) != 0 {
+		t.Errorf("a plain plan requires %v", got)
+	}
+}
+
+func Test_equal_probes_of_one_address_are_one_target(t *testing.T) {
+	c := parse(t, `
+machine: {addresses: [10.0.0.1]}
+services:
+- {name: s, vips: [{address: 203.0.113.1, protocol: tcp}], pools: [a]}
+- {name: elsewhere, shard: other, vips: [{address: 203.0.113.2, protocol: tcp}], pools: [far]}
+pools:
+- {name: a, pools: [b], health_checks: [t80, again, slow], backends: [{name: x, address: 10.1.0.1}]}
+- {name: b, health_checks: [again], backends: [{name: x, address: 10.1.0.1}, {name: y, address: 10.1.0.2}]}
+- {name: far, health_checks: [t80], backends: [{address: 10.1.0.9}]}
+- {name: unchecked, backends: [{address: 10.1.0.8}]}
+health_checks:
+- {name: t80, tcp: {port: 80}}
+- {name: again, tcp: {port: 80}, interval: 1s}
+- {name: slow, tcp: {port: 80}, interval: 2s}
+`)
+	var got []string
+	for _, target := range Targets(c) {
+		got = append(got, fmt.Sprintf("%s %s %s %v", target.Address, target.Check.Name, target.Check.Interval, target.For))
+	}
+	wanted := []string{
+		"10.1.0.1 t80 1s [{a x} {b x}]",
+		"10.1.0.1 slow 2s [{a x}]",
+		"10.1.0.2 again 1s [{b y}]",
+	}
+	if !slices.Equal(got, wanted) {
+		t.Errorf("targets are\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(wanted, "\n"))
+	}
+}
+
+func Test_announced_are_own_addresses_and_for_short_suffixes_own_prefixes(t *testing.T) {
+	const services = `
+machine: {addresses: [10.0.0.1]}
+prefix_groups: [{name: g, prefixes: [203.0.113.0/24, 198.51.100.0/24, 192.0.2.0/23, "2001:db8:a::/64"]}]
+services:
+- {name: exact, vips: [{address: 203.0.113.10, protocol: tcp}, {address: 198.51.100.10, protocol: tcp}], pools: [p]}
+- {name: same, vips: [{address: 203.0.113.10, protocol: udp}], pools: [p], fragments: false}
+- {name: host, vips: [{prefix_group: g, suffix: 0.0.0.20, protocol: tcp}], pools: [p]}
+- {name: short, vips: [{prefix_group: g, suffix: 0.0.0.5/4, protocol: tcp}], pools: [p]}
+- {name: six, vips: [{prefix_group: g, suffix: "::7", protocol: tcp}], pools: [p]}
+- {name: elsewhere, shard: other, vips: [{address: 203.0.113.99, protocol: tcp}], pools: [p]}
+pools: [{name: p, backends: [{address: 10.1.0.1}]}]
+`
+	for _, one := range []struct {
+		what, own string
+		wanted    []string
+	}{
+		{"without own prefixes everything", "", []string{
+			"192.0.2.0/23 [short]", "192.0.2.20/32 [host]", "198.51.100.0/24 [short]", "198.51.100.10/32 [exact]",
+			"198.51.100.20/32 [host]", "203.0.113.0/24 [short]", "203.0.113.10/32 [exact same]", "203.0.113.20/32 [host]",
+			"2001:db8:a::7/128 [six]",
+		}},
+		{"else only what is inside", "cluster: {prefixes: [203.0.113.0/24, 192.0.2.0/24]}", []string{
+			// The group's /23 is only half ours.
+			"192.0.2.0/24 [short]", "192.0.2.20/32 [host]",
+			"203.0.113.0/24 [short]", "203.0.113.10/32 [exact same]", "203.0.113.20/32 [host]",
+		}},
+	} {
+		t.Run(one.what, func(t *testing.T) {
+			var got []string
+			for _, route := range Announceable(parse(t, services+one.own)) {
+				got = append(got, fmt.Sprintf("%s %v", route.Prefix, route.Services))
+			}
+			if !slices.Equal(got, one.wanted) {
+				t.Errorf("routes are\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(one.wanted, "\n"))
+			}
+		})
+	}
+}
+
+func Test_a_suffix_joins_its_prefix(t *testing.T) {
+	got := withSuffix(netip.MustParsePrefix("2001:db8:a::/64"), netip.MustParseAddr("::1:2"))
+	if wanted := netip.MustParseAddr("2001:db8:a::1:2"); got != wanted {
+		t.Errorf("address is %s, wanted %s", got, wanted)
+	}
+}
+
+func Test_ten_thousand_services_compile(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("machine: {addresses: [10.0.0.1]}\npools:\n- name: p\n  backends:\n")
+	for i := range 200 {
+		fmt.Fprintf(&b, "  - {address: 10.1.0.%d}\n", i+1)
+	}
+	b.WriteString("services:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "- {name: s%d, vips: [{address: 203.%d.%d.1, ports: [80], protocol: tcp}], pools: [p]}\n", i, i>>8, i&255)
+	}
+	plan := Compile(parse(t, b.String()), States{}, 1)
+	if len(plan.GetServices()) != 10_000 || len(plan.GetServices()[9_999].GetMembers()) != 200 || len(plan.GetBackends()) != 200 {
+		t.Errorf("%d services, %d backends", len(plan.GetServices()), len(plan.GetBackends()))
+	}
+	if size := proto.Size(plan); size > 64<<20 {
+		t.Errorf("the plan has %d bytes", size)
+	}
+}
