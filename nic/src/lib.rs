@@ -4,16 +4,27 @@
 //! frames and batches (`wire`), and nothing of plans or of the datapath.
 #![warn(missing_docs)]
 
+pub mod af_packet;
+pub mod af_xdp;
+mod bpf;
+mod claim;
 pub mod device;
+mod error;
+pub mod filter;
 pub mod interface;
 pub mod mapping;
 pub mod memory;
 pub mod memory_device;
+pub mod open;
 pub mod pcap;
 mod prefix;
 pub mod wait;
 
+pub use claim::ClaimError;
 pub use device::{Meter, Queue, QueueCounters};
+pub use error::OpenError;
+pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
 pub use memory::{Chunk, Pool};
+pub use open::{Device, DeviceConfig, Driver, WorkerIo, open};
 pub use prefix::{IpPrefix, PrefixError};

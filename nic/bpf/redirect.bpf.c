@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The XDP filter: frames of ours go to the AF_XDP socket of the queue they
+ * came in on, all else to the kernel. See destination.h for what is ours.
+ */
+#include "destination.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 64); /* workers, so queues: the limit of DESIGN section 9 */
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+#define IPV4_OFFSET_MASK 0x1fff
+
+/* The port of a datagram that is not a later fragment. */
+static __always_inline void read_port(struct summary *s, const struct udphdr *udp, const void *end)
+{
+	if ((const void *)(udp + 1) > end)
+		return;
+	s->port = udp->dest;
+	s->has_port = 1;
+}
+
+static __always_inline int read_v4(struct summary *s, const void *data, const void *end)
+{
+	const struct iphdr *ip = data;
+
+	if ((const void *)(ip + 1) > end)
+		return 0;
+	__builtin_memcpy(s->destination, &ip->daddr, 4);
+	s->protocol = ip->protocol;
+	if (ip->protocol == IPPROTO_UDP && !(ip->frag_off & bpf_htons(IPV4_OFFSET_MASK)))
+		read_port(s, data + ip->ihl * 4, end);
+	return 1;
+}
+
+static __always_inline int read_v6(struct summary *s, const void *data, const void *end)
+{
+	const struct ipv6hdr *ip = data;
+
+	if ((const void *)(ip + 1) > end)
+		return 0;
+	__builtin_memcpy(s->destination, &ip->daddr, 16);
+	s->protocol = ip->nexthdr;
+	if (ip->nexthdr == IPPROTO_UDP)
+		read_port(s, (const void *)(ip + 1), end);
+	return 1;
+}
+
+/* False for a frame too short to have a destination. */
+static __always_inline int read_frame(struct summary *s, const void *data, const void *end)
+{
+	const struct ethhdr *ethernet = data;
+
+	if ((const void *)(ethernet + 1) > end)
+		return 0;
+	s->ether_type = ethernet->h_proto;
+	if (s->ether_type == bpf_htons(ETH_P_IP))
+		return read_v4(s, ethernet + 1, end);
+	if (s->ether_type == bpf_htons(ETH_P_IPV6))
+		return read_v6(s, ethernet + 1, end);
+	return 0;
+}
+
+SEC("xdp")
+int guideway_filter(struct xdp_md *ctx)
+{
+	struct summary s = {};
+	__u32 queue = ctx->rx_queue_index;
+
+	if (!read_frame(&s, (void *)(long)ctx->data, (void *)(long)ctx->data_end) || !is_ours(&s)) {
+		count(COUNTER_PASSED);
+		return XDP_PASS;
+	}
+	/* The kernel would send what is ours on its way or answer it: it is
+	 * dropped rather than passed. */
+	if (!bpf_map_lookup_elem(&sockets, &queue)) {
+		count(COUNTER_NO_SOCKET);
+		return XDP_DROP;
+	}
+	count(COUNTER_TAKEN);
+	return bpf_redirect_map(&sockets, queue, XDP_DROP);
+}
+
+/* None of the helpers used asks for the GPL. */
+char _license[] SEC("license") = "Dual BSD/GPL";

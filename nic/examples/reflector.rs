@@ -1,0 +1,88 @@
+//! The least a forwarder can do: frames to a prefix go back where they came
+//! from, with their MAC addresses swapped. The floor that the real forwarder
+//! is measured against.
+//!
+//! `reflector INTERFACE native|generic|auto|af_packet PREFIX...`; prints one
+//! line when ready, and one with its counters when its standard input ends.
+
+use std::error::Error;
+use std::io::{self, Read};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::wait::{Waiter, Waker};
+use nic::{DeviceConfig, Driver, IpPrefix, QueueCounters, WorkerIo};
+use wire::Batch;
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("reflector: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    let [interface, how, prefixes @ ..] = arguments else {
+        return Err("usage: reflector INTERFACE native|generic|auto|af_packet PREFIX...".into());
+    };
+    let (driver, mode) = match how.as_str() {
+        "native" => (Driver::AfXdp, ModeWish::Native),
+        "generic" => (Driver::AfXdp, ModeWish::Generic),
+        "auto" => (Driver::AfXdp, ModeWish::Auto),
+        "af_packet" => (Driver::AfPacket, ModeWish::Auto),
+        other => return Err(format!("{other:?} is none of native, generic, auto, af_packet").into()),
+    };
+    let prefixes: Vec<IpPrefix> = prefixes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let config = DeviceConfig { interface: interface.clone(), driver, queues: 0, mode };
+    let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<(JoinHandle<_>, Waker)> =
+        lanes.into_iter().map(|lane| start(lane, Arc::clone(&stop))).collect::<Result<_, _>>()?;
+    devices[0].filter().set(&prefixes, &[], false)?;
+    println!("ready: {interface} {} queues={}", devices[0], workers.len());
+    io::stdin().read_to_end(&mut Vec::new())?;
+    stop.store(true, Ordering::Relaxed);
+    for (worker, (thread, waker)) in workers.into_iter().enumerate() {
+        waker.wake();
+        let counters: QueueCounters = thread.join().map_err(|_| "a worker panicked")?;
+        println!("worker {worker}: {counters:?}");
+    }
+    Ok(())
+}
+
+fn start(mut lane: WorkerIo, stop: Arc<AtomicBool>) -> io::Result<(JoinHandle<QueueCounters>, Waker)> {
+    let mut waiter = Waiter::new(lane.queues.iter().filter_map(|queue| queue.fd()))?;
+    let waker = waiter.waker();
+    let reflect = move || {
+        while !stop.load(Ordering::Relaxed) {
+            if !reflect_batch(&mut lane) && waiter.wait(Duration::from_secs(1)).is_err() {
+                break;
+            }
+        }
+        lane.queues[0].meter().read()
+    };
+    Ok((thread::Builder::new().spawn(reflect)?, waker))
+}
+
+/// One batch there and back; false if there was none.
+fn reflect_batch(lane: &mut WorkerIo) -> bool {
+    let mut batch = Batch::new();
+    let queue = &mut lane.queues[0];
+    queue.rx(&mut lane.pool, &mut batch);
+    let any = !batch.is_empty();
+    for frame in &mut batch {
+        let (destination, source) = frame.bytes_mut()[..12].split_at_mut(6);
+        destination.swap_with_slice(source);
+    }
+    queue.tx(&mut lane.pool, &mut batch);
+    // A full ring drops.
+    batch.drain(..).for_each(|frame| lane.pool.give_frame(frame));
+    any
+}

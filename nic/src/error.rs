@@ -1,0 +1,97 @@
+//! Why devices cannot be opened. Each error names the interface and a cure.
+
+use std::io;
+
+use crate::af_xdp::{MTU_MAX, ProgramFailure, QUEUES_MAX};
+use crate::claim::ClaimError;
+use crate::filter::FilterError;
+use crate::interface::InterfaceError;
+
+/// Why a device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Another forwarder has it.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// The XDP filter cannot run on it.
+    #[error(transparent)]
+    Program(#[from] ProgramFailure),
+    /// The filter of a packet socket cannot run on it.
+    #[error(
+        "cannot {action} the packet filter of interface {name}: {error}; it needs CAP_BPF and CAP_NET_ADMIN"
+    )]
+    PacketFilter {
+        /// The interface.
+        name: String,
+        /// "load" or "attach".
+        action: &'static str,
+        /// The kernel's reason.
+        error: String,
+    },
+    /// The filter's tables cannot be had.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// Its frames are too long for XDP.
+    #[error(
+        "interface {name} has an MTU of {mtu}; AF_XDP takes at most {MTU_MAX}: ip link set {name} mtu 1600"
+    )]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        mtu: u32,
+    },
+    /// More queues than workers can be.
+    #[error(
+        "interface {name} has {queues} RX queues; at most {QUEUES_MAX} can be owned: ethtool -L {name} combined {QUEUES_MAX}"
+    )]
+    Queues {
+        /// The interface.
+        name: String,
+        /// Its queues.
+        queues: u32,
+    },
+    /// Each worker owns one queue of every interface, so all must have as
+    /// many as there are workers: an RX queue without an owner loses frames.
+    #[error(
+        "interface {name} has {queues} RX queues, but there are {workers} workers, each of which owns one queue of every interface: ethtool -L {name} combined {workers}, or `rx {workers}`, or set `queues` of the interfaces alike"
+    )]
+    QueuesDiffer {
+        /// The interface.
+        name: String,
+        /// Its queues.
+        queues: u32,
+        /// The workers there are to be.
+        workers: u32,
+    },
+    /// A socket cannot be had.
+    #[error("cannot open an {kind} socket on queue {queue} of interface {name}: {error}")]
+    Socket {
+        /// "AF_XDP" or "AF_PACKET".
+        kind: &'static str,
+        /// The interface.
+        name: String,
+        /// The queue.
+        queue: u32,
+        /// The step that failed, and the system's reason.
+        error: io::Error,
+    },
+    /// No memory for packets.
+    #[error(
+        "cannot map {bytes} bytes of packet memory for worker {worker}: {error}; fewer workers or smaller rings need less"
+    )]
+    Memory {
+        /// The worker.
+        worker: u32,
+        /// Bytes wanted.
+        bytes: usize,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Nothing to open.
+    #[error("there is no interface to open: the plan's `forwarder.interfaces` is empty")]
+    NoInterface,
+}

@@ -1,0 +1,255 @@
+//! The drivers on real interfaces: two namespaces, a veth pair, the kernel's
+//! own network stack at the other end. Needs root.
+
+mod support;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::{DeviceConfig, Driver, OpenError};
+use support::{ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, is_root, run, within};
+
+fn config(driver: Driver, mode: ModeWish) -> DeviceConfig {
+    DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
+}
+
+/// What is to the VIPs is ours, whole; the kernel has the rest and nothing
+/// of ours.
+fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModeWish, expected: &str) {
+    let lab = Lab::new();
+    if driver == Driver::AfXdp {
+        lab.client_completes_checksums();
+    }
+    // Were a frame of ours to reach the kernel, it would be for this socket.
+    run(&["ip", "-n", &lab.forwarder, "addr", "add", VIP_V4, "dev", "lo"]);
+    let kernel = within(&lab.forwarder, || {
+        let socket = UdpSocket::bind((VIP_V4, ECHO_PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket
+    });
+    let echo = Echo::start(&lab, vec![config(driver, mode)], lab.mac(&lab.client, "eth0"));
+    assert_eq!(echo.description, expected);
+    assert!(lab.kernel_answers(), "what is not ours must pass to the kernel");
+    assert_eq!(echoes(&lab, VIP_V4, 16, 1, 4, 100), 64);
+    assert_eq!(echoes(&lab, VIP_V6, 16, 1, 4, 1400), 64);
+    assert!(kernel.recv(&mut [0; 2000]).is_err(), "a frame of ours reached the kernel");
+
+    echo.set_prefixes(&PREFIXES[1..]);
+    assert_eq!(echoes(&lab, VIP_V4, 1, 1, 1, 100), 0);
+    assert!(kernel.recv(&mut [0; 2000]).is_ok(), "what is no longer ours must pass to the kernel");
+    echo.set_prefixes(&PREFIXES);
+    assert_eq!(echoes(&lab, VIP_V4, 1, 1, 1, 100), 1);
+
+    let counted = &echo.stop()[0];
+    assert_eq!(counted.sum(|queue| queue.received), 129, "received");
+    assert_eq!(counted.sum(|queue| queue.transmitted), 129, "transmitted");
+    assert_eq!((counted.filter.taken, counted.filter.no_socket), (129, 0));
+    assert!(counted.filter.passed > 0);
+    assert_eq!(
+        counted.sum(|queue| queue.rx_dropped
+            + queue.rx_ring_full
+            + queue.tx_invalid
+            + queue.rx_invalid),
+        0
+    );
+    assert_eq!(counted.queues.len(), 2);
+    // veth tells its queue to native XDP and to packet sockets only.
+    if mode != ModeWish::Generic {
+        let idle = counted.queues.iter().filter(|queue| queue.received == 0).count();
+        assert_eq!(idle, 0, "16 flows must meet both queues");
+    }
+}
+
+#[test]
+fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
+    if is_root("af_xdp_native_takes_the_vip_and_passes_the_rest") {
+        the_vip_is_ours_and_the_rest_the_kernels(Driver::AfXdp, ModeWish::Auto, "af_xdp native");
+    }
+}
+
+#[test]
+fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
+    if is_root("af_xdp_generic_takes_the_vip_and_passes_the_rest") {
+        the_vip_is_ours_and_the_rest_the_kernels(
+            Driver::AfXdp,
+            ModeWish::Generic,
+            "af_xdp generic",
+        );
+    }
+}
+
+#[test]
+fn af_packet_takes_the_vip_and_passes_the_rest() {
+    if is_root("af_packet_takes_the_vip_and_passes_the_rest") {
+        the_vip_is_ours_and_the_rest_the_kernels(Driver::AfPacket, ModeWish::Auto, "af_packet");
+    }
+}
+
+/// The kernel sends 32 frames per call unless told otherwise: whole batches
+/// must come through all the same.
+#[test]
+fn bursts_of_whole_batches_come_back_whole() {
+    if !is_root("bursts_of_whole_batches_come_back_whole") {
+        return;
+    }
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        let lab = Lab::new();
+        lab.client_completes_checksums();
+        let echo =
+            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        assert_eq!(echoes(&lab, VIP_V4, 1, 30, 128, 64), 30 * 128, "{driver:?}");
+        let counted = &echo.stop()[0];
+        assert_eq!(counted.sum(|queue| queue.transmitted), 30 * 128, "{driver:?}");
+    }
+}
+
+/// Both interfaces' sockets share the worker's memory: a frame received on
+/// one is sent on the other.
+#[test]
+fn a_frame_leaves_by_another_interface() {
+    if !is_root("a_frame_leaves_by_another_interface") {
+        return;
+    }
+    for drivers in [
+        [Driver::AfXdp, Driver::AfXdp],
+        [Driver::AfXdp, Driver::AfPacket],
+        [Driver::AfPacket, Driver::AfXdp],
+    ] {
+        let lab = Lab::new();
+        lab.client_completes_checksums();
+        lab.cable("eth1", 2, ["10.78.0.1/24", "10.78.0.2/24"], ["fd78::1/64", "fd78::2/64"]);
+        for file in ["all", "eth0", "eth1"] {
+            let setting = format!("net.ipv4.conf.{file}.rp_filter=0");
+            run(&["ip", "netns", "exec", &lab.client, "sysctl", "-qw", &setting]);
+        }
+        let configs = ["eth0", "eth1"].into_iter().zip(drivers);
+        let configs = configs.map(|(name, driver)| DeviceConfig {
+            interface: name.into(),
+            driver,
+            ..DeviceConfig::default()
+        });
+        let echo = Echo::start(&lab, configs.collect(), lab.mac(&lab.client, "eth1"));
+        assert_eq!(echoes(&lab, VIP_V4, 8, 2, 16, 200), 256, "{drivers:?}");
+        let counted = echo.stop();
+        assert_eq!(
+            (counted[0].sum(|q| q.received), counted[0].sum(|q| q.transmitted)),
+            (256, 0),
+            "{drivers:?}"
+        );
+        assert_eq!(
+            (counted[1].sum(|q| q.received), counted[1].sum(|q| q.transmitted)),
+            (0, 256),
+            "{drivers:?}"
+        );
+    }
+}
+
+/// Ours without a doubt: what is to the VIP and too long for a chunk is lost
+/// by name, and what fits still comes.
+#[test]
+fn frames_longer_than_a_chunk_are_counted() {
+    if !is_root("frames_longer_than_a_chunk_are_counted") {
+        return;
+    }
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        let lab = Lab::new();
+        lab.client_completes_checksums();
+        for namespace in [&lab.client, &lab.forwarder] {
+            run(&["ip", "-n", namespace, "link", "set", "eth0", "mtu", "3000"]);
+        }
+        let echo =
+            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        assert_eq!(echoes(&lab, VIP_V4, 1, 1, 3, 2500), 0);
+        assert_eq!(echoes(&lab, VIP_V4, 1, 1, 3, 1700), 3);
+        let counted = &echo.stop()[0];
+        assert_eq!(counted.sum(|queue| queue.received), 3, "{driver:?}");
+        assert_eq!(counted.sum(|queue| queue.rx_dropped + queue.rx_too_long), 3, "{driver:?}");
+    }
+}
+
+fn open_error(lab: &Lab, config: DeviceConfig) -> OpenError {
+    within(&lab.forwarder, move || nic::open(&[config], &QueueOptions::default()).err().unwrap())
+}
+
+#[test]
+fn a_second_forwarder_on_the_interface_is_told_so() {
+    if !is_root("a_second_forwarder_on_the_interface_is_told_so") {
+        return;
+    }
+    let lab = Lab::new();
+    let echo = Echo::start(&lab, vec![config(Driver::AfXdp, ModeWish::Auto)], [2; 6]);
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        let error = open_error(&lab, config(driver, ModeWish::Auto)).to_string();
+        let pid = std::process::id().to_string();
+        assert!(
+            error.contains("eth0") && error.contains("another forwarder") && error.contains(&pid),
+            "{error}"
+        );
+    }
+    echo.stop();
+}
+
+/// The kernel frees a queue some time after its socket was closed.
+#[test]
+fn an_interface_can_be_opened_again_at_once() {
+    if !is_root("an_interface_can_be_opened_again_at_once") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.client_completes_checksums();
+    for _ in 0..3 {
+        for driver in [Driver::AfXdp, Driver::AfPacket] {
+            let echo = Echo::start(
+                &lab,
+                vec![config(driver, ModeWish::Auto)],
+                lab.mac(&lab.client, "eth0"),
+            );
+            assert_eq!(echoes(&lab, VIP_V4, 2, 1, 1, 64), 2);
+            echo.stop();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_cure() {
+    if !is_root("what_cannot_work_is_refused_with_a_cure") {
+        return;
+    }
+    let lab = Lab::new();
+    let missing = DeviceConfig { interface: "eth7".into(), ..DeviceConfig::default() };
+    let error = open_error(&lab, missing).to_string();
+    assert!(error.contains("eth7") && error.contains("lo, eth0"), "{error}");
+
+    let too_few = DeviceConfig { queues: 1, ..config(Driver::AfXdp, ModeWish::Auto) };
+    let error = open_error(&lab, too_few);
+    assert!(matches!(error, OpenError::QueuesDiffer { queues: 2, workers: 1, .. }), "{error}");
+    assert!(error.to_string().contains("ethtool -L eth0"), "{error}");
+
+    run(&["ip", "-n", &lab.forwarder, "link", "set", "eth0", "mtu", "4000"]);
+    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto));
+    assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
+    assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
+}
+
+/// The peer's MTU counts too, where the driver is veth: the wish for native
+/// mode fails, and the automatic choice falls back.
+#[test]
+fn where_native_mode_cannot_be_generic_mode_is() {
+    if !is_root("where_native_mode_cannot_be_generic_mode_is") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.client_completes_checksums();
+    run(&["ip", "-n", &lab.client, "link", "set", "eth0", "mtu", "9000"]);
+    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Native)).to_string();
+    assert!(error.contains("native") && error.contains("eth0"), "{error}");
+    let echo = Echo::start(
+        &lab,
+        vec![config(Driver::AfXdp, ModeWish::Auto)],
+        lab.mac(&lab.client, "eth0"),
+    );
+    assert_eq!(echo.description, "af_xdp generic");
+    assert_eq!(echoes(&lab, VIP_V4, 2, 1, 1, 64), 2);
+    echo.stop();
+}

@@ -1,0 +1,303 @@
+//! Two network namespaces and a cable between them.
+//!
+//! ```text
+//!  client 10.77.0.1, fd77::1 ══ veth, two queues ══ 10.77.0.2, fd77::2 forwarder
+//!         route to the VIPs via the forwarder
+//! ```
+
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nic::af_xdp::QueueOptions;
+use nic::wait::{Waiter, Waker};
+use nic::{Device, DeviceConfig, FilterCounters, QueueCounters, WorkerIo};
+use wire::{Batch, Frame};
+
+pub const VIP_V4: &str = "203.0.113.10";
+pub const VIP_V6: &str = "2001:db8:a::10";
+pub const PREFIXES: [&str; 2] = ["203.0.113.0/24", "2001:db8:a::/64"];
+pub const ECHO_PORT: u16 = 7777;
+
+/// Says by name that a test is not run, past the harness's capture: a skipped
+/// test must not look like one that passed.
+pub fn is_root(test: &str) -> bool {
+    // SAFETY: a call without arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        let line = format!("SKIPPED {test}: needs root for network namespaces\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    root
+}
+
+/// The namespaces; gone when dropped.
+pub struct Lab {
+    pub client: String,
+    pub forwarder: String,
+}
+
+impl Lab {
+    /// One cable, `eth0` at both ends.
+    pub fn new() -> Lab {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab =
+            Lab { client: format!("gw-nic-{unique}-c"), forwarder: format!("gw-nic-{unique}-f") };
+        for namespace in [&lab.client, &lab.forwarder] {
+            run(&["ip", "netns", "add", namespace]);
+            run(&["ip", "-n", namespace, "link", "set", "lo", "up"]);
+        }
+        lab.cable("eth0", 2, ["10.77.0.1/24", "10.77.0.2/24"], ["fd77::1/64", "fd77::2/64"]);
+        run(&["ip", "-n", &lab.client, "route", "add", "203.0.113.0/24", "via", "10.77.0.2"]);
+        run(&["ip", "-n", &lab.client, "route", "add", "2001:db8:a::/64", "via", "fd77::2"]);
+        lab
+    }
+
+    /// A further cable, of the same name at both ends.
+    pub fn cable(&self, name: &str, queues: u32, v4: [&str; 2], v6: [&str; 2]) {
+        let queues = queues.to_string();
+        #[rustfmt::skip]
+        run(&["ip", "-n", &self.client, "link", "add", name, "mtu", "1500",
+              "numrxqueues", &queues, "numtxqueues", &queues, "type", "veth",
+              "peer", "name", name, "mtu", "1500", "numrxqueues", &queues, "numtxqueues", &queues,
+              "netns", &self.forwarder]);
+        for (end, namespace) in [&self.client, &self.forwarder].into_iter().enumerate() {
+            run(&["ip", "-n", namespace, "addr", "add", v4[end], "dev", name]);
+            run(&["ip", "-n", namespace, "addr", "add", v6[end], "dev", name, "nodad"]);
+            run(&["ip", "-n", namespace, "link", "set", name, "up"]);
+        }
+    }
+
+    /// Trap: over veth a local sender leaves checksums to hardware.
+    pub fn client_completes_checksums(&self) {
+        run(&["ip", "netns", "exec", &self.client, "ethtool", "-K", "eth0", "tx", "off"]);
+    }
+
+    /// Whether the forwarder's kernel is reached by what is not to a VIP.
+    pub fn kernel_answers(&self) -> bool {
+        ["10.77.0.2", "fd77::2"].into_iter().all(|address| {
+            let address: IpAddr = address.parse().unwrap();
+            let kernel =
+                within(&self.forwarder, move || UdpSocket::bind((address, ECHO_PORT)).unwrap());
+            kernel.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            within(&self.client, move || {
+                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                UdpSocket::bind(any).unwrap().send_to(b"hello", (address, ECHO_PORT)).unwrap()
+            });
+            kernel.recv(&mut [0; 100]).is_ok_and(|len| len == 5)
+        })
+    }
+
+    pub fn mac(&self, namespace: &str, name: &str) -> [u8; 6] {
+        let name = name.to_string();
+        within(namespace, move || nic::Interface::find(&name).unwrap().mac.0)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [&self.client, &self.forwarder] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        }
+    }
+}
+
+pub fn run(command: &[&str]) {
+    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        command.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Runs on a thread of its own, inside a namespace.
+pub fn spawn_within<T: Send + 'static>(
+    namespace: &str,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+    std::thread::spawn(move || {
+        // SAFETY: a call without pointers; it moves this thread alone.
+        let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0, "setns: {}", std::io::Error::last_os_error());
+        job()
+    })
+}
+
+pub fn within<T: Send + 'static>(namespace: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_within(namespace, job).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A forwarder that answers: what comes in goes back, or out of the last of
+/// its interfaces, with its addresses swapped.
+pub struct Echo {
+    stop: Arc<AtomicBool>,
+    wakers: Vec<Waker>,
+    control: mpsc::Sender<Change>,
+    thread: JoinHandle<Vec<Counted>>,
+    pub description: String,
+}
+
+type Change = (Vec<&'static str>, mpsc::Sender<()>);
+
+/// What one interface counted: its filter, and each worker's queue.
+pub struct Counted {
+    pub filter: FilterCounters,
+    pub queues: Vec<QueueCounters>,
+}
+
+impl Counted {
+    pub fn sum(&self, field: impl Fn(&QueueCounters) -> u64) -> u64 {
+        self.queues.iter().map(field).sum()
+    }
+}
+
+impl Echo {
+    pub fn start(lab: &Lab, configs: Vec<DeviceConfig>, destination: [u8; 6]) -> Echo {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, is_ready) = mpsc::channel();
+        let (control, changes) = mpsc::channel();
+        let stopped = Arc::clone(&stop);
+        let thread = spawn_within(&lab.forwarder, move || {
+            let (mut devices, lanes) = nic::open(&configs, &QueueOptions::default()).unwrap();
+            set_filters(&mut devices, &PREFIXES);
+            let description = devices[0].to_string();
+            let (workers, wakers): (Vec<_>, Vec<_>) = lanes
+                .into_iter()
+                .map(|lane| echo_worker(lane, destination, Arc::clone(&stopped)))
+                .unzip();
+            ready.send((wakers, description)).unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((prefixes, done)) = changes.recv_timeout(Duration::from_millis(20)) {
+                    let (prefixes, done): Change = (prefixes, done);
+                    set_filters(&mut devices, &prefixes);
+                    done.send(()).unwrap();
+                }
+            }
+            let counted: Vec<Vec<QueueCounters>> =
+                workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            let of_device = |index: usize| counted.iter().map(|queues| queues[index]).collect();
+            let devices = devices.iter().enumerate();
+            devices
+                .map(|(index, device)| Counted {
+                    filter: device.filter_ref().counters().unwrap(),
+                    queues: of_device(index),
+                })
+                .collect()
+        });
+        let (wakers, description) =
+            is_ready.recv_timeout(Duration::from_secs(20)).expect("the echo did not start");
+        Echo { stop, wakers, control, thread, description }
+    }
+
+    /// Changes what is ours while traffic runs.
+    pub fn set_prefixes(&self, prefixes: &[&'static str]) {
+        let (done, is_done) = mpsc::channel();
+        self.control.send((prefixes.to_vec(), done)).unwrap();
+        is_done.recv().unwrap();
+    }
+
+    pub fn stop(self) -> Vec<Counted> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(Waker::wake);
+        self.thread.join().unwrap()
+    }
+}
+
+fn set_filters(devices: &mut [Device], prefixes: &[&str]) {
+    let prefixes: Vec<_> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+    devices.iter_mut().for_each(|device| device.filter().set(&prefixes, &[], false).unwrap());
+}
+
+/// Receives on all queues, sends on the last. Nothing may be lost, so frames
+/// that find the ring full are tried again.
+fn echo_worker(
+    mut lane: WorkerIo,
+    destination: [u8; 6],
+    stop: Arc<AtomicBool>,
+) -> (JoinHandle<Vec<QueueCounters>>, Waker) {
+    let mut waiter = Waiter::new(lane.queues.iter().filter_map(|queue| queue.fd())).unwrap();
+    let waker = waiter.waker();
+    let worker = std::thread::spawn(move || {
+        let mut batch = Batch::new();
+        while !stop.load(Ordering::Relaxed) {
+            let last = lane.queues.len() - 1;
+            for index in 0..=last {
+                lane.queues[index].rx(&mut lane.pool, &mut batch);
+                batch.iter_mut().for_each(|frame| answer(frame, destination));
+                while !batch.is_empty() {
+                    lane.queues[last].tx(&mut lane.pool, &mut batch);
+                }
+            }
+            waiter.wait(Duration::from_millis(100)).unwrap();
+        }
+        lane.queues.iter().map(|queue| queue.meter().read()).collect()
+    });
+    (worker, waker)
+}
+
+/// Turns a UDP datagram round. Swapping leaves every checksum as it was.
+fn answer(frame: &mut Frame, destination: [u8; 6]) {
+    let bytes = frame.bytes_mut();
+    let (addresses, len, header) = match bytes[12..14] {
+        [0x08, 0x00] => (26, 4, 34),
+        _ => (22, 16, 54),
+    };
+    bytes.copy_within(0..6, 6);
+    bytes[..6].copy_from_slice(&destination);
+    for at in 0..len {
+        bytes.swap(addresses + at, addresses + len + at);
+    }
+    if bytes.len() >= header + 4 {
+        bytes.swap(header, header + 2);
+        bytes.swap(header + 1, header + 3);
+    }
+}
+
+/// Sends datagrams to a VIP from several ports, a burst at a time, and
+/// returns how many came back whole.
+pub fn echoes(
+    lab: &Lab,
+    vip: &'static str,
+    flows: usize,
+    bursts: usize,
+    burst: usize,
+    size: usize,
+) -> usize {
+    within(&lab.client, move || {
+        let vip: IpAddr = vip.parse().unwrap();
+        let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let one_flow = || {
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.connect((vip, ECHO_PORT)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            (0..bursts).map(|_| echoed(&socket, burst, size)).sum::<usize>()
+        };
+        (0..flows).map(|_| one_flow()).sum()
+    })
+}
+
+fn echoed(socket: &UdpSocket, burst: usize, size: usize) -> usize {
+    let datagram = |number: usize| -> Vec<u8> { (0..size).map(|at| (at + number) as u8).collect() };
+    for number in 0..burst {
+        socket.send(&datagram(number)).unwrap();
+    }
+    let mut buffer = vec![0; size + 1];
+    let mut came = 0;
+    while came < burst {
+        let Ok(len) = socket.recv(&mut buffer) else { break };
+        let number = usize::from(buffer[0]);
+        assert_eq!(buffer[..len], datagram(number), "a datagram came back changed");
+        came += 1;
+    }
+    came
+}
