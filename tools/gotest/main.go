@@ -105,7 +105,7 @@ func report(events io.Reader, out io.Writer) (skipped []string, err error) {
 
 // isNoise reports package-level lines that `go test` without -v does not show.
 func isNoise(line string) bool {
-	return line == "PASS\n" || strings.HasPrefix(line, "?   ") || strings.Contains(line, "[no tests to run]")
+	return line == "PASS\n" || strings.HasPrefix(line, "?   ") || strings.Contains(line, "no tests to run")
 }
 
 func shortPackage(path string) string {
