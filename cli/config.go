@@ -27,7 +27,7 @@ func configCheckCommand() *cobra.Command {
 			"prints every error and warning with its place and its cure.\n" +
 			"Exits with 0 if the config can be used, with 1 if not.",
 		Example: "  guideway config check /etc/guideway/config.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
 			c, err := loadConfig(command.ErrOrStderr(), files)
 			if err != nil {
@@ -48,7 +48,7 @@ func configCompileCommand() *cobra.Command {
 			"(draining with weight 0). Errors and warnings go to standard error.",
 		Example: "  guideway config compile config.yaml > plan.json\n" +
 			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
-		Args: cobra.MinimumNArgs(1),
+		Args: configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
 			c, err := loadConfig(command.ErrOrStderr(), files)
 			if err != nil {
@@ -62,6 +62,13 @@ func configCompileCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+func configFiles(command *cobra.Command, files []string) error {
+	if len(files) == 0 {
+		return fmt.Errorf("give a config file or a directory of them, like `%s config.yaml`", command.CommandPath())
+	}
+	return nil
 }
 
 // loadConfig reads a config and prints what is wrong with it.

@@ -31,6 +31,19 @@ var unsupported = []struct {
 	{"forwarder.steering", "software", "software steering", "use rss"},
 }
 
+// Unsupported lists, for the reference, what is refused and why.
+func Unsupported() []string {
+	var lines []string
+	for _, feature := range unsupported {
+		field := "`" + feature.field + "`"
+		if feature.value != "" {
+			field = "`" + feature.field + ": " + feature.value + "`"
+		}
+		lines = append(lines, field+" requires "+feature.needs)
+	}
+	return lines
+}
+
 func refuseUnsupported(schema *configv1.Config, r *reporter) {
 	for _, feature := range unsupported {
 		visit(schema.ProtoReflect(), "", strings.Split(feature.field, "."), func(path, value string) {
