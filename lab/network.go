@@ -22,11 +22,11 @@ func buildNetwork(ctx context.Context, l layout) error {
 	if err := setUpRouter(ctx, l); err != nil {
 		return fmt.Errorf("set up router: %w", err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, nodes := errgroup.WithContext(ctx)
 	group.SetLimit(4)
 	for _, n := range l.nodes() {
 		group.Go(func() error {
-			if err := setUpNode(ctx, n); err != nil {
+			if err := setUpNode(nodes, n); err != nil {
 				return fmt.Errorf("set up %s: %w", n.Name, err)
 			}
 			return nil
