@@ -98,7 +98,7 @@ generate: deps-build deps-check ## Regenerate Go code and docs/config.md from pr
 golden: deps-build ## Rewrite the golden folders from today's behaviour; review the diff
 	UPDATE_GOLDEN=1 go test -count=1 ./controller/compile/...
 	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test golden
-	@git --no-pager diff --stat -- forwarder/tests/golden
+	@git --no-pager diff --stat -- forwarder/tests/golden controller/compile/testdata
 
 .PHONY: clean
 clean: ## Remove everything that was built
