@@ -22,8 +22,6 @@ type builder struct {
 	schema   *configv1.Config
 	readFile ReadFile
 	config   *Config
-	// Index of a pool by its name.
-	index map[string]int
 	// Members by the names of pools that reach them.
 	flattened map[string][]Member
 }

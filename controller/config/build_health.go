@@ -20,6 +20,7 @@ func (b *builder) healthChecks() {
 		b.uniqueName(names, path, given.GetName())
 		b.config.HealthChecks = append(b.config.HealthChecks, b.healthCheck(path, given))
 	}
+	b.config.checkIndex = indexOf(b.healthCheckNames())
 }
 
 func (b *builder) healthCheck(path string, given *configv1.HealthCheck) HealthCheck {

@@ -72,14 +72,20 @@ func namesOf[T any](items []T, name func(T) string) []string {
 	return names
 }
 
-// poolReferences checks that pools name existing pools and form no cycle.
-func (b *builder) poolReferences() {
-	b.index = map[string]int{}
-	for i, pool := range b.config.Pools {
-		if _, ok := b.index[pool.Name]; !ok {
-			b.index[pool.Name] = i
+// indexOf gives each name its first place.
+func indexOf(names []string) map[string]int {
+	index := make(map[string]int, len(names))
+	for i, name := range names {
+		if _, ok := index[name]; !ok {
+			index[name] = i
 		}
 	}
+	return index
+}
+
+// poolReferences checks that pools name existing pools and form no cycle.
+func (b *builder) poolReferences() {
+	b.config.poolIndex = indexOf(b.poolNames())
 	for i, pool := range b.config.Pools {
 		for j, name := range pool.Pools {
 			b.knownPool(fmt.Sprintf("pools[%d].pools[%d]", i, j), name)
@@ -92,7 +98,7 @@ func (b *builder) poolReferences() {
 }
 
 func (b *builder) knownPool(field, name string) {
-	if _, ok := b.index[name]; !ok {
+	if _, ok := b.config.poolIndex[name]; !ok {
 		b.errorf(field, "there is no pool %q: %s", name, didYouMean(name, b.poolNames(), "add it to `pools`"))
 	}
 }
@@ -121,7 +127,7 @@ func (w *cycleWalk) visit(i int) {
 	pool := &w.config.Pools[i]
 	w.path = append(w.path, pool.Name)
 	for j, name := range pool.Pools {
-		next, ok := w.index[name]
+		next, ok := w.config.poolIndex[name]
 		switch {
 		case !ok:
 		case w.state[next] == onPath:
@@ -165,7 +171,7 @@ type flattening struct {
 }
 
 func (f *flattening) visit(name string) {
-	i, ok := f.index[name]
+	i, ok := f.config.poolIndex[name]
 	if !ok || f.seen[name] {
 		return
 	}

@@ -40,6 +40,9 @@ type Config struct {
 	Metrics   Metrics
 	// What is allowed but probably not meant, in order of place.
 	Warnings Problems
+
+	// Places in Pools and HealthChecks by name.
+	poolIndex, checkIndex map[string]int
 }
 
 // Cluster is what all machines share.
@@ -338,22 +341,20 @@ const (
 
 // PoolNamed returns the pool; names in a Config always exist.
 func (c *Config) PoolNamed(name string) *Pool {
-	for i := range c.Pools {
-		if c.Pools[i].Name == name {
-			return &c.Pools[i]
-		}
+	i, ok := c.poolIndex[name]
+	if !ok {
+		return nil
 	}
-	return nil
+	return &c.Pools[i]
 }
 
 // HealthCheckNamed returns the check; names in a Config always exist.
 func (c *Config) HealthCheckNamed(name string) *HealthCheck {
-	for i := range c.HealthChecks {
-		if c.HealthChecks[i].Name == name {
-			return &c.HealthChecks[i]
-		}
+	i, ok := c.checkIndex[name]
+	if !ok {
+		return nil
 	}
-	return nil
+	return &c.HealthChecks[i]
 }
 
 // ServicesHere returns the services that this machine serves, in order of the
