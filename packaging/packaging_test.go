@@ -1,0 +1,107 @@
+// Package packaging holds what `make install` puts on a machine. Its tests
+// hold it equal to what the documents and the programs say.
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+const exampleConfig = "config/guideway.yaml"
+
+func TestTheInstalledConfigIsGood(t *testing.T) {
+	if _, err := config.Load(exampleConfig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With the line that the README adds for BGP, too.
+func TestTheInstalledConfigIsGoodWithBGP(t *testing.T) {
+	text := strings.ReplaceAll(read(t, exampleConfig), "# bgp:", "bgp:")
+	if !strings.Contains(text, "\nbgp:") {
+		t.Fatal("the example has no commented line for bgp")
+	}
+	file := filepath.Join(t.TempDir(), "guideway.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheReadmeShowsTheInstalledConfig(t *testing.T) {
+	_, rest, _ := strings.Cut(read(t, "../README.md"), "```yaml\n")
+	shown, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("README.md shows no YAML")
+	}
+	var installed strings.Builder
+	for line := range strings.Lines(read(t, exampleConfig)) {
+		if !strings.HasPrefix(line, "#") {
+			installed.WriteString(line)
+		}
+	}
+	if shown != installed.String() {
+		t.Errorf("README.md shows\n%s\nbut installed is\n%s", shown, installed.String())
+	}
+}
+
+// systemd-analyze wants the programs to exist, so the units are checked as
+// installed into a directory with stand-ins for them.
+func TestTheUnitsAreGood(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Log("systemd-analyze is not here; the units are only read")
+	}
+	units, err := filepath.Glob("systemd/*.service")
+	if err != nil || len(units) != 3 {
+		t.Fatalf("units: %v, %v", units, err)
+	}
+	folder := t.TempDir()
+	for _, unit := range units {
+		text := read(t, unit)
+		for _, line := range []string{"Type=notify", "CapabilityBoundingSet=", "NoNewPrivileges=yes", "ProtectSystem=strict"} {
+			if !strings.Contains(text, "\n"+line) {
+				t.Errorf("%s lacks %s", unit, line)
+			}
+		}
+		if analyze != "" {
+			verifyUnit(t, analyze, folder, filepath.Base(unit), text)
+		}
+	}
+}
+
+func verifyUnit(t *testing.T, analyze, folder, name, text string) {
+	t.Helper()
+	for _, program := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+		stand := filepath.Join(folder, program)
+		if err := os.WriteFile(stand, []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text = strings.ReplaceAll(text, "/usr/bin/"+program+" ", stand+" ")
+	}
+	file := filepath.Join(folder, strings.Replace(name, "@.", "@eth0.", 1))
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", file).CombinedOutput()
+	// It also speaks of units that this machine lacks; those are not ours.
+	if err != nil || strings.Contains(string(out), filepath.Base(file)) {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
