@@ -1,0 +1,77 @@
+// Package api answers the CLI on the controller's unix socket.
+//
+// It translates between the contract (proto/guideway/controller) and the
+// controller; it decides nothing and keeps nothing.
+package api
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// Host is the controller as this package needs it.
+type Host interface {
+	State(context.Context) (*controllerv1.GetStateResponse, error)
+	// Reload returns the config's warnings, or why it is refused.
+	Reload(context.Context) ([]string, error)
+	// DrainBackend returns ErrUnknownBackend if no service here has it.
+	DrainBackend(ctx context.Context, backend string, drain bool) error
+	DrainMachine(ctx context.Context, drain bool) error
+}
+
+// ErrUnknownBackend: no service of this machine has that backend.
+var ErrUnknownBackend = errors.New("no service of this machine has this backend")
+
+// A state of 10,000 services with 65,000 backends is some 15 MiB.
+const messageBytesMax = 256 << 20
+
+// Server makes a gRPC server that is not yet serving.
+func Server(host Host) *grpc.Server {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(messageBytesMax), grpc.MaxSendMsgSize(messageBytesMax))
+	controllerv1.RegisterControllerServer(server, &service{host: host})
+	return server
+}
+
+type service struct {
+	controllerv1.UnimplementedControllerServer
+	host Host
+}
+
+func (s *service) GetState(ctx context.Context, _ *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	return s.host.State(ctx)
+}
+
+func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	warnings, err := s.host.Reload(ctx)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return &controllerv1.ReloadResponse{Warnings: warnings}, nil
+}
+
+func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
+	if err := s.host.DrainBackend(ctx, r.Backend, r.Drain); err != nil {
+		return nil, failure(err)
+	}
+	return &controllerv1.DrainBackendResponse{}, nil
+}
+
+func (s *service) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) (*controllerv1.DrainMachineResponse, error) {
+	if err := s.host.DrainMachine(ctx, r.Drain); err != nil {
+		return nil, failure(err)
+	}
+	return &controllerv1.DrainMachineResponse{}, nil
+}
+
+func failure(err error) error {
+	if errors.Is(err, ErrUnknownBackend) {
+		return status.Error(codes.NotFound, err.Error())
+	}
+	return status.Error(codes.Internal, err.Error())
+}

@@ -1,0 +1,168 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+type host struct {
+	reload  error
+	drained []string
+}
+
+func (h *host) State(context.Context) (*controllerv1.GetStateResponse, error) {
+	return &controllerv1.GetStateResponse{Version: "test"}, nil
+}
+func (h *host) Reload(context.Context) ([]string, error) { return []string{"careful"}, h.reload }
+func (h *host) DrainBackend(_ context.Context, backend string, _ bool) error {
+	if backend == "nobody" {
+		return ErrUnknownBackend
+	}
+	h.drained = append(h.drained, backend)
+	return nil
+}
+func (h *host) DrainMachine(context.Context, bool) error { return errors.New("disk full") }
+
+func dial(t *testing.T, h Host) controllerv1.ControllerClient {
+	t.Helper()
+	runDir := t.TempDir()
+	socket, err := Listen(runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := Server(h)
+	go server.Serve(socket)
+	t.Cleanup(func() { server.Stop(); socket.Close() })
+	conn, err := grpc.NewClient("unix:"+filepath.Join(runDir, "controller.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return controllerv1.NewControllerClient(conn)
+}
+
+func TestAnswersOverTheSocket(t *testing.T) {
+	h := &host{}
+	client := dial(t, h)
+	state, err := client.GetState(t.Context(), &controllerv1.GetStateRequest{})
+	if err != nil || state.Version != "test" {
+		t.Fatalf("%v %v", state, err)
+	}
+	reloaded, err := client.Reload(t.Context(), &controllerv1.ReloadRequest{})
+	if err != nil || !slices.Equal(reloaded.Warnings, []string{"careful"}) {
+		t.Errorf("reload %v %v", reloaded, err)
+	}
+	h.reload = errors.New("a.yaml:3: unknown field")
+	if _, err := client.Reload(t.Context(), &controllerv1.ReloadRequest{}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "a.yaml:3") {
+		t.Errorf("bad reload: %v", err)
+	}
+	if _, err := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true}); err != nil || !slices.Equal(h.drained, []string{"web-1"}) {
+		t.Errorf("drain: %v, drained %v", err, h.drained)
+	}
+	if _, err := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("drain of nobody: %v", err)
+	}
+	if _, err := client.DrainMachine(t.Context(), &controllerv1.DrainMachineRequest{}); status.Code(err) != codes.Internal {
+		t.Errorf("drain that cannot be kept: %v", err)
+	}
+}
+
+func TestTheSocketIsForOwnerAndGroup(t *testing.T) {
+	runDir := t.TempDir()
+	socket, err := Listen(runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	info, err := os.Stat(filepath.Join(runDir, "controller.sock"))
+	if err != nil || info.Mode().Perm() != socketMode {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
+	runDir := t.TempDir()
+	first, err := Listen(runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Listen(runDir)
+	if err == nil || !strings.Contains(err.Error(), "another controller runs in "+runDir) || !strings.Contains(err.Error(), "--run-dir") {
+		t.Errorf("got %v", err)
+	}
+	first.Close()
+	again, err := Listen(runDir)
+	if err != nil {
+		t.Fatalf("after the first has gone: %v", err)
+	}
+	again.Close()
+}
+
+func TestAStaleSocketIsReplacedAndAFileIsNot(t *testing.T) {
+	runDir := t.TempDir()
+	path := filepath.Join(runDir, "controller.sock")
+	stale, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+	socket, err := Listen(runDir)
+	if err != nil {
+		t.Fatalf("stale socket: %v", err)
+	}
+	socket.Close()
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(runDir); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if kept, _ := os.ReadFile(path); string(kept) != "mine" {
+		t.Error("the file was destroyed")
+	}
+}
+
+func TestDescribeSaysVIPsAsPeopleWriteThem(t *testing.T) {
+	missing := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
+	c, err := config.Parse([]config.Source{{Name: "t.yaml", Data: []byte(`
+machine: {addresses: [10.0.0.1]}
+prefix_groups: [{name: class-a, prefixes: [203.0.113.0/24]}]
+services:
+- name: web
+  vips: [{address: 203.0.113.10, ports: [80, "8000-8100"], protocol: tcp}, {address: 203.0.113.11}, {prefix_group: class-a, suffix: 0.0.0.10/8, protocol: udp}]
+  pools: [web]
+pools: [{name: web, backends: [{address: 10.1.0.11}]}]
+`)}}, missing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1, 0)
+	s := brain.New(now)
+	s.Step(brain.ConfigLoaded{Config: c}, now)
+	state := Describe(s.View())
+	want := []string{"203.0.113.10 tcp 80,8000-8100", "203.0.113.11", "class-a:0.0.0.10/8 udp"}
+	if got := state.Services[0].Vips; !slices.Equal(got, want) {
+		t.Errorf("vips %q, want %q", got, want)
+	}
+	if b := state.Backends[0]; b.State != "active" || b.Reason != "no health check" {
+		t.Errorf("backend %v", b)
+	}
+}
