@@ -37,9 +37,12 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         "generic" => (Driver::AfXdp, ModeWish::Generic),
         "auto" => (Driver::AfXdp, ModeWish::Auto),
         "af_packet" => (Driver::AfPacket, ModeWish::Auto),
-        other => return Err(format!("{other:?} is none of native, generic, auto, af_packet").into()),
+        other => {
+            return Err(format!("{other:?} is none of native, generic, auto, af_packet").into());
+        }
     };
-    let prefixes: Vec<IpPrefix> = prefixes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let prefixes: Vec<IpPrefix> =
+        prefixes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
     let config = DeviceConfig { interface: interface.clone(), driver, queues: 0, mode };
     let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default())?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -57,7 +60,10 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn start(mut lane: WorkerIo, stop: Arc<AtomicBool>) -> io::Result<(JoinHandle<QueueCounters>, Waker)> {
+fn start(
+    mut lane: WorkerIo,
+    stop: Arc<AtomicBool>,
+) -> io::Result<(JoinHandle<QueueCounters>, Waker)> {
     let mut waiter = Waiter::new(lane.queues.iter().filter_map(|queue| queue.fd()))?;
     let waker = waiter.waker();
     let reflect = move || {

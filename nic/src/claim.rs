@@ -49,13 +49,14 @@ impl Claim {
         let refused = |error| ClaimError::Refused { interface: interface.to_string(), error };
         let name = format!("guideway/interface/{interface}");
         let address = SocketAddr::from_abstract_name(name).map_err(refused)?;
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(Claim { _listener: listener }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Err(ClaimError::Taken { interface: interface.to_string(), pid: holder(&address) })
+        for _ in 0..TRIES {
+            match UnixListener::bind_addr(&address) {
+                Ok(listener) => return Ok(Claim { _listener: listener }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(PAUSE),
+                Err(error) => return Err(refused(error)),
             }
-            Err(error) => Err(refused(error)),
         }
+        Err(ClaimError::Taken { interface: interface.to_string(), pid: holder(&address) })
     }
 }
 
