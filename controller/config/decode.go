@@ -52,9 +52,13 @@ func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message) 
 	seen := map[string]int{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode || key.Value == "" {
+			d.atKey(path, key, notAName(key))
+			continue
+		}
 		fieldPath := join(path, key.Value)
 		if line, ok := seen[key.Value]; ok {
-			d.duplicate(fieldPath, key, line)
+			d.atKey(fieldPath, key, fmt.Sprintf("is already given at line %d: keep one of the two", line))
 			continue
 		}
 		seen[key.Value] = key.Line
@@ -67,11 +71,10 @@ func (d *decoder) message(path string, node *yaml.Node, m protoreflect.Message) 
 	}
 }
 
-// duplicate reports at the second key; position would find the first.
-func (d *decoder) duplicate(path string, key *yaml.Node, line int) {
-	at := d.document.position(path)
-	d.errors = append(d.errors, Problem{File: at.file, Line: key.Line, Column: key.Column, Field: path,
-		Message: fmt.Sprintf("is already given at line %d: keep one of the two", line)})
+// atKey reports at a key that its path does not lead to.
+func (d *decoder) atKey(path string, key *yaml.Node, message string) {
+	file := d.document.position(path).file
+	d.errors = append(d.errors, Problem{File: file, Line: key.Line, Column: key.Column, Field: path, Message: message})
 }
 
 func (d *decoder) unknown(parent, path string, key *yaml.Node, message protoreflect.MessageDescriptor) {

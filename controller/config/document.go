@@ -124,6 +124,10 @@ func (d *document) gather(file string, root *yaml.Node) Problems {
 	var problems Problems
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
+		if key.Kind != yaml.ScalarNode || key.Value == "" {
+			problems = append(problems, Problem{File: file, Line: key.Line, Column: key.Column, Message: notAName(key)})
+			continue
+		}
 		if earlier, ok := d.values[key.Value]; ok {
 			where := fmt.Sprintf("line %d", earlier.key.Line)
 			if earlier.file != file {
@@ -137,6 +141,10 @@ func (d *document) gather(file string, root *yaml.Node) Problems {
 		d.values[key.Value] = topLevel{file: file, key: key, value: value}
 	}
 	return problems
+}
+
+func notAName(key *yaml.Node) string {
+	return fmt.Sprintf("there is %s where the name of a field should be: write `name: value`", describe(key))
 }
 
 // position finds where a field stands. For one that is absent it is where the
