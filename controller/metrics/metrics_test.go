@@ -1,0 +1,103 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+func state() *controllerv1.GetStateResponse {
+	return &controllerv1.GetStateResponse{
+		Machine:   &controllerv1.Machine{State: "serving"},
+		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true},
+		Forwarder: &controllerv1.Forwarder{Healthy: true, GenerationAccepted: 7},
+		Services:  []*controllerv1.Service{{Name: "web", BackendsActive: 1}},
+		Backends: []*controllerv1.Backend{
+			{Service: "web", Name: "web-1", State: "active", Weight: 3},
+			{Service: "web", Name: "web-2", State: "down", Weight: 3},
+			{Service: "web", Name: "web-3", State: "draining", Weight: 3},
+		},
+		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
+		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", State: "established", AnnouncedPrefixes: 1}},
+	}
+}
+
+const forwardersPage = `# HELP guideway_build_info What runs.
+# TYPE guideway_build_info gauge
+guideway_build_info{version="0.1.0"} 1
+# HELP guideway_drop_packets_total Dropped packets.
+# TYPE guideway_drop_packets_total counter
+guideway_drop_packets_total{reason="no_service"} 5
+`
+
+func scrape(t *testing.T, forwarder func(context.Context) (string, error)) string {
+	t.Helper()
+	m := New("1.2.3", Sources{
+		State:      func(context.Context) (*controllerv1.GetStateResponse, error) { return state(), nil },
+		Forwarder:  forwarder,
+		LateProbes: func() uint64 { return 2 },
+	})
+	m.Probed(true, 3*time.Millisecond)
+	m.Probed(false, time.Second)
+	m.Reloaded(true, time.Unix(1000, 0))
+	m.Reloaded(false, time.Unix(2000, 0))
+	answer := httptest.NewRecorder()
+	m.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	page := answer.Body.String()
+	// What a Prometheus would say to it; a name that comes twice is an error.
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	if _, err := parser.TextToMetricFamilies(strings.NewReader(page)); err != nil {
+		t.Errorf("the page cannot be parsed: %v\n%s", err, page)
+	}
+	return page
+}
+
+func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
+	page := scrape(t, func(context.Context) (string, error) { return forwardersPage, nil })
+	for _, want := range []string{
+		`guideway_build_info{goversion=`,
+		`guideway_health_checks_total{result="pass"} 1`,
+		`guideway_health_checks_total{result="fail"} 1`,
+		`guideway_health_check_duration_seconds_count 2`,
+		`guideway_health_checks_late_total 2`,
+		`guideway_config_last_reload_success 0`,
+		`guideway_config_last_reload_timestamp_seconds 1000`,
+		`guideway_config_generation 7`,
+		`guideway_config_loaded 1`,
+		`guideway_config_stale 1`,
+		`guideway_forwarder_up 1`,
+		`guideway_backend_up{backend="web-1",service="web"} 1`,
+		`guideway_backend_up{backend="web-2",service="web"} 0`,
+		`guideway_backend_up{backend="web-3",service="web"} 1`,
+		`guideway_backend_weight{backend="web-1",service="web"} 3`,
+		`guideway_backend_weight{backend="web-2",service="web"} 0`,
+		`guideway_backend_weight{backend="web-3",service="web"} 0`,
+		`guideway_route_announced{prefix="203.0.113.10/32"} 1`,
+		`guideway_bgp_session_up{neighbor="10.0.0.254"} 1`,
+		`guideway_bgp_announced_prefixes{neighbor="10.0.0.254"} 1`,
+		`guideway_drop_packets_total{reason="no_service"} 5`,
+	} {
+		if !strings.Contains(page, want+"\n") && !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(page, `version="0.1.0"`) {
+		t.Error("build_info of the forwarder is on the page beside our own")
+	}
+}
+
+func TestADeadForwarderCostsOnlyItsOwnPart(t *testing.T) {
+	page := scrape(t, func(context.Context) (string, error) { return "", errors.New("gone") })
+	if !strings.Contains(page, "guideway_config_generation 7") || strings.Contains(page, "guideway_drop_packets_total") {
+		t.Error(page)
+	}
+}

@@ -1,0 +1,85 @@
+package metrics
+
+// Gauges made from the controller's state.
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	forwarderUp = describe("guideway_forwarder_up", "1: the forwarder answers, its workers go round, its devices are up.")
+	generation  = describe("guideway_config_generation", "Generation of the plan that the forwarder has accepted.")
+	loaded      = describe("guideway_config_loaded", "1: a config is in use.")
+	stale       = describe("guideway_config_stale", "1: a newer config was refused, the former one serves.")
+	ready       = describe("guideway_ready", "1: as /readyz says.")
+	drained     = describe("guideway_machine_drained", "1: this machine's routes are withdrawn by command.")
+	backendUp   = describe("guideway_backend_up", "1: passes its health checks.", "service", "backend")
+	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none.", "service", "backend")
+	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
+	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
+	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
+	prefixes    = describe("guideway_bgp_announced_prefixes", "Prefixes announced to the neighbor.", "neighbor")
+)
+
+type stateCollector struct {
+	state func(context.Context) (*controllerv1.GetStateResponse, error)
+}
+
+func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, ready, drained, backendUp, weight, active, routeUp, sessionUp, prefixes} {
+		descriptions <- d
+	}
+}
+
+func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
+	state, err := c.state(context.Background())
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(loaded, err)
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(forwarderUp, bit(state.Forwarder.GetHealthy()))
+	gauge(generation, float64(state.Forwarder.GetGenerationAccepted()))
+	gauge(loaded, bit(state.Config.GetLoadedAt() != nil))
+	gauge(stale, bit(state.Config.GetStale()))
+	gauge(ready, bit(len(state.NotReady) == 0))
+	gauge(drained, bit(state.Machine.GetState() == "drained" || state.Machine.GetState() == "draining"))
+	for _, b := range state.Backends {
+		gauge(backendUp, bit(b.State == "active" || b.State == "draining"), b.Service, b.Name)
+		gauge(weight, weightInEffect(b), b.Service, b.Name)
+	}
+	for _, s := range state.Services {
+		gauge(active, float64(s.BackendsActive), s.Name)
+	}
+	for _, r := range state.Routes {
+		gauge(routeUp, bit(r.Announced), r.Prefix)
+	}
+	for _, n := range state.Neighbors {
+		gauge(sessionUp, bit(n.State == "established"), n.Address)
+		gauge(prefixes, float64(n.AnnouncedPrefixes), n.Address)
+	}
+}
+
+func weightInEffect(b *controllerv1.Backend) float64 {
+	if b.State != "active" {
+		return 0
+	}
+	return float64(b.Weight)
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
