@@ -47,6 +47,7 @@ func root() *cobra.Command {
 	}
 	command.AddCommand(
 		configCommand(),
+		demoCommand(),
 		labCommand(),
 		labHelperCommand(),
 		versionCommand(),

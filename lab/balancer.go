@@ -228,3 +228,14 @@ func memberMatches(member *planv1.Member, weights map[string]uint32) error {
 	}
 	return nil
 }
+
+// Running load balancers: those whose forwarder lives.
+func (lab *Lab) Running() []string {
+	var list []string
+	for _, n := range lab.layout.LoadBalancers {
+		if forwarder, known := lab.find(n.Name, "forwarder"); known && forwarder.alive() {
+			list = append(list, n.Name)
+		}
+	}
+	return list
+}

@@ -103,3 +103,6 @@ func listNamespaces(instance string) ([]string, error) {
 	}
 	return names, nil
 }
+
+// ClientNamespace is where clients live.
+func (lab *Lab) ClientNamespace() string { return lab.layout.Client.Namespace }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/guideway/guideway/lab/demo"
+	"github.com/spf13/cobra"
+)
+
+func demoCommand() *cobra.Command {
+	o := demo.Defaults()
+	var events string
+	command := &cobra.Command{
+		Use:   "demo",
+		Short: "Build a lab, put it under load, break things, and judge what clients saw (root)",
+		Long: "Builds a lab of its own, then performs events under load, each from the whole\n" +
+			"topology, and ends with one screen. Exits with 1 if a request failed or a\n" +
+			"connection broke that should not have. Events:\n  " + strings.Join(demo.EventNames(), "\n  ") + "\n\n" +
+			"Each flag may be given in the environment too: SEED, BACKENDS, LOAD_BALANCERS,\n" +
+			"CONNECTIONS, EVENTS, DEMO_REPORT. A flag wins.",
+		Example: "  guideway demo --seed 7 --events steady,kill_load_balancer",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			o.Output = command.OutOrStdout()
+			return demo.Run(command.Context(), o)
+		},
+	}
+	flags := command.Flags()
+	flags.Uint64Var(&o.Seed, "seed", o.Seed, "decides on five-tuples and on who is hit")
+	flags.IntVar(&o.Backends, "backends", o.Backends, "how many backends")
+	flags.IntVar(&o.LoadBalancers, "load-balancers", o.LoadBalancers, "how many load balancers")
+	flags.IntVar(&o.Connections, "connections", o.Connections, "how many long-lived connections")
+	flags.StringVar(&events, "events", "", "which events, with commas between, in this order (default all)")
+	flags.StringVar(&o.Report, "report", "", "file for the result as JSON")
+	command.PreRunE = func(command *cobra.Command, _ []string) error {
+		return demoOptions(command, &o, events)
+	}
+	return command
+}
+
+// demoOptions completes what flags say by what the environment says.
+func demoOptions(command *cobra.Command, o *demo.Options, events string) error {
+	if events != "" {
+		o.Events = demo.SplitEvents(events)
+	}
+	given, err := demo.Defaults().FromEnvironment(os.Getenv)
+	if err != nil {
+		return err
+	}
+	for name, take := range map[string]func(){
+		"seed":           func() { o.Seed = given.Seed },
+		"backends":       func() { o.Backends = given.Backends },
+		"load-balancers": func() { o.LoadBalancers = given.LoadBalancers },
+		"connections":    func() { o.Connections = given.Connections },
+		"events":         func() { o.Events = given.Events },
+		"report":         func() { o.Report = given.Report },
+	} {
+		if !command.Flags().Changed(name) {
+			take()
+		}
+	}
+	return nil
+}
