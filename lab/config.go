@@ -23,7 +23,7 @@ machine: {name: %[1]s, addresses: [%[4]s, "%[5]s"]}
 - {name: web, vips: [%s], pools: [web]}
 - {name: echo, vips: [%s], pools: [echo]}
 # The same servers by their IPv6 addresses: these tunnels are IPv6.
-- {name: echo-udp, vips: [%s], pools: [echo-v6]}
+- {name: echo-udp, vips: [%s], pools: [echo-v6], fragments: false}
 `, vipsConfig(WebVIPs, HTTPPort, "tcp"), vipsConfig(EchoVIPs, EchoPort, "tcp"), vipsConfig(EchoVIPs, EchoPort, "udp"))
 	b.WriteString("pools:\n")
 	b.WriteString(poolConfig(l, weights, "web", "http-ok", 0))

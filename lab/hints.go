@@ -22,7 +22,7 @@ func (lab *Lab) Hints() string {
 		lab.state.Options.Name, len(lab.layout.LoadBalancers), lab.state.Options.Backends)
 	for _, hint := range [][2]string{
 		{"requests over IPv4 and IPv6", fmt.Sprintf("%s curl http://%s/ 'http://[%s]/'", client, WebVIPs[0], WebVIPs[1])},
-		{"an echo, by UDP", fmt.Sprintf("%s bash -c 'echo hello >/dev/udp/%s/%d'", client, EchoVIPs[0], EchoPort)},
+		{"an echo, by UDP", fmt.Sprintf("%s bash -c 'exec 3<>/dev/udp/%s/%d; echo hello >&3; timeout 1 head -2 <&3'", client, EchoVIPs[0], EchoPort)},
 		{"twenty, counted by backend", fmt.Sprintf("%s bash -c 'for i in {1..20}; do curl -s http://%s/; done' | sort | uniq -c", client, WebVIPs[0])},
 		{"what a load balancer knows", show},
 		{"", strings.Replace(show, "backends", "connections", 1)},

@@ -1,0 +1,407 @@
+package lab_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab"
+	"github.com/guideway/guideway/lab/demo"
+	"github.com/guideway/guideway/lab/load"
+)
+
+// needLab skips where no lab can be built, and tells where the programs are.
+func needLab(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a lab of network namespaces needs root")
+	}
+	bin, err := filepath.Abs("../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			t.Skipf("a lab needs bin/%s: `make build` makes it", name)
+		}
+	}
+	for _, name := range []string{"bird", "nginx", "ethtool", "ip"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
+		}
+	}
+	return bin
+}
+
+// options of a small lab whose name no other test run has.
+func options(t *testing.T, what string) lab.Options {
+	t.Helper()
+	return lab.Options{
+		Name: fmt.Sprintf("test-%s-%d", what, os.Getpid()), BinDir: needLab(t),
+		RunDir: filepath.Join(t.TempDir(), "lab"), LoadBalancers: 2, Backends: 2, Spares: 1,
+	}
+}
+
+// up builds a lab that is gone after the test.
+func up(t *testing.T, o lab.Options) *lab.Lab {
+	t.Helper()
+	running, err := lab.Up(t.Context(), o, true)
+	if err != nil {
+		showLogs(t, o.RunDir)
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			showLogs(t, o.RunDir)
+		}
+		if err := lab.Down(o.Name, o.RunDir); err != nil {
+			t.Error(err)
+		}
+	})
+	return running
+}
+
+// showLogs of all programs, their ends.
+func showLogs(t *testing.T, runDir string) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(runDir, "*", "*.log"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		t.Logf("%s: …%s", file, content[max(0, len(content)-1500):])
+	}
+}
+
+// leftovers of a lab: namespaces by name.
+func leftovers(t *testing.T, name string) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "gw-"+name+".") {
+			found = append(found, entry.Name())
+		}
+	}
+	return found
+}
+
+// get a page as a client of the lab; the backend's name.
+func get(t *testing.T, running *lab.Lab, vip netip.Addr) (backend string, err error) {
+	t.Helper()
+	err = lab.Inside(running.ClientNamespace(), func() error {
+		// One connection, made on this thread: it is in the namespace.
+		connection, err := net.DialTimeout("tcp", netip.AddrPortFrom(vip, lab.HTTPPort).String(), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+		client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return connection, nil },
+		}}
+		response, err := client.Get("http://web.example/")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		backend = strings.TrimSpace(string(body))
+		return err
+	})
+	return backend, err
+}
+
+// askUDP sends one datagram to the echo service and returns what came back.
+func askUDP(running *lab.Lab, vip netip.Addr, text string) (answer string, err error) {
+	err = lab.Inside(running.ClientNamespace(), func() error {
+		connection, err := net.Dial("udp", netip.AddrPortFrom(vip, lab.EchoPort).String())
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+		if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := connection.Write([]byte(text)); err != nil {
+			return err
+		}
+		buffer := make([]byte, 2000)
+		n, err := connection.Read(buffer)
+		answer = string(buffer[:n])
+		return err
+	})
+	return answer, err
+}
+
+func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
+	o := options(t, "serves")
+	running := up(t, o)
+	for _, vip := range lab.WebVIPs {
+		backends := map[string]int{}
+		for range 40 {
+			backend, err := get(t, running, vip)
+			if err != nil {
+				t.Fatalf("http://%s: %v", vip, err)
+			}
+			backends[backend]++
+		}
+		// 2 × 2⁻⁴⁰ is the chance of this to fail without a fault.
+		if backends["be-1"] == 0 || backends["be-2"] == 0 || len(backends) != 2 {
+			t.Errorf("http://%s was served by %v", vip, backends)
+		}
+	}
+	for _, vip := range lab.EchoVIPs {
+		// The second is as large as fits the client's MTU without fragments.
+		for _, size := range []int{5, 1452 - 7} {
+			text := strings.Repeat("u", size)
+			answer, err := askUDP(running, vip, text)
+			name, rest, _ := strings.Cut(answer, "\n")
+			if err != nil || rest != text || !strings.HasPrefix(name, "be-") {
+				t.Errorf("UDP echo of %d bytes by %s: %q, %v", size, vip, answer, err)
+			}
+		}
+	}
+	if sums, err := running.ChecksumErrors(); err != nil || sums != 0 {
+		t.Errorf("%d wrong checksums, %v", sums, err)
+	}
+	for _, node := range running.Status() {
+		for _, process := range node.Processes {
+			if !process.Alive {
+				t.Errorf("%s/%s is dead", node.Node, process.Name)
+			}
+		}
+	}
+	if _, err := lab.Up(t.Context(), o, true); err == nil || !strings.Contains(err.Error(), "there already") {
+		t.Errorf("the same lab again: %v", err)
+	}
+	checkRemoved(t, o, running.Status(), func() error { return running.Down() })
+}
+
+// checkRemoved that nothing of a lab is left after remove.
+func checkRemoved(t *testing.T, o lab.Options, status []lab.NodeStatus, remove func() error) {
+	t.Helper()
+	if len(leftovers(t, o.Name)) == 0 {
+		t.Fatal("there was nothing to remove")
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if left := leftovers(t, o.Name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+	if _, err := os.Stat(o.RunDir); err == nil && filepath.Base(o.RunDir) == "lab" {
+		t.Errorf("%s is left", o.RunDir)
+	}
+	for _, node := range status {
+		for _, process := range node.Processes {
+			if stillRuns(process.Pid, o.Name, o.RunDir) {
+				t.Errorf("%s/%s (pid %d) still runs", node.Node, process.Name, process.Pid)
+			}
+		}
+	}
+}
+
+// stillRuns: a pid with the lab's files on its command line.
+func stillRuns(pid int, marks ...string) bool {
+	for range 50 {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || !slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(string(line), mark) }) {
+			return false
+		}
+		time.Sleep(20 * time.Millisecond) // killed, and about to go
+	}
+	return true
+}
+
+func TestACrashedLabIsRemovedByItsNameAlone(t *testing.T) {
+	o := options(t, "crashed")
+	running := up(t, o)
+	status := running.Status()
+	if err := os.Remove(filepath.Join(o.RunDir, "lab.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lab.Up(t.Context(), o, true); err == nil || !strings.Contains(err.Error(), "there already") {
+		t.Errorf("a lab over the remains of another: %v", err)
+	}
+	o.RunDir = lab.DefaultRunDir(o.Name) // the real one is forgotten too
+	checkRemoved(t, o, status, func() error { return lab.Down(o.Name, "") })
+}
+
+func TestALabThatCannotBeBuiltLeavesNothing(t *testing.T) {
+	o := options(t, "broken")
+	// A forwarder that ends at once.
+	bin := t.TempDir()
+	for _, name := range []string{"guideway", "guideway-agent"} {
+		if err := os.Symlink(filepath.Join(o.BinDir, name), filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(bin, "guideway-forwarder"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o.BinDir = bin
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := lab.Up(ctx, o, true); err == nil || !strings.Contains(err.Error(), "forwarder") {
+		t.Errorf("error %v", err)
+	}
+	if left := leftovers(t, o.Name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+	if err := lab.Down(o.Name, o.RunDir); err != nil {
+		t.Error(err)
+	}
+}
+
+// runDemo and check the report's promises that hold for every event.
+func runDemo(t *testing.T, o demo.Options) demo.Report {
+	t.Helper()
+	o.BinDir = needLab(t)
+	o.Name = fmt.Sprintf("test-demo-%d", os.Getpid())
+	o.Report = filepath.Join(t.TempDir(), "report.json")
+	var screen strings.Builder
+	o.Output = &screen
+	err := demo.Run(t.Context(), o)
+	t.Log(screen.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, o.Name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+	content, err := os.ReadFile(o.Report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report demo.Report
+	if err := json.Unmarshal(content, &report); err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Events) != len(o.Events) || report.UnaccountedPackets != 0 {
+		t.Fatalf("report %s", content)
+	}
+	for i, e := range report.Events {
+		if e.Name != o.Events[i] || e.Requests == 0 || e.Connections != o.Connections ||
+			e.Failed > e.FailedAllowed || e.Broken > e.BrokenAllowed {
+			t.Errorf("event %+v", e)
+		}
+	}
+	return report
+}
+
+func TestEventsInAnotherOrderBreakOnlyWhatTheyMay(t *testing.T) {
+	o := demo.Defaults()
+	o.Seed, o.Backends, o.Connections = 4242, 3, 150
+	o.Events = []string{"kill_load_balancer_after_change", "kill_backend", "restore_load_balancer", "drain_backend"}
+	report := runDemo(t, o)
+	// 150 connections, half of them on the dying machine, a third of these on
+	// the drained backend: some must be at risk, and some must break, or the
+	// computation says nothing.
+	if e := report.Events[0]; e.BrokenAllowed == 0 || e.Broken == 0 || e.BrokenAllowed > 120 {
+		t.Errorf("after a change %+v", e)
+	}
+	if e := report.Events[1]; e.Broken == 0 || e.BrokenAllowed < e.Broken {
+		t.Errorf("a backend died, and %+v", e)
+	}
+	for _, e := range report.Events[2:] {
+		if e.FailedAllowed != 0 || e.BrokenAllowed != 0 {
+			t.Errorf("nothing is allowed to break, but %+v", e)
+		}
+	}
+	if report.WithdrawMS == nil || *report.WithdrawMS <= 0 || *report.WithdrawMS > 2_000 {
+		t.Errorf("withdrawn after %v ms", report.WithdrawMS)
+	}
+}
+
+func TestOfThreeLoadBalancersOneMayDie(t *testing.T) {
+	o := demo.Defaults()
+	o.Seed, o.LoadBalancers, o.Backends, o.Connections = 7, 3, 2, 100
+	o.Events = []string{"kill_load_balancer", "add_backend"}
+	runDemo(t, o)
+}
+
+func TestACancelledDemoLeavesNothing(t *testing.T) {
+	o := demo.Defaults()
+	o.BinDir, o.Output = needLab(t), io.Discard
+	o.Name = fmt.Sprintf("test-cancel-%d", os.Getpid())
+	o.Events = []string{"steady"}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- demo.Run(ctx, o) }()
+	for range 100 {
+		if len(leftovers(t, o.Name)) > 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	time.Sleep(time.Second)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if left := leftovers(t, o.Name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+}
+
+// A broken load balancer must be noticed: this is the test of the testers.
+func TestTheDemoFailsWhenConnectionsBreak(t *testing.T) {
+	o := options(t, "unwell")
+	running := up(t, o)
+	addresses, err := running.AddClientAddresses(t.Context(), 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("ip", "netns", "exec", running.ClientNamespace(), filepath.Join(o.BinDir, "guideway"), "lab-helper", "load")
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var echo []netip.AddrPort
+	for _, vip := range lab.EchoVIPs {
+		echo = append(echo, netip.AddrPortFrom(vip, lab.EchoPort))
+	}
+	remote, err := load.StartRemote(command, load.Spec{
+		Seed: 1, Sources: addresses, Echo: echo, Connections: 40, MessageRate: 5, TimeLimit: 5 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for open := 0; open < 40; time.Sleep(20 * time.Millisecond) {
+		report, err := remote.Progress()
+		if err != nil || report.Broken > 0 {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		open = report.Open
+	}
+	// Disabled, not drained: its connections have to move, so they break.
+	weights := running.Weights()
+	delete(weights, "be-1")
+	if err := running.SetWeights(t.Context(), weights); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken == 0 || report.Broken == 40 {
+		t.Errorf("%d of 40 connections broke when their backend was removed", report.Broken)
+	}
+	for _, failure := range report.Failures {
+		if failure.Backend != "be-1" {
+			t.Errorf("broke without reason: %+v", failure)
+		}
+	}
+}
