@@ -52,8 +52,8 @@ pub struct QueueCounters {
     /// Frames longer than a chunk holds, where we see them ourselves
     /// (`af_packet`: usually made by GRO or TSO, `ethtool -K IF gro off`).
     pub rx_too_long: u64,
-    /// Descriptors from the kernel that point outside the memory: never
-    /// seen, checked nevertheless.
+    /// Descriptors from the kernel that point outside the memory (never seen,
+    /// checked nevertheless); packets that a capture cut short (`pcap`).
     pub rx_invalid: u64,
     /// Frames the kernel refused to send: longer than the link's MTU.
     pub tx_invalid: u64,

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod memory_device;
 pub mod open;
 pub mod pcap;
+pub mod pcap_device;
 mod prefix;
 pub mod wait;
 

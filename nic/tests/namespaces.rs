@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use nic::af_xdp::{ModeWish, QueueOptions};
 use nic::{DeviceConfig, Driver, OpenError};
-use support::{ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, is_root, run, within};
+use support::{
+    ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_of_port, is_root, run, within,
+};
 
 fn config(driver: Driver, mode: ModeWish) -> DeviceConfig {
     DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
@@ -35,10 +37,10 @@ fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModeWish, expe
     assert_eq!(echoes(&lab, VIP_V6, 16, 1, 4, 1400), 64);
     assert!(kernel.recv(&mut [0; 2000]).is_err(), "a frame of ours reached the kernel");
 
-    echo.set_prefixes(&PREFIXES[1..]);
+    echo.set(&PREFIXES[1..], &[]);
     assert_eq!(echoes(&lab, VIP_V4, 1, 1, 1, 100), 0);
     assert!(kernel.recv(&mut [0; 2000]).is_ok(), "what is no longer ours must pass to the kernel");
-    echo.set_prefixes(&PREFIXES);
+    echo.set(&PREFIXES, &[]);
     assert_eq!(echoes(&lab, VIP_V4, 1, 1, 1, 100), 1);
 
     let counted = &echo.stop()[0];
@@ -188,6 +190,49 @@ fn a_second_forwarder_on_the_interface_is_told_so() {
         );
     }
     echo.stop();
+}
+
+#[test]
+fn another_products_xdp_program_is_not_pushed_aside() {
+    if !is_root("another_products_xdp_program_is_not_pushed_aside") {
+        return;
+    }
+    let lab = Lab::new();
+    let object = concat!(env!("OUT_DIR"), "/redirect.bpf.o");
+    #[rustfmt::skip]
+    run(&["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", "xdp", "obj", object, "sec", "xdp"]);
+    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto)).to_string();
+    assert!(
+        error.contains("already has an XDP program") && error.contains("ip link set eth0 xdp off"),
+        "{error}"
+    );
+}
+
+/// Of what is to the machine's own addresses only tunnels are ours, and only
+/// when they are asked for.
+#[test]
+fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
+    if !is_root("tunnels_to_our_own_addresses_are_ours_when_asked_for") {
+        return;
+    }
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        let lab = Lab::new();
+        lab.client_completes_checksums();
+        let echo =
+            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        let came = |port| {
+            ["10.77.0.2", "fd77::2"].map(|own| echoes_of_port(&lab, own, port, [1, 1, 2, 64]))
+        };
+        assert_eq!(came(6080), [0; 2], "{driver:?}: not asked for yet");
+        echo.set(&PREFIXES, &["10.77.0.2", "fd77::2"]);
+        assert_eq!(came(6080), [2; 2], "{driver:?}: GUE");
+        assert_eq!(came(6081), [2; 2], "{driver:?}: Geneve");
+        assert_eq!(came(6082), [0; 2], "{driver:?}: another port");
+        echo.set(&PREFIXES, &[]);
+        assert_eq!(came(6080), [0; 2], "{driver:?}: no longer asked for");
+        assert!(lab.kernel_answers());
+        echo.stop();
+    }
 }
 
 /// The kernel frees a queue some time after its socket was closed.

@@ -147,7 +147,8 @@ pub struct Echo {
     pub description: String,
 }
 
-type Change = (Vec<&'static str>, mpsc::Sender<()>);
+/// Prefixes, own addresses, and where to say that they are set.
+type Change = (Vec<&'static str>, Vec<IpAddr>, mpsc::Sender<()>);
 
 /// What one interface counted: its filter, and each worker's queue.
 pub struct Counted {
@@ -169,7 +170,7 @@ impl Echo {
         let stopped = Arc::clone(&stop);
         let thread = spawn_within(&lab.forwarder, move || {
             let (mut devices, lanes) = nic::open(&configs, &QueueOptions::default()).unwrap();
-            set_filters(&mut devices, &PREFIXES);
+            set_filters(&mut devices, &PREFIXES, &[]);
             let description = devices[0].to_string();
             let (workers, wakers): (Vec<_>, Vec<_>) = lanes
                 .into_iter()
@@ -177,9 +178,9 @@ impl Echo {
                 .unzip();
             ready.send((wakers, description)).unwrap();
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok((prefixes, done)) = changes.recv_timeout(Duration::from_millis(20)) {
-                    let (prefixes, done): Change = (prefixes, done);
-                    set_filters(&mut devices, &prefixes);
+                let change: Result<Change, _> = changes.recv_timeout(Duration::from_millis(20));
+                if let Ok((prefixes, own, done)) = change {
+                    set_filters(&mut devices, &prefixes, &own);
                     done.send(()).unwrap();
                 }
             }
@@ -199,10 +200,12 @@ impl Echo {
         Echo { stop, wakers, control, thread, description }
     }
 
-    /// Changes what is ours while traffic runs.
-    pub fn set_prefixes(&self, prefixes: &[&'static str]) {
+    /// Changes what is ours while traffic runs: all to the prefixes, and what
+    /// is tunnelled to our own addresses.
+    pub fn set(&self, prefixes: &[&'static str], own: &[&str]) {
         let (done, is_done) = mpsc::channel();
-        self.control.send((prefixes.to_vec(), done)).unwrap();
+        let own = own.iter().map(|text| text.parse().unwrap()).collect();
+        self.control.send((prefixes.to_vec(), own, done)).unwrap();
         is_done.recv().unwrap();
     }
 
@@ -213,9 +216,10 @@ impl Echo {
     }
 }
 
-fn set_filters(devices: &mut [Device], prefixes: &[&str]) {
+fn set_filters(devices: &mut [Device], prefixes: &[&str], own: &[IpAddr]) {
     let prefixes: Vec<_> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
-    devices.iter_mut().for_each(|device| device.filter().set(&prefixes, &[], false).unwrap());
+    let set = |device: &mut Device| device.filter().set(&prefixes, own, !own.is_empty()).unwrap();
+    devices.iter_mut().for_each(set);
 }
 
 /// Receives on all queues, sends on the last. Nothing may be lost, so frames
@@ -273,12 +277,22 @@ pub fn echoes(
     burst: usize,
     size: usize,
 ) -> usize {
+    echoes_of_port(lab, vip, ECHO_PORT, [flows, bursts, burst, size])
+}
+
+/// The same, to any port.
+pub fn echoes_of_port(
+    lab: &Lab,
+    vip: &'static str,
+    port: u16,
+    [flows, bursts, burst, size]: [usize; 4],
+) -> usize {
     within(&lab.client, move || {
         let vip: IpAddr = vip.parse().unwrap();
         let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let one_flow = || {
             let socket = UdpSocket::bind(any).unwrap();
-            socket.connect((vip, ECHO_PORT)).unwrap();
+            socket.connect((vip, port)).unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
             (0..bursts).map(|_| echoed(&socket, burst, size)).sum::<usize>()
         };
@@ -289,7 +303,10 @@ pub fn echoes(
 fn echoed(socket: &UdpSocket, burst: usize, size: usize) -> usize {
     let datagram = |number: usize| -> Vec<u8> { (0..size).map(|at| (at + number) as u8).collect() };
     for number in 0..burst {
-        socket.send(&datagram(number)).unwrap();
+        // Refused: the kernel had the one before, and nobody listens there.
+        if let Err(error) = socket.send(&datagram(number)) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        }
     }
     let mut buffer = vec![0; size + 1];
     let mut came = 0;
