@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::drop_reason::DropReason;
+use crate::outbox::Kind;
 use crate::verdict::Verdict;
 
 /// A number that one thread counts up and others read.
@@ -47,6 +48,8 @@ pub struct Counters {
     pub held: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
+    /// Frames that we originated beyond those received, by kind.
+    pub originated: [Counter; Kind::COUNT],
     /// What the connection table did.
     pub connections: ConnectionCounters,
 }
@@ -77,7 +80,12 @@ impl Counters {
         match verdict {
             Verdict::Send(_) => self.sent.add(1),
             Verdict::Pass => self.passed.add(1),
+            Verdict::Reply => self.replied.add(1),
+            Verdict::Redirect(_) => self.redirected.add(1),
+            Verdict::Hold => self.held.add(1),
             Verdict::Drop(reason) => self.dropped[reason.index()].add(1),
+            // Not final: the slow path counts.
+            Verdict::Slow => {}
         }
     }
 
@@ -91,12 +99,13 @@ impl Counters {
             redirected: self.redirected.get(),
             held: self.held.get(),
             dropped: std::array::from_fn(|index| self.dropped[index].get()),
+            originated: std::array::from_fn(|index| self.originated[index].get()),
         }
     }
 }
 
 /// Verdicts of one or more workers at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Frames sent to a backend.
     pub sent: u64,
@@ -110,12 +119,9 @@ pub struct Totals {
     pub held: u64,
     /// Frames dropped, by reason.
     pub dropped: [u64; DropReason::COUNT],
-}
-
-impl Default for Totals {
-    fn default() -> Totals {
-        Totals { sent: 0, passed: 0, replied: 0, redirected: 0, held: 0, dropped: [0; DropReason::COUNT] }
-    }
+    /// Frames that we originated beyond those received, by kind. Not part of
+    /// the law.
+    pub originated: [u64; Kind::COUNT],
 }
 
 impl Totals {
@@ -127,6 +133,9 @@ impl Totals {
         self.redirected += other.redirected;
         self.held += other.held;
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.originated.iter_mut().zip(other.originated) {
             *mine += theirs;
         }
     }

@@ -37,6 +37,8 @@ pub struct Tunnel {
     /// The outer IP header without lengths, traffic class, flow label and
     /// checksum.
     pub outer: Outer,
+    /// Compute the UDP checksum (IPv6 only).
+    pub udp_checksum: bool,
     first_hop: u32,
     hops: u32,
 }
@@ -50,6 +52,8 @@ pub enum Outer {
         header: [u8; ipv4::HEADER_BYTES],
         /// The sum of its words.
         sum: u64,
+        /// Bits of the source address to take from the flow hash.
+        source_host_mask: u32,
     },
     /// IPv6.
     V6 {
@@ -82,7 +86,8 @@ impl Egress {
             let first_hop = hops.len() as u32;
             hops.extend(next.iter().map(|hop| Hop::new(hop, ether_type)));
             let outer = outer(plan, backend.address);
-            tunnels[backend.id.index()] = Some(Tunnel { outer, first_hop, hops: next.len() as u32 });
+            let udp_checksum = plan.tunnel.udp6_checksum && backend.address.is_ipv6();
+            tunnels[backend.id.index()] = Some(Tunnel { outer, udp_checksum, first_hop, hops: next.len() as u32 });
         }
         Egress { tunnels, hops: hops.into() }
     }
@@ -118,6 +123,8 @@ impl Hop {
 fn outer(plan: &Plan, destination: IpAddr) -> Outer {
     match destination {
         IpAddr::V4(destination) => {
+            let own = plan.source_v4.expect("decoding checked that IPv4 backends have a source");
+            let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
             let header = ipv4::Emit {
                 packet_bytes: 0,
                 traffic_class: 0,
@@ -125,12 +132,12 @@ fn outer(plan: &Plan, destination: IpAddr) -> Outer {
                 flags: ipv4::DONT_FRAGMENT,
                 ttl: TTL,
                 protocol: Protocol(0),
-                source: plan.source_v4.expect("decoding checked that IPv4 backends have a source"),
+                source,
                 destination: destination.to_bits(),
             };
             let mut header = header.to_bytes();
             header[10..12].fill(0);
-            Outer::V4 { header, sum: checksum::sum(&header) }
+            Outer::V4 { header, sum: checksum::sum(&header), source_host_mask }
         }
         IpAddr::V6(destination) => {
             let header = ipv6::Emit {

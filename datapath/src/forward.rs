@@ -4,12 +4,15 @@
 use plan::{Affinity, BackendId, Found, Matched, Service};
 use wire::{Fragment, Frame, Headers, Protocol, headers};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::encapsulate;
+use crate::encapsulate::Style;
 use crate::flow_hash::FlowHash;
+use crate::limiter::Limiter;
+use crate::outbox::Outbox;
 use crate::recorder::{Lookup, Recorder};
+use crate::send::{ANSWERS_PER_SECOND, Answering, Way, send};
 use crate::table::{ConnectionTable, Ticks};
 use crate::track::track;
 use crate::verdict::Verdict;
@@ -22,6 +25,7 @@ pub struct Datapath<'m> {
     pub(crate) table: ConnectionTable<'m>,
     pub(crate) counters: &'m Counters,
     pub(crate) ticks: Ticks,
+    limiter: Limiter,
     clock: Clock,
     worker: usize,
 }
@@ -36,7 +40,8 @@ impl<'m> Datapath<'m> {
         clock: Clock,
         worker: usize,
     ) -> Datapath<'m> {
-        Datapath { hash, table, counters, ticks: Ticks::new(crate::clock::Now(0)), clock, worker }
+        let limiter = Limiter::new(ANSWERS_PER_SECOND);
+        Datapath { hash, table, counters, ticks: Ticks::new(Now(0)), limiter, clock, worker }
     }
 
     /// The worker's connection table.
@@ -53,16 +58,33 @@ impl<'m> Datapath<'m> {
         self.table.sweep(&self.ticks, &view.plan, &view.lifetimes, &self.counters.connections);
     }
 
-    /// Decides what becomes of a frame, and makes it ready for that.
-    pub fn forward(&self, view: &View, frame: &mut Frame<'_>, recorder: &mut impl Recorder) -> Verdict {
-        self.journey(view, frame, recorder).unwrap_or_else(Verdict::Drop)
+    /// Decides what becomes of a frame, and makes it ready for that. Frames
+    /// originated on the way wait in `outbox`.
+    pub fn forward(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Verdict {
+        self.journey(view, frame, outbox, recorder).unwrap_or_else(Verdict::Drop)
     }
 
-    fn journey(&self, view: &View, frame: &mut Frame<'_>, recorder: &mut impl Recorder) -> Result<Verdict, DropReason> {
+    fn journey(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
         let Some(headers) = headers::parse(frame.bytes())? else { return Ok(Verdict::Pass) };
         recorder.parsed(&headers.key);
 
-        let Some(matched) = match_service(view, &headers)? else { return Ok(Verdict::Pass) };
+        let matched = match match_service(view, &headers)? {
+            Destination::Service(matched) => matched,
+            Destination::Kernel => return Ok(Verdict::Pass),
+            Destination::SlowPath => return Ok(Verdict::Slow),
+        };
         recorder.matched(matched);
         let service = view.plan.service(matched.service).expect("a match names a service of its plan");
 
@@ -74,10 +96,11 @@ impl<'m> Datapath<'m> {
         recorder.backend(backend);
 
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
-        encapsulate(frame, &headers, tunnel, hop, service.dscp, hash)?;
+        let way = Way { tunnel, hop, style: Style::to_backend(service) };
+        let verdict = send(frame, &headers, hash, way, self.answering(view), outbox)?;
 
         self.count(view, matched, service, member, &headers);
-        Ok(Verdict::Send(hop.device))
+        Ok(verdict)
     }
 
     /// The backend that the connection keeps.
@@ -135,27 +158,41 @@ impl<'m> Datapath<'m> {
     }
 
     #[inline]
+    fn answering(&self, view: &View) -> Answering<'_> {
+        Answering { limiter: &self.limiter, now: self.ticks.now(), link: view.reply_link }
+    }
+
+    #[inline]
     fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
         &view.counters[self.worker]
     }
 }
 
-/// The service that wants the packet (paper 4.2); None: pass it to the
-/// kernel.
+/// Who is to deal with a packet.
+pub(crate) enum Destination {
+    /// A service wants it.
+    Service(Matched),
+    /// No VIP has its address.
+    Kernel,
+    /// It needs more than one worker knows.
+    SlowPath,
+}
+
+/// Who is to deal with the packet (paper 4.2).
 #[inline]
-pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Option<Matched>, DropReason> {
+pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destination, DropReason> {
     let vips = &view.plan.vips;
     let is_icmp = matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6);
     if headers.fragment != Fragment::Whole || is_icmp {
         return match vips.address(headers.key.family, headers.key.destination) {
-            Some(_) if is_icmp => Err(DropReason::Icmp),
-            Some(_) => Err(DropReason::Fragment),
-            None => Ok(None),
+            None => Ok(Destination::Kernel),
+            Some(_) if headers.fragment != Fragment::Whole => Err(DropReason::Fragment),
+            Some(_) => Ok(Destination::SlowPath),
         };
     }
     match vips.find(&headers.key) {
-        Found::Service(matched) => Ok(Some(matched)),
+        Found::Service(matched) => Ok(Destination::Service(matched)),
         Found::NoService { pass: false } => Err(DropReason::NoService),
-        Found::NoService { pass: true } | Found::NotVip => Ok(None),
+        Found::NoService { pass: true } | Found::NotVip => Ok(Destination::Kernel),
     }
 }

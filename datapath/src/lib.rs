@@ -3,7 +3,7 @@
 //! ```text
 //!  frame ─► parse ─► match ─► track ─► select ─► encapsulate ─► Verdict::Send
 //!             │        │        │        │            │
-//!             └────────┴────────┴────────┴────────────┴──► Pass | Drop(reason) | …
+//!             └────────┴────────┴────────┴────────────┴──► Pass | Reply | Drop(reason) | …
 //! ```
 //!
 //! [`forward`] is the specification: one readable function for one packet.
@@ -20,7 +20,13 @@ pub mod egress;
 pub mod encapsulate;
 pub mod flow_hash;
 pub mod forward;
+pub mod fragment;
+pub mod limiter;
+pub mod outbox;
 pub mod recorder;
+pub mod reply;
+pub mod send;
+pub mod slow;
 pub mod table;
 pub mod track;
 pub mod verdict;
@@ -32,7 +38,9 @@ pub use drop_reason::DropReason;
 pub use egress::{Egress, NextHop};
 pub use flow_hash::{FlowHash, Secret};
 pub use forward::Datapath;
+pub use outbox::Outbox;
 pub use recorder::{Journey, NoRecorder, Recorder};
+pub use slow::SlowPath;
 pub use table::{Class, ConnectionTable};
 pub use verdict::Verdict;
 pub use view::{View, WorkerCounters};

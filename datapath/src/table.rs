@@ -351,12 +351,14 @@ impl<'m> ConnectionTable<'m> {
         (table, resumed)
     }
 
-    /// A table in memory of its own, never given back; for files and tests.
+    /// A table in memory of its own, never given back, and a reader of it;
+    /// for files and tests.
     #[must_use]
-    pub fn in_memory(connections: u64) -> ConnectionTable<'static> {
+    pub fn in_memory(connections: u64) -> (ConnectionTable<'static>, TableReader<'static>) {
         let words: Vec<AtomicU64> = (0..words_for(connections)).map(|_| AtomicU64::new(0)).collect();
+        let words: &'static [AtomicU64] = Vec::leak(words);
         let identity = Identity { key: 0, ids_epoch: 0, worker: 0, workers: 1 };
-        ConnectionTable::open(Vec::leak(words), &identity).0
+        (ConnectionTable::open(words, &identity).0, TableReader::new(words))
     }
 
     fn word(&self, index: usize) -> u64 {

@@ -13,6 +13,14 @@ pub enum Verdict {
     Send(DeviceIndex),
     /// Not for us: give it to the kernel.
     Pass,
+    /// Answered: transmit it where it came from.
+    Reply,
+    /// For another load balancer: transmit it there.
+    Redirect(DeviceIndex),
+    /// Kept until something that it waits for comes.
+    Hold,
+    /// Not decided here: hand it to the slow path, whose verdict counts.
+    Slow,
     /// Nowhere, for a reason.
     Drop(DropReason),
 }
@@ -24,6 +32,10 @@ impl Verdict {
         match self {
             Verdict::Send(_) => "sent",
             Verdict::Pass => "passed",
+            Verdict::Reply => "replied",
+            Verdict::Redirect(_) => "redirected",
+            Verdict::Hold => "held",
+            Verdict::Slow => "slow",
             Verdict::Drop(_) => "dropped",
         }
     }

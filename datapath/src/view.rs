@@ -7,6 +7,7 @@ use plan::Plan;
 
 use crate::counters::Counter;
 use crate::egress::Egress;
+use crate::reply::ReplyLink;
 use crate::table::Lifetimes;
 
 /// What workers forward by. Made off the workers; never changed.
@@ -18,27 +19,30 @@ pub struct View {
     pub egress: Egress,
     /// When entries of its services expire.
     pub lifetimes: Lifetimes,
-    /// One for each worker.
+    /// Link addresses of answers; None: those of the packet, exchanged.
+    pub reply_link: Option<ReplyLink>,
+    /// One for each worker, and one for the slow path.
     pub counters: Arc<[WorkerCounters]>,
 }
 
 impl View {
-    /// A new view for `workers` workers, its counters at zero.
+    /// A new view for `workers` workers and a slow path, its counters at zero.
     #[must_use]
     pub fn new(plan: Arc<Plan>, egress: Egress, workers: usize) -> View {
-        let counters = (0..workers).map(|_| WorkerCounters::new(&plan)).collect();
+        let counters = (0..=workers).map(|_| WorkerCounters::new(&plan)).collect();
         View::with_counters(plan, egress, counters)
     }
 
     /// The same plan with other next hops: counters go on.
     #[must_use]
     pub fn with_egress(&self, egress: Egress) -> View {
-        View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters))
+        let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
+        View { reply_link: self.reply_link, ..view }
     }
 
     fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {
         let lifetimes = Lifetimes::new(&plan);
-        View { plan, egress, lifetimes, counters }
+        View { plan, egress, lifetimes, reply_link: None, counters }
     }
 }
 

@@ -12,10 +12,12 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use datapath::batch::Verdicts;
+use datapath::outbox::Kind;
+use datapath::reply::ReplyLink;
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Secret, Totals,
-    Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Outbox,
+    Secret, SlowPath, Totals, Verdict, View,
 };
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
@@ -85,6 +87,8 @@ fn millisecond(packet: &Packet) -> u64 {
 struct Replay {
     view: View,
     datapath: Datapath<'static>,
+    slow: SlowPath<'static>,
+    outbox: Outbox<'static>,
     counters: &'static Counters,
     chunks: Vec<&'static mut [u8]>,
     received: u64,
@@ -101,12 +105,17 @@ impl Replay {
         let hop = NextHop { device: DeviceIndex(0), source: OWN, destination: NEXT_HOP, mtu: egress_mtu };
         let egress = Egress::new(&plan, |_, _| vec![hop]);
         let counters: &Counters = Box::leak(Box::default());
-        let table = ConnectionTable::in_memory(connections);
+        let (table, reader) = ConnectionTable::in_memory(connections);
+        let hash = FlowHash::new(secret);
+        let view = View::new(plan.into(), egress, 1);
         Replay {
-            view: View::new(plan.into(), egress, 1),
-            datapath: Datapath::new(FlowHash::new(secret), table, counters, Clock::default(), 0),
+            view: View { reply_link: Some(ReplyLink { source: OWN, destination: NEXT_HOP }), ..view },
+            slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
+            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            outbox: Outbox::default(),
             counters,
-            chunks: (0..BATCH_MAX).map(|_| Vec::leak(vec![0; CHUNK_BYTES])).collect(),
+            // As many as a batch has, and as many for what it originates.
+            chunks: (0..2 * BATCH_MAX).map(|_| Vec::leak(vec![0; CHUNK_BYTES])).collect(),
             received: 0,
             now_ns: 0,
         }
@@ -116,35 +125,64 @@ impl Replay {
     fn run(&mut self, batch: &mut Vec<Packet>, outputs: &mut Outputs) -> Result<(), Failure> {
         let Some(first) = batch.first() else { return Ok(()) };
         self.now_ns = self.now_ns.max(first.timestamp_ns);
-        self.datapath.begin((self.now_ns / 1_000_000) as u32, &self.view);
-        let refused: Vec<Option<DropReason>> = batch.iter().map(refusal).collect();
-        let mut frames: Batch<'static> =
-            batch.iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(packet, _)| self.frame(packet)).collect();
-        let mut journeys = Vec::new();
+        let now_ms = (self.now_ns / 1_000_000) as u32;
+        self.datapath.begin(now_ms, &self.view);
+        self.slow.begin(now_ms);
+        let (mut frames, refused) = self.frames(batch);
         let mut verdicts = Verdicts::new();
-        if outputs.journeys.is_some() {
-            for frame in &mut frames {
-                let mut journey = Journey::default();
-                verdicts.push(self.datapath.forward(&self.view, frame, &mut journey));
-                journeys.push(journey);
-            }
-        } else {
-            self.datapath.forward_batch(&self.view, &mut frames, &mut verdicts);
-        }
-        let mut forwarded = frames.into_iter().zip(verdicts);
-        let mut journeys = journeys.into_iter();
+        let journeys = self.forward(&mut frames, &mut verdicts, outputs.journeys.is_some());
+        let mut forwarded = frames.into_iter().zip(verdicts).zip(journeys);
+        let mut originated = std::mem::take(&mut self.outbox.frames).into_iter().peekable();
+        let mut index = 0;
         for (packet, refused) in batch.drain(..).zip(refused) {
             self.now_ns = self.now_ns.max(packet.timestamp_ns);
-            let (frame, verdict) = match refused {
-                Some(reason) => (None, Verdict::Drop(reason)),
-                None => forwarded.next().map(|(frame, verdict)| (Some(frame), verdict)).expect("one for each"),
+            let Some(((frame, verdict), journey)) = (if refused.is_none() { forwarded.next() } else { None }) else {
+                let verdict = Verdict::Drop(refused.expect("forwarded ones are one for each"));
+                self.counters.count(verdict);
+                outputs.write(&self.view.plan, self.now_ns, &packet, None, verdict, &Journey::default())?;
+                continue;
             };
             self.counters.count(verdict);
-            let journey = if refused.is_some() { Journey::default() } else { journeys.next().unwrap_or_default() };
-            outputs.write(&self.view.plan, self.now_ns, &packet, frame.as_ref(), verdict, &journey)?;
-            self.chunks.extend(frame.map(Frame::into_chunk));
+            outputs.write(&self.view.plan, self.now_ns, &packet, Some(&frame), verdict, &journey)?;
+            self.chunks.push(frame.into_chunk());
+            while let Some(more) = originated.next_if(|more| more.after == index) {
+                self.counters.originated[more.kind as usize].add(1);
+                outputs.emit(self.now_ns, more.frame.bytes())?;
+                self.chunks.push(more.frame.into_chunk());
+            }
+            index += 1;
         }
         Ok(())
+    }
+
+    /// The batch's frames, and why some did not become one.
+    fn frames(&mut self, batch: &[Packet]) -> (Batch<'static>, Vec<Option<DropReason>>) {
+        let refused: Vec<Option<DropReason>> = batch.iter().map(refusal).collect();
+        let accepted = batch.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        (accepted.map(|(packet, _)| self.frame(packet)).collect(), refused)
+    }
+
+    /// The verdict on each frame; the journeys are empty unless `record`.
+    fn forward(&mut self, frames: &mut Batch<'static>, verdicts: &mut Verdicts, record: bool) -> Vec<Journey> {
+        while !self.outbox.chunks.is_full() {
+            self.outbox.chunks.push(self.chunks.pop().expect("enough for an outbox"));
+        }
+        let mut journeys = vec![Journey::default(); frames.len()];
+        if record {
+            for (index, (frame, journey)) in frames.iter_mut().zip(&mut journeys).enumerate() {
+                self.outbox.at = index;
+                verdicts.push(self.datapath.forward(&self.view, frame, &mut self.outbox, journey));
+            }
+        } else {
+            self.datapath.forward_batch(&self.view, frames, &mut self.outbox, verdicts);
+        }
+        let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
+        for (index, ((frame, verdict), journey)) in slow.filter(|(_, ((_, verdict), _))| **verdict == Verdict::Slow) {
+            self.outbox.at = index;
+            *verdict = self.slow.forward(&self.view, frame, &mut self.outbox, journey);
+        }
+        self.outbox.frames.sort_by_key(|originated| originated.after);
+        journeys
     }
 
     fn frame(&mut self, packet: &Packet) -> Frame<'static> {
@@ -195,12 +233,11 @@ impl Outputs {
         journey: &Journey,
     ) -> Result<(), Failure> {
         self.frames += 1;
-        let emit = |writer: &mut Writer<BufWriter<File>>, bytes: &[u8]| writer.write(now_ns, bytes.len() as u32, bytes);
         match (verdict, frame) {
-            (Verdict::Send(_), Some(frame)) => emit(&mut self.output, frame.bytes())?,
+            (Verdict::Send(_) | Verdict::Reply | Verdict::Redirect(_), Some(frame)) => self.emit(now_ns, frame.bytes())?,
             (Verdict::Pass, _) => {
                 if let Some(passed) = &mut self.passed {
-                    emit(passed, &packet.bytes)?;
+                    passed.write(now_ns, packet.original_len, &packet.bytes)?;
                 }
             }
             _ => {}
@@ -209,6 +246,10 @@ impl Outputs {
             journeys.push(journey_json(plan, self.frames, verdict, journey));
         }
         Ok(())
+    }
+
+    fn emit(&mut self, now_ns: u64, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.output.write(now_ns, bytes.len() as u32, bytes)?)
     }
 
     fn finish(self, replay: &Replay) -> Result<Value, Failure> {
@@ -238,6 +279,11 @@ pub fn counters_json(received: u64, totals: &Totals) -> Value {
         .map(|reason| (reason.name(), totals.dropped[reason.index()]))
         .filter(|(_, count)| *count > 0)
         .collect();
+    let originated: BTreeMap<&str, u64> = Kind::ALL
+        .iter()
+        .map(|kind| (kind.name(), totals.originated[*kind as usize]))
+        .filter(|(_, count)| *count > 0)
+        .collect();
     json!({
         "received": received,
         "sent": totals.sent,
@@ -246,7 +292,7 @@ pub fn counters_json(received: u64, totals: &Totals) -> Value {
         "redirected": totals.redirected,
         "held": totals.held,
         "dropped": dropped,
-        "originated": {},
+        "originated": originated,
         "unaccounted": totals.unaccounted(received),
     })
 }

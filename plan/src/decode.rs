@@ -16,7 +16,7 @@ use crate::{limits, proto};
 
 /// What this forwarder knows beyond the first version; `requires` may name
 /// these.
-pub const FEATURES: &[&str] = &[];
+pub const FEATURES: &[&str] = &["encap-ipip", "encap-gue", "encap-geneve", "source-prefix", "udp6-checksum"];
 
 /// Why a plan is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +48,8 @@ pub struct Plan {
     pub source_v4: Option<u32>,
     /// Outer source address for IPv6 backends.
     pub source_v6: Option<u128>,
+    /// Options of the outer headers.
+    pub tunnel: Tunnel,
     /// Which service a packet is for.
     pub vips: Vips,
     /// One for each matched index: whose it is and what it matches.
@@ -62,6 +64,16 @@ pub struct Plan {
     pub members: u32,
     /// The message this was decoded from.
     pub message: proto::Plan,
+}
+
+/// Options of the outer headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tunnel {
+    /// Compute the UDP checksum over IPv6.
+    pub udp6_checksum: bool,
+    /// Draw outer IPv4 sources from this network; and the mask of the bits
+    /// that the flow hash fills.
+    pub source_prefix: Option<(u32, u32)>,
 }
 
 /// One Vip with one protocol and port range, as people see it.
@@ -276,6 +288,18 @@ fn sources(message: &proto::Plan) -> Result<Sources, PlanError> {
         }
     }
     Ok(sources)
+}
+
+fn tunnel(message: &proto::Plan) -> Result<Tunnel, PlanError> {
+    let tunnel = message.tunnel.clone().unwrap_or_default();
+    let source_prefix = match (tunnel.source_prefix.as_str(), parse_prefix(&tunnel.source_prefix)) {
+        ("", _) => None,
+        (_, Some((IpAddr::V4(network), bits))) => Some((network.to_bits(), low_mask(32 - u32::from(bits)) as u32)),
+        (text, _) => {
+            return refuse("tunnel.source_prefix", format!("`{text}` is not an IPv4 prefix like 10.0.64.0/18"));
+        }
+    };
+    Ok(Tunnel { udp6_checksum: tunnel.udp6_checksum, source_prefix })
 }
 
 fn backend_addresses<'m>(
@@ -552,6 +576,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             machine: message.machine.as_ref().map(|machine| machine.name.clone()).unwrap_or_default(),
             source_v4: self.sources.v4,
             source_v6: self.sources.v6,
+            tunnel: tunnel(message)?,
             vips: self.vips.build(),
             matches: self.matches,
             services: self.services.into(),
@@ -568,9 +593,6 @@ fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanEr
     let refused = |field: &str, what: &str| refuse(format!("{path}.{field}"), format!("{what} is not yet supported"));
     if message.mode() == proto::Mode::Stateless {
         return refused("mode", "stateless");
-    }
-    if message.encap() != proto::Encap::Gre {
-        return refused("encap", message.encap().as_str_name());
     }
     if message.fragments() == proto::Fragments::On {
         return refused("fragments", "forwarding of fragments");

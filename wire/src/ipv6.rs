@@ -71,6 +71,29 @@ pub fn parse(packet: &[u8]) -> Result<Header, ParseError> {
     })
 }
 
+/// Reads the headers of a packet that an ICMPv6 error quotes: it may be cut
+/// off anywhere behind them.
+#[must_use]
+pub fn parse_quoted(packet: &[u8]) -> Option<Header> {
+    let fixed = packet.first_chunk::<HEADER_BYTES>()?;
+    if fixed[0] >> 4 != 6 {
+        return None;
+    }
+    let (_, addresses) = fixed.split_at(8);
+    let (addresses, _) = addresses.as_chunks::<16>();
+    let chain = walk(packet, fixed[6]).ok()?;
+    Some(Header {
+        header_bytes: chain.header_bytes,
+        packet_bytes: packet.len(),
+        traffic_class: fixed[0] << 4 | fixed[1] >> 4,
+        fragment: chain.fragment,
+        hop_limit: fixed[7],
+        protocol: chain.protocol,
+        source: u128::from_be_bytes(addresses[0]),
+        destination: u128::from_be_bytes(addresses[1]),
+    })
+}
+
 /// Where the extension headers end.
 struct Chain {
     header_bytes: usize,

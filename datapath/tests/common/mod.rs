@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Secret, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Outbox, Secret,
+    SlowPath, Verdict, View,
 };
 use etherparse::PacketBuilder;
 use plan::{Planner, proto};
@@ -45,6 +46,8 @@ pub struct Machine {
     planner: Planner,
     pub view: View,
     pub datapath: Datapath<'static>,
+    pub slow: SlowPath<'static>,
+    pub outbox: Outbox<'static>,
     pub counters: &'static Counters,
     pub now_ms: u32,
 }
@@ -52,14 +55,16 @@ pub struct Machine {
 impl Machine {
     pub fn new(message: proto::Plan, connections: u64) -> Machine {
         let counters: &Counters = Box::leak(Box::default());
-        let table = ConnectionTable::in_memory(connections);
+        let (table, reader) = ConnectionTable::in_memory(connections);
         let hash = FlowHash::new(&Secret::derived("test"));
         let mut planner = Planner::default();
         let view = view(&mut planner, message);
         Machine {
             planner,
             view,
+            slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
             datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            outbox: Outbox::default(),
             counters,
             now_ms: 0,
         }
@@ -76,7 +81,14 @@ impl Machine {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
         let mut journey = Journey::default();
-        let verdict = self.datapath.forward(&self.view, &mut frame, &mut journey);
+        while !self.outbox.chunks.is_full() {
+            self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
+        }
+        let mut verdict = self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
+        if verdict == Verdict::Slow {
+            self.slow.begin(self.now_ms);
+            verdict = self.slow.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
+        }
         self.counters.count(verdict);
         let bytes = frame.bytes().to_vec();
         (verdict, journey, bytes)

@@ -1,0 +1,77 @@
+//! Frames that we originate beyond those received: pieces of a fragmented
+//! packet, copies to peers, trace reports. Memory for them is lent by the
+//! worker; what is made waits here until the worker emits it.
+
+use arrayvec::ArrayVec;
+use wire::{BATCH_MAX, Frame};
+
+use crate::verdict::DeviceIndex;
+
+/// Why a frame was originated: the kinds that are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A further piece of a packet that had to be fragmented.
+    Fragment,
+}
+
+impl Kind {
+    /// Every kind there is.
+    pub const ALL: &'static [Kind] = &[Kind::Fragment];
+    /// How many there are.
+    pub const COUNT: usize = Kind::ALL.len();
+
+    /// The name in counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Fragment => "fragment",
+        }
+    }
+}
+
+/// A frame that we originate.
+#[derive(Debug)]
+pub struct Originated<'m> {
+    /// Why.
+    pub kind: Kind,
+    /// The received frame of the batch that it follows.
+    pub after: usize,
+    /// Where to transmit it; None: where the received frame came from.
+    pub device: Option<DeviceIndex>,
+    /// The frame.
+    pub frame: Frame<'m>,
+}
+
+/// Chunks lent and frames made. The worker fills `chunks` before each batch
+/// and empties `frames` after it.
+#[derive(Debug, Default)]
+pub struct Outbox<'m> {
+    /// Free chunks.
+    pub chunks: ArrayVec<&'m mut [u8], BATCH_MAX>,
+    /// What was made, in order.
+    pub frames: ArrayVec<Originated<'m>, BATCH_MAX>,
+    /// The received frame that is being forwarded.
+    pub at: usize,
+}
+
+impl<'m> Outbox<'m> {
+    /// A frame with a copy of `parts` behind each other; None: no chunk is
+    /// left, or no room.
+    pub(crate) fn copy_of(&mut self, parts: &[&[u8]]) -> Option<Frame<'m>> {
+        if self.frames.is_full() || parts.iter().map(|part| part.len()).sum::<usize>() > wire::FRAME_BYTES_MAX {
+            return None;
+        }
+        let chunk = self.chunks.pop()?;
+        let mut end = wire::HEADROOM_BYTES;
+        for part in parts {
+            chunk[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        Some(Frame::new(chunk, wire::HEADROOM_BYTES, end))
+    }
+
+    pub(crate) fn push(&mut self, kind: Kind, device: Option<DeviceIndex>, frame: Frame<'m>) {
+        self.frames.push(Originated { kind, after: self.at, device, frame });
+    }
+}

@@ -1,0 +1,93 @@
+//! The end of the journey: encapsulate, or deal with a packet that does not
+//! fit its path.
+
+use wire::{Frame, Headers};
+
+use crate::clock::Now;
+use crate::drop_reason::DropReason;
+use crate::egress::{Hop, Tunnel};
+use crate::encapsulate::{Inner, Misfit, Style, encapsulate};
+use crate::fragment;
+use crate::limiter::Limiter;
+use crate::outbox::{Kind, Outbox};
+use crate::reply::{self, ReplyLink};
+use crate::verdict::Verdict;
+
+/// "Too big" answers a second, of each worker (RFC 1812 section 4.3.2.8
+/// wants a limit).
+pub const ANSWERS_PER_SECOND: u64 = 1000;
+
+/// The way to a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Way<'v> {
+    /// The tunnel.
+    pub tunnel: &'v Tunnel,
+    /// The next hop.
+    pub hop: &'v Hop,
+    /// How packets are encapsulated.
+    pub style: Style,
+}
+
+/// What answers need.
+#[derive(Debug, Clone, Copy)]
+pub struct Answering<'a> {
+    /// Their limit.
+    pub limiter: &'a Limiter,
+    /// The moment.
+    pub now: Now,
+    /// Their link addresses.
+    pub link: Option<ReplyLink>,
+}
+
+/// Encapsulates the packet. One that does not fit is answered, if it must not
+/// be fragmented; otherwise its pieces are encapsulated one by one.
+#[inline]
+pub fn send<'m>(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    hash: u64,
+    way: Way<'_>,
+    answering: Answering<'_>,
+    outbox: &mut Outbox<'m>,
+) -> Result<Verdict, DropReason> {
+    let inner = Inner::new(headers, hash);
+    match encapsulate(frame, &inner, way.style, way.tunnel, way.hop) {
+        Ok(()) => Ok(Verdict::Send(way.hop.device)),
+        Err(misfit) if headers.dont_fragment => answer(frame, headers, misfit, answering),
+        Err(misfit) => send_pieces(frame, headers, inner, misfit, way, outbox),
+    }
+}
+
+#[cold]
+fn answer(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    misfit: Misfit,
+    answering: Answering<'_>,
+) -> Result<Verdict, DropReason> {
+    let answered = reply::may_answer(headers)
+        && answering.limiter.allows(answering.now)
+        && reply::too_big(frame, headers, misfit.mtu, answering.link);
+    if answered { Ok(Verdict::Reply) } else { Err(DropReason::TooBig) }
+}
+
+#[cold]
+fn send_pieces<'m>(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    inner: Inner,
+    misfit: Misfit,
+    way: Way<'_>,
+    outbox: &mut Outbox<'m>,
+) -> Result<Verdict, DropReason> {
+    let wrap = |frame: &mut Frame<'_>, packet_bytes| {
+        encapsulate(frame, &Inner { packet_bytes, ..inner }, way.style, way.tunnel, way.hop)
+            .expect("pieces are cut to fit")
+    };
+    let first_bytes = fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
+        wrap(&mut piece, packet_bytes);
+        outbox.push(Kind::Fragment, Some(way.hop.device), piece);
+    });
+    wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
+    Ok(Verdict::Send(way.hop.device))
+}

@@ -1,0 +1,226 @@
+//! ICMP to a VIP, and packets too big for their path.
+
+mod common;
+
+use common::{CLIENT, Machine, Tcp, VIP, message, tcp};
+use datapath::{DropReason, Egress, Verdict};
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
+use plan::proto::BackendState;
+
+const VIP6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0xf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10];
+const CLIENT6: [u8; 16] = [0x20; 16];
+
+fn with_mtu(machine: &mut Machine, mtu: u16) {
+    machine.view.egress = Egress::new(&machine.view.plan, |_, _| vec![common::hop(mtu)]);
+}
+
+/// The packet that a backend sent from the VIP, as a router quotes it.
+fn quote(port: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(VIP, CLIENT, 60).tcp(80, port, 7, 1024).write(&mut frame, &[0; 8]).unwrap();
+    frame.split_off(14)
+}
+
+fn error_about(port: u16, kind: Icmpv4Type) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4([198, 18, 0, 1], VIP, 60)
+        .icmpv4(kind)
+        .write(&mut frame, &quote(port)[..28])
+        .unwrap();
+    frame
+}
+
+fn fragmentation_needed() -> Icmpv4Type {
+    Icmpv4Type::DestinationUnreachable(etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1400 })
+}
+
+#[test]
+fn an_echo_to_a_vip_is_answered() {
+    let mut machine = Machine::new(message(1), 100);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4_echo_request(7, 3).write(&mut frame, b"ping").unwrap();
+    let (verdict, _, reply) = machine.forward(0, &frame);
+    assert_eq!(verdict, Verdict::Reply);
+    assert_eq!(reply[..12], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+    let packet = SlicedPacket::from_ethernet(&reply).unwrap();
+    let Some(etherparse::NetSlice::Ipv4(ip)) = packet.net else { panic!() };
+    assert_eq!((ip.header().source(), ip.header().destination(), ip.header().ttl()), (VIP, CLIENT, 64));
+    assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
+    let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { panic!() };
+    assert!(matches!(icmp.icmp_type(), Icmpv4Type::EchoReply(echo) if echo.id == 7 && echo.seq == 3));
+    assert_eq!(icmp.payload(), b"ping");
+    assert!(wire::checksum::is_valid(icmp.slice()));
+}
+
+#[test]
+fn an_ipv6_echo_to_a_vip_is_answered() {
+    let mut machine = Machine::new(message(1), 100);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 9).icmpv6_echo_request(7, 3).write(&mut frame, b"ping").unwrap();
+    let (verdict, _, reply) = machine.forward(0, &frame);
+    assert_eq!(verdict, Verdict::Reply);
+    let packet = SlicedPacket::from_ethernet(&reply).unwrap();
+    let Some(TransportSlice::Icmpv6(icmp)) = packet.transport else { panic!() };
+    assert!(matches!(icmp.icmp_type(), Icmpv6Type::EchoReply(_)));
+    assert!(icmp.is_checksum_valid(VIP6, CLIENT6));
+}
+
+#[test]
+fn an_error_follows_the_connection_that_it_quotes() {
+    let mut machine = Machine::new(message(8), 1000);
+    let backends: Vec<String> = (1..50).map(|port| machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Syn)).unwrap()).collect();
+    // More backends: by hash alone many of these would go elsewhere.
+    machine.set(message(80));
+    for (port, backend) in (1..50).zip(&backends) {
+        assert_eq!(&machine.backend(0, &error_about(port, fragmentation_needed())).unwrap(), backend);
+    }
+}
+
+#[test]
+fn an_error_about_an_untracked_connection_follows_the_hash() {
+    let mut machine = Machine::new(message(8), 1000);
+    for port in 1..50 {
+        let by_error = machine.backend(0, &error_about(port, fragmentation_needed())).unwrap();
+        assert_eq!(machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Ack)).unwrap(), by_error);
+    }
+}
+
+#[test]
+fn errors_that_quote_nothing_of_ours_are_dropped() {
+    let mut machine = Machine::new(message(2), 100);
+    let mut strange = error_about(5, fragmentation_needed());
+    let quoted_source = 14 + 20 + 8 + 12;
+    strange[quoted_source + 3] ^= 1;
+    assert_eq!(machine.forward(0, &strange).0, Verdict::Drop(DropReason::Icmp));
+    let short = error_about(5, fragmentation_needed());
+    let mut cut = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4(fragmentation_needed()).write(&mut cut, &short[42..60]).unwrap();
+    assert_eq!(machine.forward(0, &cut).0, Verdict::Drop(DropReason::Icmp));
+    let mut other = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4_raw(13, 0, [0; 4]).write(&mut other, &[0; 12]).unwrap();
+    assert_eq!(machine.forward(0, &other).0, Verdict::Drop(DropReason::Icmp));
+    assert_eq!(machine.counters.totals().unaccounted(3), 0);
+}
+
+#[test]
+fn a_packet_that_must_not_be_fragmented_is_answered_with_the_mtu_that_fits() {
+    for mtu in [1500u16, 1280, 600] {
+        let mut machine = Machine::new(message(1), 100);
+        with_mtu(&mut machine, mtu);
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 1460]).unwrap();
+        frame[20] |= 0x40;
+        reseal(&mut frame);
+        let (verdict, _, reply) = machine.forward(0, &frame);
+        assert_eq!(verdict, Verdict::Reply);
+        let packet = SlicedPacket::from_ethernet(&reply).unwrap();
+        let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else { panic!() };
+        assert_eq!((ip.header().source(), ip.header().destination()), (VIP, CLIENT));
+        assert_eq!(reply.len(), 14 + 576);
+        let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { panic!() };
+        let Icmpv4Type::DestinationUnreachable(etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu }) = icmp.icmp_type()
+        else { panic!() };
+        assert_eq!(next_hop_mtu, mtu - 24);
+        assert!(wire::checksum::is_valid(icmp.slice()));
+        assert_eq!(icmp.payload(), &frame[14..14 + 548]);
+    }
+}
+
+#[test]
+fn an_ipv6_packet_too_big_is_answered() {
+    let mut machine = Machine::new(message(1), 100);
+    with_mtu(&mut machine, 1400);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 1440]).unwrap();
+    let (verdict, _, reply) = machine.forward(0, &frame);
+    assert_eq!((verdict, reply.len()), (Verdict::Reply, 14 + 1280));
+    let packet = SlicedPacket::from_ethernet(&reply).unwrap();
+    let Some(TransportSlice::Icmpv6(icmp)) = packet.transport else { panic!() };
+    assert!(matches!(icmp.icmp_type(), Icmpv6Type::PacketTooBig { mtu: 1376 }));
+    assert!(icmp.is_checksum_valid(VIP6, CLIENT6));
+}
+
+fn reseal(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let end = 14 + usize::from(frame[14] & 15) * 4;
+    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..end]));
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn a_packet_that_may_be_fragmented_arrives_in_pieces_on_one_backend() {
+    for (mtu, options) in [(1500u16, 0usize), (600, 0), (600, 8)] {
+        let mut machine = Machine::new(message(5), 100);
+        with_mtu(&mut machine, mtu);
+        let payload: Vec<u8> = (0..1472u32).map(|i| (i * 7) as u8).collect();
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(9, 53).write(&mut frame, &payload).unwrap();
+        frame[20] = 0;
+        if options > 0 {
+            // A timestamp option that is not copied, and padding.
+            frame.splice(34..34, [0x44, 4, 5, 0, 1, 1, 1, 0]);
+            frame[14] = 0x47;
+            let total = (frame.len() - 14) as u16;
+            frame[16..18].copy_from_slice(&total.to_be_bytes());
+        }
+        reseal(&mut frame);
+        let (verdict, _, first) = machine.forward(0, &frame);
+        assert!(matches!(verdict, Verdict::Send(_)));
+        let mut pieces = vec![first];
+        pieces.extend(machine.outbox.frames.drain(..).map(|originated| originated.frame.bytes().to_vec()));
+        assert_eq!(pieces.len(), (8usize + 1472).div_ceil((usize::from(mtu) - 24 - 20 - options) & !7));
+        let mut whole = vec![0u8; 1480];
+        let mut seen = 0;
+        for (index, piece) in pieces.iter().enumerate() {
+            assert!(piece.len() <= 14 + usize::from(mtu));
+            assert_eq!(piece[30..34], pieces[0][30..34], "one backend");
+            let inner = etherparse::Ipv4Slice::from_slice(&piece[38..]).unwrap();
+            let header = inner.header();
+            assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
+            assert_eq!(header.more_fragments(), index + 1 < pieces.len());
+            let offset = usize::from(header.fragments_offset().value()) * 8;
+            let part = &piece[38 + 20 + options..];
+            whole[offset..offset + part.len()].copy_from_slice(part);
+            seen += part.len();
+            let kept = if index == 0 { 0x44 } else { 1 };
+            assert!(options == 0 || piece[58] == kept, "an option that is not to be copied");
+        }
+        assert_eq!((seen, &whole[8..]), (1480, payload.as_slice()));
+    }
+}
+
+#[test]
+fn no_memory_for_pieces_means_too_big_and_nothing_leaks() {
+    let mut machine = Machine::new(message(1), 100);
+    with_mtu(&mut machine, 100);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(9, 53).write(&mut frame, &[0; 1472]).unwrap();
+    frame[20] = 0;
+    reseal(&mut frame);
+    assert_eq!(machine.forward(0, &frame).0, Verdict::Drop(DropReason::TooBig), "more than eight pieces");
+    assert!(machine.outbox.frames.is_empty() && machine.outbox.chunks.is_full());
+}
+
+#[test]
+fn answers_are_limited() {
+    let mut machine = Machine::new(message(1), 100);
+    with_mtu(&mut machine, 100);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 100]).unwrap();
+    for _ in 0..3000 {
+        machine.forward(0, &frame);
+    }
+    let totals = machine.counters.totals();
+    assert_eq!((totals.replied, totals.dropped[DropReason::TooBig.index()]), (1000, 2000));
+}
+
+#[test]
+fn an_error_about_a_backend_that_is_gone_selects_anew() {
+    let mut machine = Machine::new(message(3), 100);
+    let backend = machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn)).unwrap();
+    let mut plan = message(3);
+    plan.services[0].members.iter_mut().find(|member| member.backend == backend).unwrap().set_state(BackendState::Down);
+    machine.set(plan);
+    assert_ne!(machine.backend(0, &error_about(5, fragmentation_needed())).unwrap(), backend);
+}
