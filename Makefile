@@ -21,6 +21,8 @@ TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GO_LDFLAGS := -s -w -X main.version=$(VERSION)
 
+SECONDS_EACH ?= 30
+
 # What `make demo` hands through; each may be set on the command line.
 export SEED BACKENDS LOAD_BALANCERS CONNECTIONS EVENTS DEMO_REPORT
 
@@ -82,6 +84,10 @@ lint-rust:
 .PHONY: lint-generated
 lint-generated:
 	tools/generate.sh --check
+
+.PHONY: fuzz
+fuzz: deps-build ## Run every Go fuzz target for a while [SECONDS_EACH=30]
+	tools/fuzz.sh $(SECONDS_EACH)
 
 .PHONY: bench
 bench: deps-build ## Measure on this machine what the papers measured
