@@ -22,7 +22,7 @@ type Lab struct {
 
 	mutex sync.Mutex
 	state state
-	// pools is what the load balancers' config now says of the backends.
+	// weights of the backends that the load balancers' config has now.
 	weights map[string]uint32
 }
 
@@ -99,6 +99,9 @@ func create(o Options, owned bool) (*Lab, error) {
 	directories := []string{o.RunDir, lab.path(node{Name: "router"}, "")}
 	for _, n := range lab.layout.nodes() {
 		directories = append(directories, lab.path(n, ""))
+	}
+	for _, n := range lab.layout.LoadBalancers {
+		directories = append(directories, lab.path(n, "run"), lab.path(n, "state"))
 	}
 	for _, directory := range directories {
 		if err := os.MkdirAll(directory, 0o755); err != nil {
