@@ -39,6 +39,8 @@ var checks = []check{
 	{"no test is ignored", ignoredTests},
 	{"functions are short", functionLengths},
 	{"drop reasons are documented and tested", dropReasons},
+	{"the code map is true", codeMap},
+	{"documents' links lead somewhere", documentLinks},
 	{"comments fit the page", commentWidths},
 	{"no machine's paths, no registry's hosts", foreignPlaces},
 }

@@ -22,11 +22,19 @@ func goodTree() map[string]string {
 			"    // SAFETY: a hint\n    unsafe { hint(p) }\n}\n",
 		"datapath/tests/drops.rs":          "#[test]\nfn dropped() { assert_eq!(verdict(), DropReason::NoService); }\n",
 		"nic/src/lib.rs":                   "pub fn map() { unsafe { mmap() } }\n",
+		"README.md":                        "[map](ARCHITECTURE.md#map), [docs](docs), [site](https://example.com)\n",
 		"docs/counters.md":                 "| `no_service` | nobody wants it |\n",
 		"controller/brain/brain.go":        "package brain\n\nimport \"time\"\n\nfunc Step(now time.Time) {}\n",
 		"controller/prober/prober.go":      "package prober\n\nimport _ \"github.com/guideway/guideway/controller/brain\"\n",
 		"controller/brain/brain_test.go":   "package brain\n\nimport \"os\"\n\nvar _ = os.Args\n",
 		"forwarder/tests/common/shared.rs": "#![allow(dead_code)]\nfn helper() {}\n",
+	}
+	files[architecture] = "# Code map\n"
+	for _, folder := range []string{
+		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "docs", "lab", "utils", "tools",
+	} {
+		files[architecture] += folder + "/   what is in it\n"
+		files[folder+"/README"] = ""
 	}
 	for crate, mayKnow := range crateEdges {
 		manifest := "[package]\nname = \"" + crate + "\"\n[dependencies]\n"
@@ -117,6 +125,10 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 
 		{"a reason without documentation", "docs/counters.md", "", "DropReason::NoService (`no_service`) is not in docs/counters.md"},
 		{"a reason without a test", "datapath/tests/drops.rs", "", "no test has a packet dropped for DropReason::NoService"},
+
+		{"a folder that is not on the map", "bench/main.rs", "fn main() {}\n", "bench/ is missing from the code map"},
+		{"a map of what is gone", architecture, "wire/  headers\n\nold/  gone\n", "ARCHITECTURE.md:3: old/ is in the code map"},
+		{"a dead link", "docs/start.md", "see\n[this](../START.md)\n", "start.md:2: a link to START.md, which is not there"},
 
 		{"a wide comment", "lab/lab.go", "package lab\n\n// " + strings.Repeat("x", 120) + "\n", "lab.go:3: a comment of 123 columns"},
 		{"a wide link", "lab/lab.go", "package lab\n\n// https://" + strings.Repeat("x", 120) + "\n", ""},
