@@ -30,7 +30,7 @@ func (lab *Lab) startServers(n node) error {
 	}
 	args := []string{"lab-helper", "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", EchoPort)}
 	for _, vip := range EchoVIPs {
-		args = append(args, "--udp", fmt.Sprintf("%s", hostPort(vip, EchoPort)))
+		args = append(args, "--udp", hostPort(vip, EchoPort))
 	}
 	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
 }
@@ -66,20 +66,20 @@ http {
 }
 
 // KillBackend as a failing machine would: its servers at once, and its link.
-func (lab *Lab) KillBackend(index int) error {
+func (lab *Lab) KillBackend(ctx context.Context, index int) error {
 	n := lab.layout.Backends[index]
 	for _, what := range []string{"nginx", "echo"} {
 		if err := lab.signal(n.Name, what, syscall.SIGKILL); err != nil {
 			return err
 		}
 	}
-	return lab.setLink(context.Background(), n, "down")
+	return lab.setLink(ctx, n, "down")
 }
 
 // RestoreBackend brings back what KillBackend took, and nothing that runs.
-func (lab *Lab) RestoreBackend(index int) error {
+func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 	n := lab.layout.Backends[index]
-	if err := lab.setLink(context.Background(), n, "up"); err != nil {
+	if err := lab.setLink(ctx, n, "up"); err != nil {
 		return err
 	}
 	if p, known := lab.find(n.Name, "echo"); known && p.alive() {

@@ -144,7 +144,7 @@ func (lab *Lab) SetWeights(ctx context.Context, weights map[string]uint32) error
 // Restore the whole topology: all that events can have taken away or changed.
 func (lab *Lab) Restore(ctx context.Context) error {
 	for i := range lab.layout.Backends {
-		if err := lab.RestoreBackend(i); err != nil {
+		if err := lab.RestoreBackend(ctx, i); err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
 	}

@@ -212,7 +212,7 @@ func killBackend(ctx context.Context, s *stage) error {
 	}
 	s.screen.step("kill %s: its servers and its link", dead)
 	killed := time.Now()
-	if err := s.lab.KillBackend(slices.Index(s.lab.Backends(), dead)); err != nil {
+	if err := s.lab.KillBackend(ctx, slices.Index(s.lab.Backends(), dead)); err != nil {
 		return err
 	}
 	if err := s.waitDown(ctx, dead); err != nil {
