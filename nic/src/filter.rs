@@ -11,7 +11,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::bpf::with_causes;
-use crate::prefix::IpPrefix;
+use wire::IpPrefix;
 
 /// Limits of bpf/destination.h, for messages.
 const PREFIXES_MAX: usize = 65_536;

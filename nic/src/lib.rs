@@ -18,7 +18,6 @@ pub mod memory_device;
 pub mod open;
 pub mod pcap;
 pub mod pcap_device;
-mod prefix;
 pub mod wait;
 
 pub use claim::ClaimError;
@@ -28,4 +27,4 @@ pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
 pub use memory::{Chunk, Pool};
 pub use open::{Device, DeviceConfig, Driver, WorkerIo, open};
-pub use prefix::{IpPrefix, PrefixError};
+pub use wire::IpPrefix;

@@ -17,6 +17,7 @@ pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod prefix;
 pub mod tcp;
 pub mod udp;
 
@@ -26,3 +27,4 @@ pub use flow::FlowKey;
 pub use frame::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, HEADROOM_BYTES};
 pub use headers::Headers;
 pub use ip::{Family, Fragment, Protocol};
+pub use prefix::{IpPrefix, PrefixError};

@@ -1,4 +1,4 @@
-//! An address prefix, as the kernel-side filters take it.
+//! An address prefix: `10.0.0.0/8`, `2001:db8::/32`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,12 +12,18 @@ pub struct IpPrefix {
 }
 
 /// What is wrong with a prefix in text.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is not a prefix: {reason}")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefixError {
-    text: String,
     reason: &'static str,
 }
+
+impl fmt::Display for PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason)
+    }
+}
+
+impl std::error::Error for PrefixError {}
 
 impl IpPrefix {
     /// The prefix of `len` bits that `address` lies in; None if the address
@@ -71,11 +77,11 @@ impl FromStr for IpPrefix {
     type Err = PrefixError;
 
     fn from_str(text: &str) -> Result<IpPrefix, PrefixError> {
-        let wrong = |reason| PrefixError { text: text.to_string(), reason };
+        let wrong = |reason| PrefixError { reason };
         let (address, len) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
         let address: IpAddr = address
             .parse()
-            .map_err(|_| wrong("write ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32"))?;
+            .map_err(|_| wrong("a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32"))?;
         let Some(len) = len else { return Ok(address.into()) };
         let len = len
             .parse()
