@@ -19,12 +19,7 @@ var unsupported = []struct {
 	cure  string
 }{
 	{"encapsulators", "", "tunnelled ingress", "leave it out"},
-	{"tunnel.udp6_checksum", "true", "the tunnel's UDP checksum", "leave it out"},
-	{"tunnel.source_prefix", "", "drawn tunnel sources", "leave it out"},
 	{"services[].mode", "stateless", "stateless services", "use stateful"},
-	{"services[].encap", "ipip", "the IPIP encapsulation", "use gre"},
-	{"services[].encap", "gue", "the GUE encapsulation", "use gre"},
-	{"services[].encap", "geneve", "the Geneve encapsulation", "use gre"},
 	{"services[].fragments", "true", "the fragment table", "use false or leave it out"},
 	{"services[].spill", "", "spill", "leave it out"},
 	{"health_checks[].via", "tunnel", "probes through the tunnel", "use direct"},
