@@ -106,6 +106,7 @@ struct Chain {
 /// length bounds the walk.
 fn walk(packet: &[u8], first: u8) -> Result<Chain, ParseError> {
     let mut chain = Chain { header_bytes: HEADER_BYTES, fragment: Fragment::Whole, protocol: Protocol(first) };
+    let mut seen_fragment = false;
     loop {
         let rest = &packet[chain.header_bytes..];
         let length = match chain.protocol.0 {
@@ -115,8 +116,11 @@ fn walk(packet: &[u8], first: u8) -> Result<Chain, ParseError> {
             ROUTING | MOBILITY | HOST_IDENTITY | SHIM6 => extension_bytes(rest, 8)?,
             // RFC 4302: in units of four bytes, minus two.
             AUTHENTICATION => extension_bytes(rest, 4)?,
+            // A second one is nothing that a sender may make, atomic ones included.
+            FRAGMENT if seen_fragment => return Err(ParseError::IpExtension),
             FRAGMENT => {
-                chain.fragment = fragment(rest, chain.fragment)?;
+                seen_fragment = true;
+                chain.fragment = fragment(rest)?;
                 FRAGMENT_HEADER_BYTES
             }
             _ => return Ok(chain),
@@ -154,12 +158,8 @@ fn check_options(rest: &[u8]) -> Result<usize, ParseError> {
 
 /// Reads a fragment header. Offset zero and no more to come is RFC 6946's
 /// atomic fragment: a whole datagram.
-fn fragment(rest: &[u8], so_far: Fragment) -> Result<Fragment, ParseError> {
+fn fragment(rest: &[u8]) -> Result<Fragment, ParseError> {
     let header = rest.first_chunk::<FRAGMENT_HEADER_BYTES>().ok_or(ParseError::IpExtension)?;
-    // A second fragment header is nothing that a sender may make.
-    if so_far != Fragment::Whole {
-        return Err(ParseError::IpExtension);
-    }
     let offset_and_more = u16::from_be_bytes([header[2], header[3]]);
     let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
     Ok(match (offset_and_more >> 3, offset_and_more & 1) {

@@ -129,7 +129,9 @@ fn extension_headers_out_of_place_or_bounds_are_refused() {
     let second_hop_by_hop = with_extension(with_extension(udp_v6(b""), 0, &pad), 60, &pad);
     let long = with_extension(udp_v6(b""), 60, &[0, 200, 1, 4, 0, 0, 0, 0]);
     let bad_option = with_extension(udp_v6(b""), 60, &[0, 0, 1, 5, 0, 0, 0, 0]);
-    for frame in [second_hop_by_hop, long, bad_option] {
+    let atomic = [0, 0, 0, 0, 0, 0, 0, 9];
+    let two_fragment_headers = with_extension(with_extension(udp_v6(b""), 44, &atomic), 44, &atomic);
+    for frame in [second_hop_by_hop, long, bad_option, two_fragment_headers] {
         assert_eq!(parse(&frame).unwrap_err(), ParseError::IpExtension);
     }
 }
