@@ -1,7 +1,7 @@
 //! The end of the journey: encapsulate, or deal with a packet that does not
 //! fit its path.
 
-use wire::{Frame, Headers};
+use wire::{Family, Frame, Headers};
 
 use crate::clock::Now;
 use crate::drop_reason::DropReason;
@@ -54,6 +54,8 @@ pub fn send<'m>(
     match encapsulate(frame, &inner, way.style, way.tunnel, way.hop) {
         Ok(()) => Ok(Verdict::Send(way.hop.device)),
         Err(misfit) if headers.dont_fragment => answer(frame, headers, misfit, answering),
+        // An ICMPv6 error: not to be answered, and nobody on the way fragments IPv6.
+        Err(_) if headers.key.family == Family::V6 => Err(DropReason::TooBig),
         Err(misfit) => send_pieces(frame, headers, inner, misfit, way, outbox),
     }
 }

@@ -141,6 +141,24 @@ fn an_ipv6_packet_too_big_is_answered() {
     assert!(icmp.is_checksum_valid(VIP6, CLIENT6));
 }
 
+/// Neither answered (RFC 4443 section 2.4) nor fragmented: nobody on the way
+/// fragments IPv6. Its addresses must not be taken for IPv4 options.
+#[test]
+fn an_icmpv6_error_too_big_for_its_path_is_dropped() {
+    let mut machine = Machine::new(message(1), 100);
+    with_mtu(&mut machine, 1500);
+    let mut quote = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(VIP6, CLIENT6, 60).tcp(80, 9, 7, 9).write(&mut quote, &[7; 1392]).unwrap();
+    let mut error = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6([0xff; 16], VIP6, 60)
+        .icmpv6(Icmpv6Type::PacketTooBig { mtu: 1400 })
+        .write(&mut error, &quote[14..])
+        .unwrap();
+    assert_eq!(error.len(), 14 + 1500);
+    assert_eq!(machine.forward(0, &error).0, Verdict::Drop(DropReason::TooBig));
+}
+
 fn reseal(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let end = 14 + usize::from(frame[14] & 15) * 4;
