@@ -175,6 +175,18 @@ func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
 			}
 		}
 	}
+	checkWellAndTidy(t, running)
+	checkForwarderDeathWithdraws(t, running)
+	if _, err := lab.Up(t.Context(), o, true); err == nil || !strings.Contains(err.Error(), "there already") {
+		t.Errorf("the same lab again: %v", err)
+	}
+	checkRemoved(t, o, running.Status(), func() error { return running.Down() })
+}
+
+// checkWellAndTidy: all processes live, no checksum is wrong, every packet is
+// accounted for.
+func checkWellAndTidy(t *testing.T, running *lab.Lab) {
+	t.Helper()
 	if sums, err := running.ChecksumErrors(); err != nil || sums != 0 {
 		t.Errorf("%d wrong checksums, %v", sums, err)
 	}
@@ -185,10 +197,57 @@ func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
 			}
 		}
 	}
-	if _, err := lab.Up(t.Context(), o, true); err == nil || !strings.Contains(err.Error(), "there already") {
-		t.Errorf("the same lab again: %v", err)
+	for _, name := range running.LoadBalancers() {
+		counters, err := running.Counters(t.Context(), name)
+		if err != nil || counters.GetUnaccounted() != 0 || counters.GetReceived() == 0 {
+			t.Errorf("counters of %s: %v, %v", name, counters, err)
+		}
 	}
-	checkRemoved(t, o, running.Status(), func() error { return running.Down() })
+}
+
+// checkForwarderDeathWithdraws: the controller outlives its forwarder, and
+// takes the machine's routes back.
+func checkForwarderDeathWithdraws(t *testing.T, running *lab.Lab) {
+	t.Helper()
+	router, err := running.OpenRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	addresses, err := running.Addresses("lb-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if err := syscall.Kill(pidOf(t, running, "lb-2", "forwarder"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	gone, err := router.Watch(ctx, func(routes lab.Routes) bool { return !routes.Via(addresses) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 300 ms are promised; a busy machine gets more.
+	if took := gone.Sub(killed); took > time.Second {
+		t.Errorf("routes went %v after the forwarder", took)
+	}
+	if backend, err := get(t, running, lab.WebVIPs[0]); err != nil || backend == "" {
+		t.Errorf("the other load balancer does not serve: %v", err)
+	}
+}
+
+func pidOf(t *testing.T, running *lab.Lab, nodeName, what string) int {
+	t.Helper()
+	for _, node := range running.Status() {
+		for _, process := range node.Processes {
+			if node.Node == nodeName && process.Name == what {
+				return process.Pid
+			}
+		}
+	}
+	t.Fatalf("no process %s/%s", nodeName, what)
+	return 0
 }
 
 // checkRemoved that nothing of a lab is left after remove.
