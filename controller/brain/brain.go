@@ -53,6 +53,8 @@ type Desired struct {
 	Targets []compile.Target
 	// The config that Targets and the BGP neighbors belong to; nil at first.
 	Config *config.Config
+	// The config of the latest plan that the forwarder accepted; nil at first.
+	Trusted *config.Config
 	// What differs from the Step before.
 	PlanChanged, RoutesChanged, ConfigChanged bool
 	// When a Tick is wanted, at the latest; zero: none.
@@ -213,6 +215,9 @@ func (s *State) desired() Desired {
 	if s.current != nil {
 		d.Config = s.current.config
 		d.Targets = s.current.targets
+	}
+	if s.trusted != nil {
+		d.Trusted = s.trusted.config
 	}
 	d.Again = s.again()
 	d.Stopped = s.machine.stopping && !s.machineEbbing()

@@ -58,8 +58,6 @@ type (
 		Address netip.Addr
 		State   string
 	}
-	// NeighborGone: the neighbor is no longer configured.
-	NeighborGone struct{ Address netip.Addr }
 	// GatewayState tells whether the machine's own gateway answers.
 	GatewayState struct {
 		Address string
@@ -122,6 +120,7 @@ func (s *State) adopt(in *inputs) {
 	}
 	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	s.forgetRemoved(in.config.Backends)
+	maps.DeleteFunc(s.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
 	s.touchNow()
 }
 
@@ -134,8 +133,6 @@ func (e ProbeResult) apply(s *State) {
 }
 
 func (e NeighborState) apply(s *State) { s.neighbors[e.Address] = e.State }
-
-func (e NeighborGone) apply(s *State) { delete(s.neighbors, e.Address) }
 
 func (e GatewayState) apply(s *State) {
 	if s.gateway.known && s.gateway.answers == e.Answers && s.gateway.address == e.Address {
@@ -218,4 +215,8 @@ func newInputs(c *config.Config) *inputs {
 		}
 	}
 	return in
+}
+
+func (in *inputs) hasNeighbor(address netip.Addr) bool {
+	return in.config.BGP != nil && slices.ContainsFunc(in.config.BGP.Neighbors, func(n config.Neighbor) bool { return n.Address == address })
 }

@@ -1,0 +1,311 @@
+// Package controller runs the control plane of one machine: it turns config,
+// probes and the forwarder's state into a plan for the forwarder and routes
+// for the BGP neighbors.
+//
+//	config ─┐                                ┌─► prober.Set(targets)
+//	probes ─┤                                ├─► forwarder.Set(plan)
+//	status ─┼─► events ─► brain.Step ─► Desired ─► speaker.Set(routes)
+//	BGP ────┤                                └─► kept on disk: last good config
+//	people ─┘
+//
+// One goroutine owns the brain: everything that happens comes to it as an
+// event, everything wanted leaves it as a whole. It decides nothing itself.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/metrics"
+	"github.com/guideway/guideway/controller/prober"
+	"github.com/guideway/guideway/controller/speaker"
+)
+
+// Options of `guideway controller`.
+type Options struct {
+	// Files and directories that make the config.
+	Config []string
+	// Sockets: forwarder.sock, controller.sock.
+	RunDir string
+	// The last good config, drains by command.
+	StateDir string
+	// Reload when a file of the config changes.
+	Watch   bool
+	Version string
+	Log     *slog.Logger
+}
+
+// Controller is one running controller.
+type Controller struct {
+	options Options
+	log     *slog.Logger
+	notify  notifier
+	keep    keeper
+
+	brain     *brain.State
+	prober    *prober.Prober
+	forwarder *forwarder.Sink
+	speaker   *speaker.Speaker
+	announcer *announcer
+	metrics   *metrics.Metrics
+	web       *webServer
+
+	// To the goroutine that owns the brain.
+	events chan brain.Event
+	asks   chan func()
+	done   chan struct{}
+
+	// Of that goroutine only.
+	loaded  loadedConfigs
+	targets map[prober.Target][]string // keys of the brain's targets
+	again   time.Time
+	stopped bool
+}
+
+// Run runs until the context ends, and then as long as it takes to withdraw
+// the routes on purpose.
+func Run(ctx context.Context, options Options) error {
+	if options.Log == nil {
+		options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	socket, err := api.Listen(options.RunDir)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	c, err := start(options)
+	if err != nil {
+		return err
+	}
+	// What the controller runs outlives ctx: a stop takes its time.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	server := api.Server(c)
+	go func() { _ = server.Serve(socket) }() // ends with Stop
+	defer server.Stop()
+	go c.forwarder.Run(work)
+	go c.announcer.run(work)
+	go watchSignals(work, c)
+	go watchGateway(work, c)
+	if options.Watch {
+		go watchFiles(work, c)
+	}
+	c.notify.ready()
+	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
+	c.loop(ctx)
+	return c.stop(work)
+}
+
+// start makes everything and loads the config.
+func start(options Options) (*Controller, error) {
+	c := &Controller{
+		options: options,
+		log:     options.Log,
+		notify:  newNotifier(),
+		keep:    keeper{dir: options.StateDir},
+		brain:   brain.New(time.Now()),
+		prober:  prober.New(),
+		events:  make(chan brain.Event, 1024),
+		asks:    make(chan func()),
+		done:    make(chan struct{}),
+		targets: map[prober.Target][]string{},
+	}
+	if err := c.keep.prepare(); err != nil {
+		return nil, err
+	}
+	c.speaker = speaker.New(c.log, func(s speaker.NeighborState) {
+		c.tell(brain.NeighborState{Address: s.Address, State: s.State})
+	})
+	c.announcer = newAnnouncer(c.log, c.speaker)
+	var err error
+	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
+	if err != nil {
+		return nil, err
+	}
+	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late})
+	c.web = &webServer{log: c.log, handler: c.httpHandler()}
+	if err := c.restoreDrains(); err != nil {
+		return nil, err
+	}
+	if err := c.loadAtStart(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// loop is the goroutine that owns the brain.
+func (c *Controller) loop(ctx context.Context) {
+	defer close(c.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	asked := ctx.Done()
+	for !c.stopped {
+		timer.Reset(c.untilAgain())
+		select {
+		case event := <-c.events:
+			c.step(event)
+		case result := <-c.prober.Results():
+			c.probed(result)
+		case ask := <-c.asks:
+			ask()
+		case <-timer.C:
+			c.step(brain.Tick{})
+		case <-asked:
+			asked = nil
+			c.notify.stopping()
+			c.log.Info("stopping: routes are withdrawn first")
+			c.step(brain.Stop{})
+		}
+	}
+}
+
+// Nothing due: look again in a while anyway.
+const idleTick = time.Second
+
+func (c *Controller) untilAgain() time.Duration {
+	if c.again.IsZero() {
+		return idleTick
+	}
+	return min(idleTick, max(0, time.Until(c.again)))
+}
+
+// step lets the brain decide and brings about what it wants.
+func (c *Controller) step(event brain.Event) {
+	want := c.brain.Step(event, time.Now())
+	for _, t := range want.Transitions {
+		c.logTransition(t)
+	}
+	if want.ConfigChanged {
+		c.setTargets(want.Targets)
+		c.web.listen(want.Config.Metrics.Listen)
+	}
+	if want.PlanChanged {
+		c.forwarder.Set(want.Plan)
+	}
+	if want.RoutesChanged || want.ConfigChanged {
+		c.announcer.set(c.desiredOf(want))
+	}
+	c.keepGoodConfig(want.Trusted)
+	c.again = want.Again
+	c.stopped = want.Stopped
+}
+
+func (c *Controller) logTransition(t brain.Transition) {
+	level := slog.LevelInfo
+	switch t.To {
+	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn":
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
+}
+
+// tell hands an event to the brain's goroutine; after the end nobody listens.
+func (c *Controller) tell(event brain.Event) {
+	select {
+	case c.events <- event:
+	case <-c.done:
+	}
+}
+
+var errStopping = errors.New("the controller is stopping")
+
+// ask runs f in the brain's goroutine.
+func (c *Controller) ask(ctx context.Context, f func()) error {
+	finished := make(chan struct{})
+	select {
+	case c.asks <- func() { f(); close(finished) }:
+		<-finished
+		return nil
+	case <-c.done:
+		return errStopping
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// setTargets translates for the prober; checks that are equal to it may be
+// several to the brain (they differ in rise and fall).
+func (c *Controller) setTargets(targets []compile.Target) {
+	clear(c.targets)
+	for _, t := range targets {
+		probe := probeOf(t)
+		c.targets[probe] = append(c.targets[probe], t.Key())
+	}
+	wanted := make([]prober.Target, 0, len(c.targets))
+	for t := range c.targets {
+		wanted = append(wanted, t)
+	}
+	c.prober.Set(wanted)
+}
+
+func probeOf(t compile.Target) prober.Target {
+	probe := prober.Target{Address: t.Address, Interval: t.Check.Interval, Timeout: t.Check.Timeout}
+	if h := t.Check.HTTP; h != nil {
+		probe.Check = prober.Check{Kind: prober.HTTP, Port: h.Port, Path: h.Path, Host: h.Host, Status: prober.StatusesOf(h.Status...)}
+	} else {
+		probe.Check = prober.Check{Kind: prober.TCP, Port: t.Check.TCP.Port}
+	}
+	return probe
+}
+
+func (c *Controller) probed(result prober.Result) {
+	c.metrics.Probed(result.OK, result.Duration)
+	for _, key := range c.targets[result.Target] {
+		c.step(brain.ProbeResult{Target: key, OK: result.OK, Reason: result.Reason})
+	}
+}
+
+// forwarderEvent translates the sink's events into the brain's.
+func (c *Controller) forwarderEvent(event forwarder.Event) {
+	switch e := event.(type) {
+	case forwarder.Connected:
+		c.tell(brain.ForwarderConnected{Plan: e.Plan})
+	case forwarder.Lost:
+		c.tell(brain.ForwarderLost{Reason: e.Reason})
+	case forwarder.Accepted:
+		for _, warning := range e.Warnings {
+			c.log.Warn("forwarder: " + warning)
+		}
+		c.tell(brain.PlanAccepted{Generation: e.Generation, Warnings: e.Warnings})
+	case forwarder.Refused:
+		c.tell(brain.PlanRefused{Generation: e.Generation, Reason: e.Reason})
+	case forwarder.Status:
+		c.tell(statusOf(e))
+	}
+}
+
+func statusOf(s forwarder.Status) brain.ForwarderStatus {
+	status := brain.ForwarderStatus{Generation: s.Generation, RestartRequired: s.RestartRequired}
+	for _, w := range s.Workers {
+		status.Workers = append(status.Workers, brain.Worker{Index: w.Index, HeartbeatAge: time.Duration(w.HeartbeatAgeMs) * time.Millisecond})
+	}
+	for _, d := range s.Devices {
+		status.Devices = append(status.Devices, brain.Device{Interface: d.Interface, Up: d.Up})
+	}
+	for _, u := range s.Unresolved {
+		status.Unresolved = append(status.Unresolved, brain.Unresolved{Backend: u.Name, Address: u.Address, Why: u.Why})
+	}
+	return status
+}
+
+// stop ends what start began; the routes are withdrawn already.
+func (c *Controller) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c.announcer.stop()
+	c.prober.Set(nil)
+	c.web.stop()
+	if err := c.speaker.Stop(ctx); err != nil {
+		return fmt.Errorf("stop the controller: %w", err)
+	}
+	c.log.Info("controller stopped; the forwarder goes on with its last plan")
+	return nil
+}

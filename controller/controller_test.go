@@ -1,0 +1,439 @@
+package controller
+
+// The whole controller, with a forwarder that does what the contract says and
+// real backends. They need addresses that are no loopback's, so the test binary
+// runs again in a network namespace of its own, which goes with it. BGP is
+// tried with a router in speaker.
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
+
+var backendAddresses = []string{"10.1.0.11", "10.1.0.12"}
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		os.Exit(m.Run()) // those that need a namespace say so
+	}
+	if os.Getenv(namespaceMark) == "" {
+		again := exec.Command("unshare", append([]string{"--net", os.Args[0]}, os.Args[1:]...)...)
+		again.Env = append(os.Environ(), namespaceMark+"=1")
+		again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
+		if again.Run() != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	commands := [][]string{{"ip", "link", "set", "lo", "up"}}
+	for _, address := range backendAddresses {
+		commands = append(commands, []string{"ip", "addr", "add", address + "/32", "dev", "lo"})
+	}
+	for _, command := range commands {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("%v: %v: %s", command, err, out))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// peer is a forwarder as far as the contract goes.
+type peer struct {
+	forwarderv1.UnimplementedForwarderServer
+	mu   sync.Mutex
+	plan *planv1.Plan
+}
+
+func (p *peer) SetPlan(_ context.Context, r *forwarderv1.SetPlanRequest) (*forwarderv1.SetPlanResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Plan.Generation <= p.plan.GetGeneration() {
+		return nil, status.Errorf(codes.FailedPrecondition, "generation %d goes back from %d", r.Plan.Generation, p.plan.GetGeneration())
+	}
+	p.plan = r.Plan
+	return &forwarderv1.SetPlanResponse{Generation: r.Plan.Generation}, nil
+}
+
+func (p *peer) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*forwarderv1.GetPlanResponse, error) {
+	if plan := p.running(); plan != nil {
+		return &forwarderv1.GetPlanResponse{Plan: plan}, nil
+	}
+	return nil, status.Error(codes.NotFound, "no plan yet")
+}
+
+func (p *peer) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
+	generation := p.running().GetGeneration()
+	return &forwarderv1.GetStatusResponse{
+		Generation: generation,
+		Workers:    []*forwarderv1.Worker{{Generation: generation}},
+		Devices:    []*forwarderv1.Device{{Interface: "eth1", Up: true}},
+	}, nil
+}
+
+func (p *peer) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*forwarderv1.GetMetricsResponse, error) {
+	return &forwarderv1.GetMetricsResponse{Text: "# TYPE guideway_connections gauge\nguideway_connections 3\n"}, nil
+}
+
+func (p *peer) running() *planv1.Plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.plan
+}
+
+func (p *peer) serve(t *testing.T, runDir string) *grpc.Server {
+	t.Helper()
+	listener, err := net.Listen("unix", forwarderSocket(runDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	forwarderv1.RegisterForwarderServer(server, p)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// backend is a real HTTP server whose health can be changed.
+type backend struct {
+	port int
+	mu   sync.Mutex
+	code int
+}
+
+func newBackend(t *testing.T) *backend {
+	b := &backend{code: http.StatusOK}
+	listener, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		w.WriteHeader(b.code)
+	})}}
+	server.Start()
+	t.Cleanup(server.Close)
+	b.port = listener.Addr().(*net.TCPAddr).Port
+	return b
+}
+
+func (b *backend) answer(code int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.code = code
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+type harness struct {
+	t       *testing.T
+	dir     string
+	metrics string
+	backend *backend
+	peer    *peer
+	client  controllerv1.ControllerClient
+	cancel  context.CancelFunc
+	result  chan error
+}
+
+func newHarness(t *testing.T) *harness {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("controller test: needs root, for a network namespace with addresses")
+	}
+	h := &harness{t: t, dir: t.TempDir(), backend: newBackend(t), peer: &peer{}}
+	h.metrics = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	if err := os.MkdirAll(h.runDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.write(h.config(""))
+	return h
+}
+
+func (h *harness) runDir() string     { return filepath.Join(h.dir, "run") }
+func (h *harness) stateDir() string   { return filepath.Join(h.dir, "state") }
+func (h *harness) configFile() string { return filepath.Join(h.dir, "config.yaml") }
+
+func (h *harness) write(config string) {
+	h.t.Helper()
+	if err := os.WriteFile(h.configFile(), []byte(config), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *harness) config(extra string) string {
+	return fmt.Sprintf(`
+machine: {name: lb-1, addresses: [10.0.0.1]}
+services: [{name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}]
+pools: [{name: web, health_checks: [ok], backends: [{name: web-1, address: 10.1.0.11}%s]}]
+health_checks: [{name: ok, http: {port: %d}, interval: 50ms, timeout: 50ms, rise: 1, fall: 2}]
+metrics: {listen: "%s"}
+`, extra, h.backend.port, h.metrics)
+}
+
+func (h *harness) start() {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	h.cancel, h.result = cancel, make(chan error, 1)
+	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
+	go func() { h.result <- Run(ctx, options) }()
+	conn, err := grpc.NewClient("unix:"+filepath.Join(h.runDir(), "controller.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.client = controllerv1.NewControllerClient(conn)
+	h.t.Cleanup(func() { conn.Close(); cancel() })
+}
+
+func (h *harness) deadline() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+func (h *harness) stop() {
+	h.t.Helper()
+	h.cancel()
+	select {
+	case err := <-h.result:
+		if err != nil {
+			h.t.Errorf("the controller ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		h.t.Fatal("the controller does not stop")
+	}
+}
+
+func (h *harness) state() *controllerv1.GetStateResponse {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	state, err := h.client.GetState(ctx, &controllerv1.GetStateRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		select {
+		case ended := <-h.result:
+			h.t.Fatalf("the controller ended: %v", ended)
+		default:
+			h.t.Fatal(err)
+		}
+	}
+	return state
+}
+
+func (h *harness) until(what string, holds func(*controllerv1.GetStateResponse) bool) {
+	h.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		state := h.state()
+		if holds(state) {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("never: %s\n%v", what, state)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func announced(state *controllerv1.GetStateResponse) bool {
+	return len(state.Routes) == 1 && state.Routes[0].Announced
+}
+
+func backendState(name, want string) func(*controllerv1.GetStateResponse) bool {
+	return func(state *controllerv1.GetStateResponse) bool {
+		return slices.ContainsFunc(state.Backends, func(b *controllerv1.Backend) bool { return b.Name == name && b.State == want })
+	}
+}
+
+func (h *harness) get(path string) (int, string) {
+	h.t.Helper()
+	response, err := http.Get("http://" + h.metrics + path)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body)
+}
+
+func TestFromConfigToPlanAndRoute(t *testing.T) {
+	h := newHarness(t)
+	forwarder := h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	if code, body := h.get("/readyz"); code != http.StatusOK {
+		t.Errorf("readyz %d %s", code, body)
+	}
+	_, page := h.get("/metrics")
+	for _, want := range []string{`guideway_backend_up{backend="web-1",service="web"} 1`, "guideway_connections 3", `guideway_health_checks_total{result="pass"}`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+
+	h.backend.answer(http.StatusServiceUnavailable)
+	h.until("the backend is down and the route gone", func(s *controllerv1.GetStateResponse) bool {
+		return backendState("web-1", "down")(s) && !announced(s)
+	})
+	if got := h.state().Backends[0].Reason; got != "ok: status 503, wanted 200" {
+		t.Errorf("reason %q", got)
+	}
+	h.backend.answer(http.StatusOK)
+	h.until("it is back", announced)
+
+	forwarder.Stop()
+	h.until("the forwarder's death withdraws", func(s *controllerv1.GetStateResponse) bool { return !announced(s) })
+	if reason := h.state().Routes[0].Reason; !strings.Contains(reason, "forwarder: does not answer") {
+		t.Errorf("reason %q", reason)
+	}
+	h.stop()
+}
+
+func TestReloads(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	generation := h.peer.running().Generation
+
+	h.write(h.config("") + "servces: []\n")
+	_, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "servces") {
+		t.Errorf("bad reload: %v", err)
+	}
+	state := h.state()
+	if !state.Config.Stale || !strings.Contains(state.Config.Problem, "servces") || !announced(state) {
+		t.Errorf("after a bad reload: %v", state)
+	}
+	if got := h.peer.running().Generation; got != generation {
+		t.Errorf("a bad reload made plan %d after %d", got, generation)
+	}
+
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the new backend is in the plan", func(s *controllerv1.GetStateResponse) bool {
+		return !s.Config.Stale && slices.ContainsFunc(h.peer.running().Backends, func(b *planv1.Backend) bool { return b.Name == "web-2" })
+	})
+	h.stop()
+}
+
+func TestABadConfigAtStartServesTheLastGoodOne(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	before := h.peer.running().Generation
+	h.stop()
+
+	kept, err := os.Stat(filepath.Join(h.stateDir(), lastGoodFile))
+	if err != nil || kept.Mode().Perm() != 0o600 {
+		t.Errorf("the kept config: %v %v", kept, err)
+	}
+	h.write("nonsense: true\n")
+	h.start()
+	h.until("announced", announced)
+	state := h.state()
+	if !state.Config.Stale || !strings.Contains(state.Config.Problem, "nonsense") || !strings.Contains(state.Config.Source, "last good") {
+		t.Errorf("config %v", state.Config)
+	}
+	if now := h.peer.running().Generation; now <= before {
+		t.Errorf("generation %d after %d", now, before)
+	}
+	h.stop()
+}
+
+func TestABadConfigAtTheFirstStartIsAnErrorWithEveryMistake(t *testing.T) {
+	h := newHarness(t)
+	h.write("nonsense: true\nrubbish: 1\n")
+	err := Run(t.Context(), Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "nonsense") || !strings.Contains(err.Error(), "rubbish") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDrainsAreKeptOverRestarts(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-9", Drain: true}); status.Code(err) != codes.NotFound {
+		t.Errorf("drain of an unknown backend: %v", err)
+	}
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("draining", backendState("web-1", "draining"))
+	h.stop()
+	h.start()
+	h.until("still draining", backendState("web-1", "draining"))
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1"}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("announced", announced)
+	h.stop()
+}
+
+func TestTheServiceManagerIsTold(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	path := filepath.Join(h.dir, "notify.sock")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	hear := func(want string) {
+		t.Helper()
+		buffer := make([]byte, 256)
+		manager.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, err := manager.Read(buffer)
+		if err != nil || !strings.HasPrefix(string(buffer[:n]), want) {
+			t.Errorf("heard %q, %v; want %s", buffer[:n], err, want)
+		}
+	}
+	h.start()
+	hear("READY=1")
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
+	hear("RELOADING=1\nMONOTONIC_USEC=")
+	hear("READY=1")
+	h.cancel()
+	hear("STOPPING=1")
+	<-h.result
+}

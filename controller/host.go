@@ -1,0 +1,117 @@
+package controller
+
+// What the CLI and the web ask for: api.Host, and the sources of web and
+// metrics.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func forwarderSocket(runDir string) string { return filepath.Join(runDir, "forwarder.sock") }
+
+// State is everything at one moment.
+func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse, error) {
+	var view brain.View
+	var source string
+	if err := c.ask(ctx, func() { view, source = c.brain.View(), c.loaded.source }); err != nil {
+		return nil, err
+	}
+	state := api.Describe(view)
+	state.Version = c.options.Version
+	state.Config.Source = source
+	announced := uint32(len(c.speaker.Announced()))
+	for _, n := range c.speaker.States() {
+		neighbor := &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: api.Timestamp(n.Since)}
+		if n.Established() {
+			neighbor.AnnouncedPrefixes = announced
+		}
+		state.Neighbors = append(state.Neighbors, neighbor)
+	}
+	return state, nil
+}
+
+// Reload reads the files anew.
+func (c *Controller) Reload(ctx context.Context) ([]string, error) {
+	var warnings []string
+	var problem error
+	err := c.ask(ctx, func() {
+		problem = c.reload()
+		warnings = c.brain.View().Config.Warnings
+	})
+	return warnings, errors.Join(err, problem)
+}
+
+// DrainBackend by command; kept over restarts.
+func (c *Controller) DrainBackend(ctx context.Context, backend string, drain bool) error {
+	var problem error
+	err := c.ask(ctx, func() {
+		// What is no longer in the config must still be undrainable.
+		if drain && !c.hasBackend(backend) {
+			problem = fmt.Errorf("drain %s: %w", backend, api.ErrUnknownBackend)
+			return
+		}
+		c.step(brain.DrainBackend{Backend: backend, Drain: drain})
+		problem = c.keepDrains()
+	})
+	return errors.Join(err, problem)
+}
+
+// DrainMachine by command; kept over restarts.
+func (c *Controller) DrainMachine(ctx context.Context, drain bool) error {
+	var problem error
+	err := c.ask(ctx, func() {
+		c.step(brain.DrainMachine{Drain: drain})
+		problem = c.keepDrains()
+	})
+	return errors.Join(err, problem)
+}
+
+func (c *Controller) hasBackend(name string) bool {
+	return slices.ContainsFunc(c.brain.View().Backends, func(b brain.BackendView) bool { return b.Name == name })
+}
+
+func (c *Controller) keepDrains() error {
+	return c.keep.setDrains(drains{Machine: c.brain.MachineDrained(), Backends: c.brain.DrainedBackends()})
+}
+
+func (c *Controller) restoreDrains() error {
+	kept, err := c.keep.drains()
+	if err != nil {
+		return err
+	}
+	for _, backend := range kept.Backends {
+		c.step(brain.DrainBackend{Backend: backend, Drain: true})
+	}
+	if kept.Machine {
+		c.log.Warn("this machine is drained by command and announces nothing: `guideway undrain machine` ends that")
+		c.step(brain.DrainMachine{Drain: true})
+	}
+	return nil
+}
+
+func (c *Controller) forwarderMetrics(ctx context.Context) (string, error) {
+	response, err := c.forwarder.Client().GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+	if err != nil {
+		return "", fmt.Errorf("metrics of the forwarder: %w", err)
+	}
+	return response.Text, nil
+}
+
+func (c *Controller) forwarderCounters(ctx context.Context) (*forwarderv1.GetCountersResponse, error) {
+	counters, err := c.forwarder.Client().GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
+	}
+	return counters, nil
+}

@@ -1,0 +1,114 @@
+package controller
+
+// What outlives the controller, in the state directory: the last good config
+// and the drains by command. The directory is its own; the forwarder's last
+// plan, beside it, is the forwarder's.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+const (
+	lastGoodFile = "config-last-good.json"
+	drainsFile   = "drains.json"
+)
+
+type keeper struct{ dir string }
+
+// keptSource is a config.Source on disk. Names are absolute, because relative
+// paths inside a config start at its file's directory.
+type keptSource struct {
+	Name string `json:"name"`
+	Data string `json:"data"`
+}
+
+// drains by command.
+type drains struct {
+	Machine  bool     `json:"machine"`
+	Backends []string `json:"backends"`
+}
+
+func (k keeper) prepare() error {
+	if err := os.MkdirAll(k.dir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory %s: %w: create it, or name another by --state-dir", k.dir, err)
+	}
+	return nil
+}
+
+// lastGood returns nothing if no config was ever good.
+func (k keeper) lastGood() ([]config.Source, error) {
+	var kept []keptSource
+	if err := k.read(lastGoodFile, &kept); err != nil {
+		return nil, err
+	}
+	var sources []config.Source
+	for _, s := range kept {
+		sources = append(sources, config.Source{Name: s.Name, Data: []byte(s.Data)})
+	}
+	return sources, nil
+}
+
+func (k keeper) setLastGood(sources []config.Source) error {
+	var kept []keptSource
+	for _, s := range sources {
+		name, err := filepath.Abs(s.Name)
+		if err != nil {
+			return fmt.Errorf("keep config %s: %w", s.Name, err)
+		}
+		kept = append(kept, keptSource{Name: name, Data: string(s.Data)})
+	}
+	return k.write(lastGoodFile, kept)
+}
+
+func (k keeper) drains() (drains, error) {
+	var d drains
+	return d, k.read(drainsFile, &d)
+}
+
+func (k keeper) setDrains(d drains) error { return k.write(drainsFile, d) }
+
+// read leaves value alone if there is no such file.
+func (k keeper) read(name string, value any) error {
+	path := filepath.Join(k.dir, name)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read kept state: %w", err)
+	}
+	if err := json.Unmarshal(data, value); err != nil {
+		return fmt.Errorf("read kept state %s: %w: remove the file to go on without it", path, err)
+	}
+	return nil
+}
+
+// write replaces the file as a whole, so that a crash leaves the old or the
+// new one. 0600: a config may say more than everybody should know.
+func (k keeper) write(name string, value any) error {
+	data, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	temporary, err := os.CreateTemp(k.dir, "."+name+"-*") // made with 0600
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	defer os.Remove(temporary.Name()) // gone after the rename
+	_, err = temporary.Write(append(data, '\n'))
+	err = errors.Join(err, temporary.Sync(), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), filepath.Join(k.dir, name))
+	}
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	return nil
+}

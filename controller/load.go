@@ -1,0 +1,141 @@
+package controller
+
+// Reading the config: at start, by command, by SIGHUP, when a file changes.
+// A bad one changes nothing; at start the last good one is served instead.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/speaker"
+)
+
+// loadedConfigs remembers what configs were made of.
+type loadedConfigs struct {
+	// Of the configs that the brain may still come to trust.
+	sources map[*config.Config][]config.Source
+	kept    *config.Config // already on disk
+	source  string         // for people: where the one in use came from
+
+	neighborsOf *config.Config
+	neighbors   []speaker.Neighbor
+}
+
+// loadAtStart prefers the files; if they are bad, the last good config goes on
+// serving and the state says that it is stale.
+func (c *Controller) loadAtStart() error {
+	c.loaded.sources = map[*config.Config][]config.Source{}
+	problem := c.loadFiles()
+	if problem == nil {
+		return nil
+	}
+	sources, err := c.keep.lastGood()
+	if err != nil {
+		return fmt.Errorf("%w\nand the last good config cannot be read: %w", problem, err)
+	}
+	if sources == nil {
+		return problem
+	}
+	last, err := config.Parse(sources, config.ReadFromDisk)
+	if err != nil {
+		return fmt.Errorf("%w\nand the last good config, kept in %s, is no longer good:\n%w", problem, c.options.StateDir, err)
+	}
+	c.log.Error("the config is refused, the last good one serves", "error", problem)
+	c.use(last, sources, "the last good config, kept in "+c.options.StateDir)
+	c.step(brain.ConfigRefused{Problem: problem.Error()})
+	return nil
+}
+
+// loadFiles reads, parses and hands the config to the brain.
+func (c *Controller) loadFiles() error {
+	sources, err := config.Read(c.options.Config...)
+	if err != nil {
+		c.metrics.Reloaded(false, time.Now())
+		return err
+	}
+	parsed, err := config.Parse(sources, config.ReadFromDisk)
+	if err != nil {
+		c.metrics.Reloaded(false, time.Now())
+		return err
+	}
+	c.metrics.Reloaded(true, time.Now())
+	for _, warning := range parsed.Warnings {
+		c.log.Warn("config: " + warning.String())
+	}
+	c.use(parsed, sources, strings.Join(c.options.Config, ", "))
+	return nil
+}
+
+func (c *Controller) use(parsed *config.Config, sources []config.Source, from string) {
+	c.loaded.sources[parsed] = sources
+	c.loaded.source = from
+	c.step(brain.ConfigLoaded{Config: parsed})
+}
+
+// reload is for a running controller.
+func (c *Controller) reload() error {
+	c.notify.reloading()
+	defer c.notify.ready()
+	err := c.loadFiles()
+	if err != nil {
+		c.log.Error("reload: the config is refused, the former one serves", "error", err)
+		c.step(brain.ConfigRefused{Problem: err.Error()})
+		return err
+	}
+	c.log.Info("config reloaded")
+	return nil
+}
+
+// keepGoodConfig writes a config to the state directory once the forwarder
+// has accepted its plan: now it is known to be good.
+func (c *Controller) keepGoodConfig(trusted *config.Config) {
+	if trusted == nil || trusted == c.loaded.kept {
+		return
+	}
+	sources, known := c.loaded.sources[trusted]
+	if !known {
+		return
+	}
+	c.loaded.kept = trusted
+	for parsed := range c.loaded.sources {
+		if parsed != trusted {
+			delete(c.loaded.sources, parsed)
+		}
+	}
+	if err := c.keep.setLastGood(sources); err != nil {
+		c.log.Error("the config is good but could not be kept for a restart", "error", err)
+	}
+}
+
+// How often --watch looks at the files. Reading them is cheap and, unlike
+// inotify, sees through the links that orchestrators swap.
+const watchInterval = time.Second
+
+func watchFiles(ctx context.Context, c *Controller) {
+	seen, _ := config.Read(c.options.Config...)
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now, err := config.Read(c.options.Config...)
+		if err != nil || slices.EqualFunc(now, seen, sameSource) {
+			continue // a file that is being replaced may be missing for a moment
+		}
+		seen = now
+		if err := c.ask(ctx, func() { _ = c.reload() }); errors.Is(err, errStopping) {
+			return
+		}
+	}
+}
+
+func sameSource(a, b config.Source) bool { return a.Name == b.Name && string(a.Data) == string(b.Data) }
