@@ -1,0 +1,123 @@
+//! The counters for Prometheus: a server of one page.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::outcome::{Counts, Kind, OUTCOMES};
+use crate::program::Counters;
+
+/// The longest request that is read; a scraper's has some 200 bytes.
+const REQUEST_BYTES_MAX: usize = 8192;
+
+/// One request after the other; a slow client has this long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves the counters, for ever; does nothing without a listener.
+pub async fn serve(listener: Option<TcpListener>, counters: &Counters) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // A client that is slow or gone is its own loss.
+                let _ = timeout(PATIENCE, answer(stream, counters)).await;
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a request for metrics: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, counters: &Counters) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|window| window == b"\r\n\r\n")
+        && request.len() < REQUEST_BYTES_MAX
+    {
+        if stream.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+    let (status, body) = match path(&request) {
+        Some("/metrics") => match counters.read() {
+            Ok(counts) => ("200 OK", page(&counts)),
+            Err(problem) => ("500 Internal Server Error", problem),
+        },
+        Some("/healthz") => ("200 OK", "ok\n".to_string()),
+        _ => ("404 Not Found", "only /metrics and /healthz are here\n".to_string()),
+    };
+    let len = body.len();
+    let response = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(response.as_bytes()).await
+}
+
+/// The path that a GET asks for, without its query.
+fn path(request: &[u8]) -> Option<&str> {
+    let line = std::str::from_utf8(request.split(|&byte| byte == b'\r').next()?).ok()?;
+    let target = line.strip_prefix("GET ")?.split(' ').next()?;
+    target.split('?').next()
+}
+
+/// The exposition format: one family for each kind of outcome.
+fn page(counts: &Counts) -> String {
+    let families = [
+        (
+            Kind::Passed,
+            "guideway_agent_pass_packets_total",
+            "reason",
+            "Packets left to the kernel as they were.",
+        ),
+        (
+            Kind::Decapsulated,
+            "guideway_agent_decapsulated_packets_total",
+            "encap",
+            "Packets taken out of their tunnel.",
+        ),
+        (
+            Kind::Dropped,
+            "guideway_agent_drop_packets_total",
+            "reason",
+            "Packets from our load balancers that were dropped.",
+        ),
+    ];
+    let mut page = String::new();
+    for (kind, family, label, help) in families {
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "# HELP {family} {help}\n# TYPE {family} counter");
+        for (outcome, count) in
+            OUTCOMES.iter().zip(counts).filter(|(outcome, _)| outcome.kind == kind)
+        {
+            let _ = writeln!(page, "{family}{{{label}=\"{}\"}} {count}", outcome.name);
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_on_the_page_once() {
+        let counts: Counts = std::array::from_fn(|index| index as u64 + 100);
+        let page = page(&counts);
+        for (index, outcome) in OUTCOMES.iter().enumerate() {
+            let ending = format!("\"{}\"}} {}\n", outcome.name, index + 100);
+            assert_eq!(page.matches(&ending).count(), 1, "{ending}");
+        }
+    }
+
+    #[test]
+    fn only_gets_have_a_path() {
+        assert_eq!(path(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"), Some("/metrics"));
+        assert_eq!(path(b"POST /metrics HTTP/1.1\r\n\r\n"), None);
+        assert_eq!(path(b"\xff\r\n\r\n"), None);
+        assert_eq!(path(b""), None);
+    }
+}

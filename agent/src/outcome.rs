@@ -1,0 +1,102 @@
+//! What may become of a frame, by name. The program's list (`enum outcome` in
+//! bpf/decapsulate.bpf.c) is this one, in the same order.
+
+use std::fmt::Write;
+
+/// The groups that outcomes are counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Left to the kernel as it was.
+    Passed,
+    /// Taken out of its tunnel.
+    Decapsulated,
+    /// Dropped.
+    Dropped,
+}
+
+/// One thing that may become of a frame.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Which group it is in.
+    pub kind: Kind,
+    /// Its name, as in metrics.
+    pub name: &'static str,
+}
+
+const fn passed(name: &'static str) -> Outcome {
+    Outcome { kind: Kind::Passed, name }
+}
+
+const fn decapsulated(name: &'static str) -> Outcome {
+    Outcome { kind: Kind::Decapsulated, name }
+}
+
+const fn dropped(name: &'static str) -> Outcome {
+    Outcome { kind: Kind::Dropped, name }
+}
+
+/// All outcomes; each frame has exactly one.
+pub static OUTCOMES: [Outcome; 16] = [
+    passed("no_tunnel"),
+    passed("unknown_source"),
+    decapsulated("gre"),
+    decapsulated("ipip"),
+    decapsulated("gue"),
+    decapsulated("geneve"),
+    dropped("outer_fragment"),
+    dropped("outer_header"),
+    dropped("gre_flags"),
+    dropped("gre_recursion"),
+    dropped("gue_header"),
+    dropped("geneve_header"),
+    dropped("inner_protocol"),
+    dropped("inner_header"),
+    dropped("ecn"),
+    dropped("no_room"),
+];
+
+/// How often each outcome was, in their order.
+pub type Counts = [u64; OUTCOMES.len()];
+
+/// The counters that are not zero, as one line.
+pub fn line(counts: &Counts) -> String {
+    let mut line = String::from("packets:");
+    for (outcome, count) in OUTCOMES.iter().zip(counts).filter(|&(_, &count)| count > 0) {
+        let verb = match outcome.kind {
+            Kind::Passed => "passed",
+            Kind::Decapsulated => "decapsulated",
+            Kind::Dropped => "dropped",
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(line, " {verb}/{}={count}", outcome.name);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both lists are written by hand; this holds them together.
+    #[test]
+    fn the_program_has_the_same_list() {
+        let source = include_str!("../bpf/decapsulate.bpf.c");
+        let (_, list) = source.split_once("enum outcome {").unwrap();
+        let (list, _) = list.split_once("OUTCOMES,").unwrap();
+        let names: Vec<String> = list
+            .lines()
+            .filter_map(|line| line.trim().split_once(','))
+            .map(|(name, _)| name.to_lowercase())
+            .collect();
+        let ours: Vec<&str> = OUTCOMES.iter().map(|outcome| outcome.name).collect();
+        assert_eq!(names[0], "passed");
+        assert_eq!(names[1..], ours[1..]);
+    }
+
+    #[test]
+    fn the_line_shows_what_is_not_zero() {
+        let mut counts = [0; OUTCOMES.len()];
+        (counts[2], counts[14]) = (5, 1);
+        assert_eq!(line(&counts), "packets: decapsulated/gre=5 dropped/ecn=1");
+    }
+}

@@ -1,0 +1,337 @@
+//! The program itself, run by the kernel on frames of ours
+//! (BPF_PROG_TEST_RUN): what comes out, and what it was counted as.
+
+use std::io::Write;
+
+use aya::programs::{TestRun, TestRunOptions};
+use proptest::prelude::*;
+use wire::{EtherType, MacAddress, Protocol, ethernet, geneve, gre, gue, ipv4, ipv6, udp};
+
+use super::*;
+use crate::outcome::Kind;
+
+const PASS: u32 = 2;
+const DROP: u32 = 1;
+const SOURCE: u8 = 1;
+const STRANGER: u8 = 99;
+
+/// Loading a program needs root; a test that is skipped says so by name, past
+/// the harness's capture.
+fn program_or_skip(test: &str) -> Option<Program> {
+    if !rustix::process::geteuid().is_root() {
+        let line = format!("SKIPPED {test}: needs root to load a BPF program\n");
+        io::stderr().write_all(line.as_bytes()).unwrap();
+        return None;
+    }
+    let mut program = Program::load().unwrap();
+    program.allow(&["10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]).unwrap();
+    Some(program)
+}
+
+impl Program {
+    /// What the program makes of a frame: action, frame, outcome. Exactly one
+    /// outcome is counted for each frame.
+    fn run(&self, frame: &[u8]) -> (u32, Vec<u8>, &'static str) {
+        let before = self.counters.read().unwrap();
+        let mut out = vec![0; frame.len() + 64];
+        let Some(aya::programs::Program::Xdp(xdp)) = self.object.program("guideway_agent") else {
+            panic!()
+        };
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::new()
+        };
+        let result = xdp.test_run(options).unwrap();
+        out.truncate(result.data_size_out as usize);
+        let after = self.counters.read().unwrap();
+        let grown: Vec<usize> =
+            (0..after.len()).filter(|&index| after[index] > before[index]).collect();
+        assert_eq!(grown.len(), 1, "one outcome for each frame");
+        assert_eq!(after[grown[0]], before[grown[0]] + 1);
+        (result.return_value, out, OUTCOMES[grown[0]].name)
+    }
+
+    fn outcome(&self, frame: &[u8]) -> &'static str {
+        let (action, _, outcome) = self.run(frame);
+        let kind = OUTCOMES.iter().find(|known| known.name == outcome).unwrap().kind;
+        assert_eq!(action, if kind == Kind::Dropped { DROP } else { PASS }, "{outcome}");
+        outcome
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Family {
+    V4,
+    V6,
+}
+use Family::{V4, V6};
+
+const FAMILIES: [(Family, Family); 4] = [(V4, V4), (V4, V6), (V6, V4), (V6, V6)];
+const TUNNELS: [&str; 4] = ["gre", "ipip", "gue", "geneve"];
+
+impl Family {
+    fn ether_type(self) -> EtherType {
+        if self == V4 { EtherType::IPV4 } else { EtherType::IPV6 }
+    }
+
+    /// As the protocol number of an IP packet inside.
+    fn protocol(self) -> u8 {
+        if self == V4 { 4 } else { 41 }
+    }
+}
+
+/// An IP packet around a payload; the last byte of its source is given.
+fn ip(family: Family, protocol: u8, traffic_class: u8, source: u8, payload: &[u8]) -> Vec<u8> {
+    let protocol = Protocol(protocol);
+    let header = match family {
+        V4 => ipv4::Emit {
+            packet_bytes: payload.len() as u16 + 20,
+            traffic_class,
+            id: 7,
+            flags: 0x4000,
+            ttl: 64,
+            protocol,
+            source: u32::from_be_bytes([10, 0, 0, source]),
+            destination: u32::from_be_bytes([10, 0, 0, 200]),
+        }
+        .to_bytes()
+        .to_vec(),
+        V6 => ipv6::Emit {
+            payload_bytes: payload.len() as u16,
+            traffic_class,
+            flow_label: 0xabcde,
+            hop_limit: 64,
+            protocol,
+            source: u128::from_be_bytes([
+                0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, source,
+            ]),
+            destination: 0x2001_0db8_0000_0000_0000_0000_0000_00c8,
+        }
+        .to_bytes()
+        .to_vec(),
+    };
+    [header, payload.to_vec()].concat()
+}
+
+fn frame(ether_type: EtherType, packet: &[u8]) -> Vec<u8> {
+    let header =
+        ethernet::emit(MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 2]), ether_type);
+    [&header[..], packet].concat()
+}
+
+/// A client's packet, as the load balancer received it.
+fn inner(family: Family, ecn: u8) -> Vec<u8> {
+    ip(family, 17, 0xb8 | ecn, 77, &[0x30, 0x39, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4])
+}
+
+fn datagram(port: u16, payload: &[u8]) -> Vec<u8> {
+    [&udp::emit(50_000, port, payload.len() as u16 + 8, 0)[..], payload].concat()
+}
+
+/// What the outer IP header carries, and its protocol number.
+fn encapsulated(tunnel: &str, family: Family, inner: &[u8]) -> (u8, Vec<u8>) {
+    let wrapped = |header: &[u8]| [header, inner].concat();
+    match tunnel {
+        "gre" => {
+            (47, wrapped(&gre::Header { recursion: 0, ether_type: family.ether_type() }.to_bytes()))
+        }
+        "ipip" => (family.protocol(), inner.to_vec()),
+        "gue" => (17, datagram(gue::PORT, &wrapped(&gue::emit(Protocol(family.protocol()))))),
+        _ => (17, datagram(geneve::PORT, &wrapped(&geneve::emit(family.ether_type())))),
+    }
+}
+
+/// The frame that a load balancer sends.
+fn tunnelled(tunnel: &str, outer: Family, outer_ecn: u8, family: Family, inner: &[u8]) -> Vec<u8> {
+    let (protocol, payload) = encapsulated(tunnel, family, inner);
+    frame(outer.ether_type(), &ip(outer, protocol, outer_ecn, SOURCE, &payload))
+}
+
+/// A frame from a load balancer whose outer header carries these bytes.
+fn carrying(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    frame(EtherType::IPV4, &ip(V4, protocol, 0, SOURCE, payload))
+}
+
+#[test]
+fn every_tunnel_is_opened_in_all_four_families() {
+    let Some(program) = program_or_skip("every_tunnel_is_opened_in_all_four_families") else {
+        return;
+    };
+    for tunnel in TUNNELS {
+        for (outer, family) in FAMILIES {
+            let inner = inner(family, 0);
+            let (action, out, outcome) = program.run(&tunnelled(tunnel, outer, 0, family, &inner));
+            assert_eq!((action, outcome), (PASS, tunnel), "{outer:?} {family:?}");
+            assert_eq!(out, frame(family.ether_type(), &inner), "{tunnel} {outer:?} {family:?}");
+        }
+    }
+}
+
+/// RFC 6040, figure 4: rows are the inner field, columns the outer one, both
+/// in the order Not-ECT, ECT(0), ECT(1), CE; None is a drop.
+#[test]
+fn congestion_marks_are_kept_as_rfc_6040_says() {
+    let Some(program) = program_or_skip("congestion_marks_are_kept_as_rfc_6040_says") else {
+        return;
+    };
+    const NOT: u8 = 0b00;
+    const ECT0: u8 = 0b10;
+    const ECT1: u8 = 0b01;
+    const CE: u8 = 0b11;
+    let figure = [
+        (NOT, [Some(NOT), Some(NOT), Some(NOT), None]),
+        (ECT0, [Some(ECT0), Some(ECT0), Some(ECT1), Some(CE)]),
+        (ECT1, [Some(ECT1), Some(ECT1), Some(ECT1), Some(CE)]),
+        (CE, [Some(CE), Some(CE), Some(CE), Some(CE)]),
+    ];
+    for (inner_ecn, row) in figure {
+        for (outer_ecn, expected) in [NOT, ECT0, ECT1, CE].into_iter().zip(row) {
+            for (outer, family) in FAMILIES {
+                let frame_in =
+                    tunnelled("gre", outer, outer_ecn, family, &inner(family, inner_ecn));
+                let (action, out, outcome) = program.run(&frame_in);
+                let at =
+                    format!("outer {outer:?} {outer_ecn:02b}, inner {family:?} {inner_ecn:02b}");
+                match expected {
+                    None => assert_eq!((action, outcome), (DROP, "ecn"), "{at}"),
+                    // Emitting sets the checksum anew: it must be right.
+                    Some(ecn) => {
+                        assert_eq!(out, frame(family.ether_type(), &inner(family, ecn)), "{at}")
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_tunnel_of_ours_is_left_alone() {
+    let Some(program) = program_or_skip("what_is_no_tunnel_of_ours_is_left_alone") else { return };
+    let gre = encapsulated("gre", V4, &inner(V4, 0)).1;
+    let tagged = [&[0, 5, 8, 0][..], &ip(V4, 47, 0, SOURCE, &gre)].concat();
+    let mut udp_fragment = carrying(17, &datagram(gue::PORT, b"first part"));
+    udp_fragment[20] = 0x20;
+    let cases = [
+        ("no_tunnel", frame(EtherType::IPV4, &inner(V4, 0))),
+        ("no_tunnel", frame(EtherType::IPV6, &inner(V6, 0))),
+        ("no_tunnel", frame(EtherType(0x0806), &[0; 28])),
+        ("no_tunnel", frame(EtherType(0x8100), &tagged)),
+        ("no_tunnel", frame(EtherType::IPV4, &[0x45; 10])),
+        ("no_tunnel", carrying(17, &datagram(53, b"an answer"))),
+        ("no_tunnel", carrying(17, b"short")),
+        ("no_tunnel", udp_fragment),
+        ("no_tunnel", carrying(6, &[0; 20])),
+        ("unknown_source", frame(EtherType::IPV4, &ip(V4, 47, 0, STRANGER, &gre))),
+        ("unknown_source", frame(EtherType::IPV6, &ip(V6, 47, 0, STRANGER, &gre))),
+        (
+            "unknown_source",
+            frame(EtherType::IPV4, &ip(V4, 17, 0, STRANGER, &datagram(geneve::PORT, b"else's"))),
+        ),
+    ];
+    for (index, (expected, frame)) in cases.iter().enumerate() {
+        let (action, out, outcome) = program.run(frame);
+        assert_eq!((action, outcome), (PASS, *expected), "case {index}");
+        assert_eq!(out, *frame, "case {index}: changed");
+    }
+}
+
+#[test]
+fn what_is_ours_and_wrong_is_dropped_by_name() {
+    let Some(program) = program_or_skip("what_is_ours_and_wrong_is_dropped_by_name") else {
+        return;
+    };
+    let inner_v4 = inner(V4, 0);
+    let gre = |flags: u16, ether_type: u16| {
+        carrying(47, &[&flags.to_be_bytes(), &ether_type.to_be_bytes(), &inner_v4[..]].concat())
+    };
+    let gue =
+        |header: [u8; 4]| carrying(17, &datagram(gue::PORT, &[&header, &inner_v4[..]].concat()));
+    let geneve =
+        |header: [u8; 8]| carrying(17, &datagram(geneve::PORT, &[&header, &inner_v4[..]].concat()));
+    let changed = |at: usize, byte: u8| {
+        let mut frame = gre(0, 0x0800);
+        frame[at] = byte;
+        frame
+    };
+    let cases = [
+        ("gre_flags", gre(0x8000, 0x0800)),
+        ("gre_flags", gre(0x2000, 0x0800)),
+        ("gre_flags", gre(0x1000, 0x0800)),
+        ("gre_flags", gre(0x0001, 0x0800)),
+        ("gre_flags", gre(0x0800, 0x0800)),
+        ("gre_flags", carrying(47, &[0, 0])),
+        ("gre_recursion", gre(0x0100, 0x0800)),
+        ("gre_recursion", gre(0x0200, 0x0800)),
+        ("inner_protocol", gre(0, 0x6558)),
+        ("inner_protocol", gue([0, 6, 0, 0])),
+        ("inner_protocol", geneve([0, 0, 0x65, 0x58, 0, 0, 0, 0])),
+        ("inner_header", gre(0, 0x86dd)),
+        ("inner_header", carrying(4, &inner_v4[..19])),
+        ("inner_header", carrying(41, &inner(V6, 0)[..39])),
+        ("inner_header", carrying(4, &[0x44; 20])),
+        ("inner_header", geneve([0x3f, 0, 8, 0, 0, 0, 0, 0])),
+        ("gue_header", gue([0x40, 4, 0, 0])),
+        ("gue_header", gue([0x20, 4, 0, 0])),
+        ("gue_header", gue([0x01, 4, 0, 0])),
+        ("gue_header", gue([0, 4, 0x80, 0])),
+        ("gue_header", carrying(17, &datagram(gue::PORT, &[0; 3]))),
+        ("geneve_header", geneve([0x40, 0, 8, 0, 0, 0, 0, 0])),
+        ("geneve_header", geneve([0, 0x80, 8, 0, 0, 0, 0, 0])),
+        ("geneve_header", geneve([0, 0x40, 8, 0, 0, 0, 0, 0])),
+        ("geneve_header", carrying(17, &datagram(geneve::PORT, &[0; 7]))),
+        ("outer_fragment", changed(20, 0x20)),
+        ("outer_fragment", changed(21, 0x01)),
+        ("outer_header", changed(14, 0x46)),
+        ("outer_header", changed(24, 0xff)),
+    ];
+    for (index, (expected, frame)) in cases.iter().enumerate() {
+        assert_eq!(program.outcome(frame), *expected, "case {index}");
+    }
+}
+
+#[test]
+fn options_of_geneve_are_passed_over() {
+    let Some(program) = program_or_skip("options_of_geneve_are_passed_over") else { return };
+    let inner = inner(V6, 0);
+    for words in 0..=63_u8 {
+        let header = [words, 0, 0x86, 0xdd, 0, 0, 9, 0];
+        let options = vec![0xee; usize::from(words) * 4];
+        let payload = datagram(geneve::PORT, &[&header[..], &options, &inner].concat());
+        let (_, out, outcome) = program.run(&carrying(17, &payload));
+        assert_eq!(outcome, "geneve", "{words} words");
+        assert_eq!(out, frame(EtherType::IPV6, &inner), "{words} words");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Cut anywhere and with any bytes changed, a frame has one outcome, and
+    /// one that is not taken out of a tunnel stays as it was.
+    #[test]
+    fn damaged_frames_have_one_outcome(
+        tunnel in prop::sample::select(&TUNNELS[..]),
+        families in prop::sample::select(&FAMILIES[..]),
+        cut in 14..120_usize,
+        changes in prop::collection::vec((0..80_usize, any::<u8>()), 0..4),
+    ) {
+        thread_local!(static PROGRAM: Option<Program> = program_or_skip("damaged_frames_have_one_outcome"));
+        let mut damaged = tunnelled(tunnel, families.0, 3, families.1, &inner(families.1, 2));
+        damaged.truncate(cut);
+        for (at, byte) in changes {
+            if let Some(place) = damaged.get_mut(at) {
+                *place = byte;
+            }
+        }
+        PROGRAM.with(|program| {
+            let Some(program) = program else { return };
+            let (action, out, outcome) = program.run(&damaged);
+            let kind = OUTCOMES.iter().find(|known| known.name == outcome).unwrap().kind;
+            assert_eq!(action, if kind == Kind::Dropped { DROP } else { PASS });
+            if kind == Kind::Passed {
+                assert_eq!(out, damaged);
+            }
+        });
+    }
+}
