@@ -44,6 +44,8 @@ pub struct Counters {
     pub replied: Counter,
     /// Frames sent to another load balancer.
     pub redirected: Counter,
+    /// Of these, spilled to another cluster.
+    pub spilled: Counter,
     /// Frames kept for later.
     pub held: Counter,
     /// Frames dropped, by reason.
@@ -52,6 +54,40 @@ pub struct Counters {
     pub originated: [Counter; Kind::COUNT],
     /// What the connection table did.
     pub connections: ConnectionCounters,
+    /// What became of fragments.
+    pub fragments: FragmentCounters,
+}
+
+/// What became of fragments, by action.
+#[derive(Debug, Default)]
+pub struct FragmentCounters {
+    /// Sent to the machine in charge.
+    pub redirected: Counter,
+    /// First ones, which were selected for.
+    pub first: Counter,
+    /// Later ones that followed their first.
+    pub followed: Counter,
+    /// Later ones that came before it and wait.
+    pub held: Counter,
+    /// Of these, sent on when it came.
+    pub released: Counter,
+    /// Of these, given up.
+    pub expired: Counter,
+}
+
+impl FragmentCounters {
+    /// Each with its name in metrics.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, &Counter); 6] {
+        [
+            ("redirected", &self.redirected),
+            ("first", &self.first),
+            ("followed", &self.followed),
+            ("held", &self.held),
+            ("released", &self.released),
+            ("expired", &self.expired),
+        ]
+    }
 }
 
 /// What a connection table did.
@@ -85,7 +121,7 @@ impl Counters {
             Verdict::Hold => self.held.add(1),
             Verdict::Drop(reason) => self.dropped[reason.index()].add(1),
             // Not final: the slow path counts.
-            Verdict::Slow => {}
+            Verdict::Slow(_) => {}
         }
     }
 

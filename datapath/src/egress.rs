@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use plan::{BackendId, Plan};
-use wire::{EtherType, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6};
+use plan::{BackendId, Plan, Service};
+use wire::{EtherType, FlowKey, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6};
 
 use crate::verdict::DeviceIndex;
 
@@ -24,11 +24,16 @@ pub struct NextHop {
     pub mtu: u16,
 }
 
-/// The tunnels to all backends of a plan, by backend id.
+/// The tunnels to all backends of a plan, by backend id; to its peers, and to
+/// the clusters that its services spill to.
 #[derive(Debug, Default)]
 pub struct Egress {
     tunnels: Box<[Option<Tunnel>]>,
     hops: Box<[Hop]>,
+    /// By index of the peer.
+    peers: Box<[Option<Tunnel>]>,
+    /// By service id, then as the service lists them.
+    spills: Box<[Box<[Tunnel]>]>,
 }
 
 /// The way to one backend.
@@ -75,21 +80,20 @@ pub struct Hop {
 
 impl Egress {
     /// The tunnels of `plan`, whose next hops `resolve` names; none if it
-    /// names none.
+    /// names none. It is asked for each of [`Plan::tunnel_targets`].
     #[must_use]
-    pub fn new(plan: &Plan, mut resolve: impl FnMut(BackendId, IpAddr) -> Vec<NextHop>) -> Egress {
-        let mut hops: Vec<Hop> = Vec::new();
+    pub fn new(plan: &Plan, resolve: impl FnMut(IpAddr) -> Vec<NextHop>) -> Egress {
+        let mut building = Building { plan, resolve, hops: Vec::new() };
         let mut tunnels = vec![None; plan.backend_ids()].into_boxed_slice();
         for backend in plan.backends() {
-            let next = resolve(backend.id, backend.address);
-            let ether_type = if backend.address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-            let first_hop = hops.len() as u32;
-            hops.extend(next.iter().map(|hop| Hop::new(hop, ether_type)));
-            let outer = outer(plan, backend.address);
-            let udp_checksum = plan.tunnel.udp6_checksum && backend.address.is_ipv6();
-            tunnels[backend.id.index()] = Some(Tunnel { outer, udp_checksum, first_hop, hops: next.len() as u32 });
+            tunnels[backend.id.index()] = Some(building.tunnel(backend.address));
         }
-        Egress { tunnels, hops: hops.into() }
+        let peers = plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
+        let mut spills = vec![Box::default(); plan.service_ids()].into_boxed_slice();
+        for service in plan.services() {
+            spills[service.id.index()] = service.spill.iter().map(|spill| building.tunnel(spill.address)).collect();
+        }
+        Egress { tunnels, hops: building.hops.into(), peers, spills }
     }
 
     /// The tunnel to a backend of the plan, and the next hop for this flow;
@@ -98,6 +102,30 @@ impl Egress {
     #[must_use]
     pub fn toward(&self, backend: BackendId, hash: u64) -> Option<(&Tunnel, &Hop)> {
         let tunnel = self.tunnels.get(backend.index())?.as_ref()?;
+        Some((tunnel, self.hop(tunnel, hash)?))
+    }
+
+    /// The tunnel to a peer, and the next hop for this flow.
+    #[must_use]
+    pub fn toward_peer(&self, peer: usize, hash: u64) -> Option<(&Tunnel, &Hop)> {
+        let tunnel = self.peers.get(peer)?.as_ref()?;
+        Some((tunnel, self.hop(tunnel, hash)?))
+    }
+
+    /// The tunnel to the address in another cluster that has the suffix of
+    /// `destination`: the first of the service's spills whose family it has.
+    #[must_use]
+    pub fn toward_spill(&self, plan: &Plan, service: &Service, key: &FlowKey, hash: u64) -> Option<(Tunnel, &Hop)> {
+        let index = service.spill.iter().position(|spill| spill.family == key.family)?;
+        let spill = &service.spill[index];
+        let tunnel = &self.spills.get(service.id.index())?[index];
+        let there = wire::ip::address(key.family, spill.network | (key.destination & spill.host_mask));
+        let tunnel = Tunnel { outer: outer(plan, there)?, ..*tunnel };
+        Some((tunnel, self.hop(&tunnel, hash)?))
+    }
+
+    #[inline]
+    fn hop(&self, tunnel: &Tunnel, hash: u64) -> Option<&Hop> {
         let which = match tunnel.hops {
             0 => return None,
             1 => 0,
@@ -105,7 +133,40 @@ impl Egress {
             // would do as well; any fixed choice keeps a flow on its path.
             count => ((hash & 0xffff) as u32 * count) >> 16,
         };
-        Some((tunnel, &self.hops[(tunnel.first_hop + which) as usize]))
+        self.hops.get((tunnel.first_hop + which) as usize)
+    }
+}
+
+/// Tunnels being made.
+struct Building<'p, R> {
+    plan: &'p Plan,
+    resolve: R,
+    hops: Vec<Hop>,
+}
+
+impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
+    /// The tunnel to that address. Without an own address of its family it
+    /// has no next hops: decoding refuses that for backends, and peers and
+    /// spills are then not reached.
+    fn tunnel(&mut self, address: IpAddr) -> Tunnel {
+        let ether_type = if address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let first_hop = self.hops.len() as u32;
+        let outer = outer(self.plan, address);
+        if outer.is_some() {
+            self.hops.extend((self.resolve)(address).iter().map(|hop| Hop::new(hop, ether_type)));
+        }
+        Tunnel {
+            outer: outer.unwrap_or(Outer::V6 { header: [0; ipv6::HEADER_BYTES] }),
+            udp_checksum: self.plan.tunnel.udp6_checksum && address.is_ipv6(),
+            first_hop,
+            hops: self.hops.len() as u32 - first_hop,
+        }
+    }
+
+    /// The tunnel to the first of a peer's addresses that has a next hop.
+    fn peer(&mut self, addresses: &[IpAddr]) -> Option<Tunnel> {
+        let tunnels: Vec<Tunnel> = addresses.iter().map(|address| self.tunnel(*address)).collect();
+        tunnels.iter().find(|tunnel| tunnel.hops > 0).or(tunnels.first()).copied()
     }
 }
 
@@ -120,10 +181,11 @@ impl Hop {
 }
 
 /// "Do not fragment" with identification zero: an atomic datagram (RFC 6864).
-fn outer(plan: &Plan, destination: IpAddr) -> Outer {
-    match destination {
+/// None: the machine has no address of that family.
+fn outer(plan: &Plan, destination: IpAddr) -> Option<Outer> {
+    Some(match destination {
         IpAddr::V4(destination) => {
-            let own = plan.source_v4.expect("decoding checked that IPv4 backends have a source");
+            let own = plan.source_v4?;
             let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
             let header = ipv4::Emit {
                 packet_bytes: 0,
@@ -146,10 +208,10 @@ fn outer(plan: &Plan, destination: IpAddr) -> Outer {
                 flow_label: 0,
                 hop_limit: TTL,
                 protocol: Protocol(0),
-                source: plan.source_v6.expect("decoding checked that IPv6 backends have a source"),
+                source: plan.source_v6?,
                 destination: destination.to_bits(),
             };
             Outer::V6 { header: header.to_bytes() }
         }
-    }
+    })
 }

@@ -12,6 +12,7 @@
 use plan::{Dscp, Encap, Service};
 use wire::{EtherType, Family, Frame, Headers, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6, udp};
 
+use crate::decapsulate::Budget;
 use crate::egress::{Hop, Outer, Tunnel};
 
 /// The longest tunnel header: UDP and Geneve.
@@ -60,7 +61,14 @@ impl Style {
     #[inline]
     #[must_use]
     pub fn to_backend(service: &Service) -> Style {
-        Style { encap: service.encap, dscp: service.dscp, recursion: 0 }
+        Style { encap: service.encap, dscp: service.dscp, recursion: Budget::TO_BACKEND.0 }
+    }
+
+    /// To another load balancer, which may encapsulate so many times more.
+    #[inline]
+    #[must_use]
+    pub fn to_balancer(permitted: Budget) -> Style {
+        Style { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
     }
 }
 

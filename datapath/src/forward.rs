@@ -2,17 +2,18 @@
 //! packet. [`crate::batch`] does the same to many at once.
 
 use plan::{Affinity, BackendId, Found, Matched, Service};
-use wire::{Fragment, Frame, Headers, Protocol, headers};
+use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
+use crate::decapsulate::{Budget, decapsulate};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::Style;
 use crate::flow_hash::FlowHash;
 use crate::limiter::Limiter;
 use crate::outbox::Outbox;
 use crate::recorder::{Lookup, Recorder};
-use crate::send::{ANSWERS_PER_SECOND, Answering, Way, send};
+use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
 use crate::table::{ConnectionTable, Ticks};
 use crate::track::track;
 use crate::verdict::Verdict;
@@ -78,20 +79,26 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let Some(headers) = headers::parse(frame.bytes())? else { return Ok(Verdict::Pass) };
+        let (headers, budget) = match view.takes_tunnel(&headers.key) {
+            true => decapsulate(frame, &headers, &view.plan.ingress)?,
+            false => (headers, Budget::FRESH),
+        };
         recorder.parsed(&headers.key);
 
         let matched = match match_service(view, &headers)? {
             Destination::Service(matched) => matched,
             Destination::Kernel => return Ok(Verdict::Pass),
-            Destination::SlowPath => return Ok(Verdict::Slow),
+            Destination::SlowPath => return Ok(Verdict::Slow(budget)),
+            Destination::Owner => return self.to_owner(view, frame, &headers, budget, outbox),
         };
         recorder.matched(matched);
         let service = view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
-        let (member, backend) = match self.track(view, service, &headers, hash, recorder) {
-            Some(kept) => kept,
-            None => self.select(view, service, &headers, hash, recorder)?,
+        let chosen = self.track(view, service, &headers, hash, recorder);
+        let chosen = chosen.or_else(|| self.select(view, service, &headers, hash, recorder));
+        let Some((member, backend)) = chosen else {
+            return self.spill(view, frame, service, &headers, (hash, budget), outbox);
         };
         recorder.backend(backend);
 
@@ -120,7 +127,7 @@ impl<'m> Datapath<'m> {
     }
 
     /// The backend in charge of the flow, by Maglev hashing (paper 3.4), and
-    /// remembers it.
+    /// remembers it; None: no backend takes new connections.
     #[inline]
     pub(crate) fn select(
         &self,
@@ -129,13 +136,13 @@ impl<'m> Datapath<'m> {
         headers: &Headers,
         hash: u64,
         recorder: &mut impl Recorder,
-    ) -> Result<(u16, BackendId), DropReason> {
+    ) -> Option<(u16, BackendId)> {
         let selector = match service.affinity {
             Affinity::Flow => hash,
             Affinity::Client => self.hash.client(&headers.key),
         };
         recorder.hashed(hash, selector);
-        let selected = service.group.select(selector).ok_or(DropReason::NoBackend)?;
+        let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);
         self.counters_of(view).members[service.first_member as usize + usize::from(selected.member)].new_connections.add(1);
         self.table.insert(
@@ -147,7 +154,43 @@ impl<'m> Datapath<'m> {
             &view.lifetimes,
             &self.counters.connections,
         );
-        Ok((selected.member, selected.backend))
+        Some((selected.member, selected.backend))
+    }
+
+    /// Sends a packet that no backend can serve to another cluster (paper
+    /// 4.2); never one that was spilled already.
+    #[cold]
+    pub(crate) fn spill(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        service: &Service,
+        headers: &Headers,
+        (hash, budget): (u64, Budget),
+        outbox: &mut Outbox<'m>,
+    ) -> Result<Verdict, DropReason> {
+        spill(view, frame, service, headers, (hash, budget), (self.counters, self.answering(view)), outbox)
+    }
+
+    /// Sends a fragment to the machine in charge of its datagram (paper 4.3);
+    /// never one that was redirected already.
+    #[cold]
+    pub(crate) fn to_owner(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        budget: Budget,
+        outbox: &mut Outbox<'m>,
+    ) -> Result<Verdict, DropReason> {
+        let hash = self.hash.flow(&three_tuple(&headers.key));
+        let owner = view.plan.owners.owner(hash).filter(|_| budget > Budget::REDIRECTED);
+        let Some(peer) = owner else { return Ok(Verdict::Slow(budget)) };
+        let (tunnel, hop) = view.egress.toward_peer(peer, hash).ok_or(DropReason::NoNeighbour)?;
+        let way = Way { tunnel, hop, style: Style::to_balancer(Budget::REDIRECTED) };
+        let verdict = redirect(frame, headers, hash, way, self.answering(view), outbox)?;
+        self.counters.fragments.redirected.add(1);
+        Ok(verdict)
     }
 
     #[inline]
@@ -168,6 +211,38 @@ impl<'m> Datapath<'m> {
     }
 }
 
+/// Sends a packet to the cluster that its service spills to.
+pub(crate) fn spill<'m>(
+    view: &View,
+    frame: &mut Frame<'_>,
+    service: &Service,
+    headers: &Headers,
+    (hash, budget): (u64, Budget),
+    (counters, answering): (&Counters, Answering<'_>),
+    outbox: &mut Outbox<'m>,
+) -> Result<Verdict, DropReason> {
+    if service.spill.is_empty() || budget <= Budget::SPILLED {
+        return Err(DropReason::NoBackend);
+    }
+    let there = view.egress.toward_spill(&view.plan, service, &headers.key, hash);
+    let (tunnel, hop) = there.ok_or(DropReason::NoNeighbour)?;
+    let way = Way { tunnel: &tunnel, hop, style: Style::to_balancer(Budget::SPILLED) };
+    let verdict = redirect(frame, headers, hash, way, answering, outbox)?;
+    counters.spilled.add(1);
+    Ok(verdict)
+}
+
+/// What all fragments of a datagram share: no ports; and no protocol for
+/// IPv6, whose first fragment may name another header than the later ones.
+fn three_tuple(key: &FlowKey) -> FlowKey {
+    const FRAGMENT_HEADER: Protocol = Protocol(44);
+    let protocol = match key.family {
+        Family::V4 => key.protocol,
+        Family::V6 => FRAGMENT_HEADER,
+    };
+    FlowKey { protocol, source_port: 0, destination_port: 0, ..*key }
+}
+
 /// Who is to deal with a packet.
 pub(crate) enum Destination {
     /// A service wants it.
@@ -176,23 +251,31 @@ pub(crate) enum Destination {
     Kernel,
     /// It needs more than one worker knows.
     SlowPath,
+    /// The machine in charge of its datagram.
+    Owner,
 }
 
 /// Who is to deal with the packet (paper 4.2).
 #[inline]
 pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destination, DropReason> {
-    let vips = &view.plan.vips;
-    let is_icmp = matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6);
-    if headers.fragment != Fragment::Whole || is_icmp {
-        return match vips.address(headers.key.family, headers.key.destination) {
-            None => Ok(Destination::Kernel),
-            Some(_) if headers.fragment != Fragment::Whole => Err(DropReason::Fragment),
-            Some(_) => Ok(Destination::SlowPath),
-        };
+    if headers.fragment != Fragment::Whole || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6) {
+        return match_address(view, headers);
     }
-    match vips.find(&headers.key) {
+    match view.plan.vips.find(&headers.key) {
         Found::Service(matched) => Ok(Destination::Service(matched)),
         Found::NoService { pass: false } => Err(DropReason::NoService),
         Found::NoService { pass: true } | Found::NotVip => Ok(Destination::Kernel),
+    }
+}
+
+/// Who is to deal with a packet whose ports say nothing.
+#[cold]
+fn match_address(view: &View, headers: &Headers) -> Result<Destination, DropReason> {
+    let is_icmp = matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6);
+    match view.plan.vips.address(headers.key.family, headers.key.destination) {
+        None => Ok(Destination::Kernel),
+        Some(_) if headers.fragment == Fragment::Whole => Ok(Destination::SlowPath),
+        Some(info) if info.fragments && !is_icmp => Ok(Destination::Owner),
+        Some(_) => Err(DropReason::Fragment),
     }
 }

@@ -15,12 +15,14 @@
 pub mod batch;
 pub mod clock;
 pub mod counters;
+pub mod decapsulate;
 pub mod drop_reason;
 pub mod egress;
 pub mod encapsulate;
 pub mod flow_hash;
 pub mod forward;
 pub mod fragment;
+pub mod fragments;
 pub mod limiter;
 pub mod outbox;
 pub mod recorder;

@@ -13,11 +13,15 @@ use crate::verdict::DeviceIndex;
 pub enum Kind {
     /// A further piece of a packet that had to be fragmented.
     Fragment,
+    /// A fragment that was held until its datagram's first one came.
+    Released,
+    /// A copy of an ICMP error for a peer.
+    Copy,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &'static [Kind] = &[Kind::Fragment];
+    pub const ALL: &'static [Kind] = &[Kind::Fragment, Kind::Released, Kind::Copy];
     /// How many there are.
     pub const COUNT: usize = Kind::ALL.len();
 
@@ -26,6 +30,8 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Fragment => "fragment",
+            Kind::Released => "released",
+            Kind::Copy => "copy",
         }
     }
 }
@@ -69,6 +75,11 @@ impl<'m> Outbox<'m> {
             end += part.len();
         }
         Some(Frame::new(chunk, wire::HEADROOM_BYTES, end))
+    }
+
+    /// Takes the chunk of a frame that was not sent after all.
+    pub(crate) fn take_back(&mut self, frame: Frame<'m>) {
+        self.chunks.push(frame.into_chunk());
     }
 
     pub(crate) fn push(&mut self, kind: Kind, device: Option<DeviceIndex>, frame: Frame<'m>) {

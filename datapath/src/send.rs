@@ -60,6 +60,23 @@ pub fn send<'m>(
     }
 }
 
+/// Sends the packet to another load balancer, in GRE that permits less than
+/// the packet came with.
+#[cold]
+pub fn redirect<'m>(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    hash: u64,
+    way: Way<'_>,
+    answering: Answering<'_>,
+    outbox: &mut Outbox<'m>,
+) -> Result<Verdict, DropReason> {
+    Ok(match send(frame, headers, hash, way, answering, outbox)? {
+        Verdict::Send(device) => Verdict::Redirect(device),
+        other => other,
+    })
+}
+
 #[cold]
 fn answer(
     frame: &mut Frame<'_>,

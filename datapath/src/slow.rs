@@ -1,34 +1,46 @@
 //! The slow path: what no single worker can decide, because it needs the
-//! tables of all of them. One thread a machine; workers hand it their frames.
+//! tables of all of them, or because there is one for the whole machine.
+//! One thread; workers hand it their frames.
 //!
-//! ICMP to a VIP: an echo request is answered; an error goes to the backend
-//! whose packet it quotes, found by the quoted five-tuple, reversed, in all
-//! workers' tables, then by hash.
+//! - ICMP to a VIP: an echo request is answered; an error goes to the backend
+//!   whose packet it quotes, found by the quoted five-tuple, reversed, in all
+//!   workers' tables, then by hash. Where no table knows it every peer gets a
+//!   copy, which forwards it only if its tables know better than the hash.
+//! - Fragments of which this machine is in charge: the first is selected like
+//!   any packet and remembered, later ones follow it, early ones wait.
 
 use plan::{Affinity, BackendId, Found, Matched, Service, Standing};
-use wire::{Frame, Headers, Protocol, ethernet, headers, icmp};
+use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
+use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::Style;
+use crate::encapsulate::{Inner, Style, encapsulate};
 use crate::flow_hash::FlowHash;
+use crate::forward::spill;
+use crate::fragments::{DatagramKey, Decision, FragmentTable};
 use crate::limiter::Limiter;
-use crate::outbox::Outbox;
-use crate::recorder::{Lookup, Recorder};
+use crate::outbox::{Kind, Outbox};
+use crate::recorder::{Lookup, NoRecorder, Recorder};
 use crate::reply;
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, send};
 use crate::table::TableReader;
 use crate::verdict::Verdict;
 use crate::view::View;
 
+/// Copies of ICMP errors a second, to all peers together.
+const COPIES_PER_SECOND: u64 = 1000;
+
 /// What the slow path decides with.
 #[derive(Debug)]
 pub struct SlowPath<'m> {
     hash: FlowHash,
     tables: Vec<TableReader<'m>>,
+    fragments: FragmentTable,
     counters: &'m Counters,
-    limiter: Limiter,
+    answers: Limiter,
+    copies: Limiter,
     clock: Clock,
     now: Now,
     /// Its place in a view's counters: behind those of the workers.
@@ -40,13 +52,25 @@ impl<'m> SlowPath<'m> {
     #[must_use]
     pub fn new(hash: FlowHash, tables: Vec<TableReader<'m>>, counters: &'m Counters, clock: Clock) -> SlowPath<'m> {
         let worker = tables.len();
-        let limiter = Limiter::new(ANSWERS_PER_SECOND);
-        SlowPath { hash, tables, counters, limiter, clock, now: Now(0), worker }
+        SlowPath {
+            hash,
+            tables,
+            fragments: FragmentTable::default(),
+            counters,
+            answers: Limiter::new(ANSWERS_PER_SECOND),
+            copies: Limiter::new(COPIES_PER_SECOND),
+            clock,
+            now: Now(0),
+            worker,
+        }
     }
 
-    /// Tells the time, as [`crate::Datapath::begin`] does.
+    /// Tells the time, as [`crate::Datapath::begin`] does, and forgets
+    /// fragments that are too old.
     pub fn begin(&mut self, now_ms: u32) {
         self.now = self.clock.advance(now_ms);
+        let expired = self.fragments.expire(self.now);
+        self.counters.fragments.expired.add(expired);
     }
 
     /// What it counts.
@@ -55,34 +79,41 @@ impl<'m> SlowPath<'m> {
         self.counters
     }
 
-    /// Decides what becomes of a frame that a worker answered
-    /// [`Verdict::Slow`] for.
+    /// Decides what becomes of a frame for which a worker's verdict was
+    /// [`Verdict::Slow`] with that budget.
     pub fn forward(
-        &self,
+        &mut self,
         view: &View,
         frame: &mut Frame<'_>,
+        budget: Budget,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Verdict {
-        self.journey(view, frame, outbox, recorder).unwrap_or_else(Verdict::Drop)
+        self.journey(view, frame, budget, outbox, recorder).unwrap_or_else(Verdict::Drop)
     }
 
     fn journey(
-        &self,
+        &mut self,
         view: &View,
         frame: &mut Frame<'_>,
+        budget: Budget,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
         recorder.parsed(&headers.key);
-        let message = message(frame, &headers);
-        match icmp::kind(headers.key.family, message).ok_or(DropReason::TransportHeader)? {
+        if let Some(datagram) = DatagramKey::of(&headers) {
+            return match headers.fragment {
+                Fragment::Later { .. } => self.later(view, frame, &headers, (datagram, budget), outbox, recorder),
+                _ => self.first(view, frame, &headers, (datagram, budget), outbox, recorder),
+            };
+        }
+        match icmp::kind(headers.key.family, message(frame, &headers)).ok_or(DropReason::TransportHeader)? {
             icmp::Kind::EchoRequest => {
                 reply::echo(frame, &headers, view.reply_link);
                 Ok(Verdict::Reply)
             }
-            icmp::Kind::Error => self.error(view, frame, &headers, outbox, recorder),
+            icmp::Kind::Error => self.error(view, frame, &headers, budget, outbox, recorder),
             icmp::Kind::Other => Err(DropReason::Icmp),
         }
     }
@@ -93,6 +124,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
+        budget: Budget,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -108,39 +140,144 @@ impl<'m> SlowPath<'m> {
         recorder.matched(matched);
         let service = view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&key);
-        let (member, backend) = match self.tracked(service, hash) {
-            Some(kept) => {
-                recorder.tracked(Lookup::Hit);
-                kept
+        let tracked = self.tracked(service, hash);
+        recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
+        let selected = self.select(service, &key, hash, recorder);
+        let is_copy = budget <= Budget::REDIRECTED;
+        if is_copy && (tracked.is_none() || tracked == selected) {
+            return Err(DropReason::CopyNotNeeded);
+        }
+        if tracked.is_none() && !is_copy {
+            self.copy_to_peers(view, frame, headers, hash, outbox);
+        }
+        let decision = Decision { matched, backend: tracked.or(selected), hash };
+        // Nobody answers an ICMP error with another one (RFC 1122), and one
+        // that does not fit is no use in pieces.
+        let headers = Headers { dont_fragment: false, ..*headers };
+        self.deliver(view, frame, &headers, decision, budget, outbox, recorder)
+    }
+
+    fn copy_to_peers(&self, view: &View, frame: &Frame<'_>, headers: &Headers, hash: u64, outbox: &mut Outbox<'m>) {
+        for peer in 0..view.plan.peers.len() {
+            let Some((tunnel, hop)) = view.egress.toward_peer(peer, hash) else { continue };
+            if !self.copies.allows(self.now) {
+                return;
             }
-            None => {
-                recorder.tracked(Lookup::Miss);
-                let selector = match service.affinity {
-                    Affinity::Flow => hash,
-                    Affinity::Client => self.hash.client(&key),
-                };
-                let selected = service.group.select(selector).ok_or(DropReason::NoBackend)?;
-                recorder.selected(selected.slot);
-                (selected.member, selected.backend)
+            let Some(mut copy) = outbox.copy_of(&[frame.bytes()]) else { return };
+            let style = Style::to_balancer(Budget::REDIRECTED);
+            match encapsulate(&mut copy, &Inner::new(headers, hash), style, tunnel, hop) {
+                Ok(()) => outbox.push(Kind::Copy, Some(hop.device), copy),
+                Err(_) => outbox.take_back(copy),
             }
+        }
+    }
+
+    /// A first fragment: selected like any packet, and remembered.
+    fn first(
+        &mut self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        (datagram, budget): (DatagramKey, Budget),
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
+        let Found::Service(matched) = view.plan.vips.find(&headers.key) else { return Err(DropReason::NoService) };
+        recorder.matched(matched);
+        let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+        let hash = self.hash.flow(&headers.key);
+        let tracked = self.tracked(service, hash);
+        recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
+        let backend = tracked.or_else(|| self.select(service, &headers.key, hash, recorder));
+        let decision = Decision { matched, backend, hash };
+        self.fragments.remember(datagram, decision, self.now);
+        self.counters.fragments.first.add(1);
+        let verdict = self.deliver(view, frame, headers, decision, budget, outbox, recorder);
+        for bytes in self.fragments.release(&datagram) {
+            self.release(view, &bytes, decision, budget, outbox);
+        }
+        verdict
+    }
+
+    /// A later fragment: follows its first one, or waits for it.
+    fn later(
+        &mut self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        (datagram, budget): (DatagramKey, Budget),
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
+        let Some(decision) = self.fragments.find(&datagram) else {
+            if !self.fragments.hold(datagram, frame, self.now) {
+                return Err(DropReason::FragmentBuffer);
+            }
+            self.counters.fragments.held.add(1);
+            return Ok(Verdict::Hold);
+        };
+        recorder.matched(decision.matched);
+        self.counters.fragments.followed.add(1);
+        self.deliver(view, frame, headers, decision, budget, outbox, recorder)
+    }
+
+    /// Sends on a fragment that was held.
+    fn release(&self, view: &View, bytes: &[u8], decision: Decision, budget: Budget, outbox: &mut Outbox<'m>) {
+        let Some(mut frame) = outbox.copy_of(&[bytes]) else { return };
+        let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
+        match self.deliver(view, &mut frame, &headers, decision, budget, outbox, &mut NoRecorder) {
+            Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
+                self.counters.fragments.released.add(1);
+                outbox.push(Kind::Released, Some(device), frame);
+            }
+            _ => outbox.take_back(frame),
+        }
+    }
+
+    /// Sends a packet where it was decided that it goes.
+    fn deliver(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        decision: Decision,
+        budget: Budget,
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
+        let Decision { matched, backend, hash } = decision;
+        let service = view.plan.service(matched.service).ok_or(DropReason::NoService)?;
+        let answering = Answering { limiter: &self.answers, now: self.now, link: view.reply_link };
+        let Some(backend) = backend else {
+            return spill(view, frame, service, headers, (hash, budget), (self.counters, answering), outbox);
         };
         recorder.backend(backend);
+        let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
-        let style = Style::to_backend(service);
-        // Nobody answers an ICMP error with another one (RFC 1122).
-        let headers = Headers { dont_fragment: false, ..*headers };
-        let answering = Answering { limiter: &self.limiter, now: self.now, link: view.reply_link };
-        let verdict = send(frame, &headers, hash, Way { tunnel, hop, style }, answering, outbox)?;
-        self.count(view, matched, service, member, &headers);
+        let way = Way { tunnel, hop, style: Style::to_backend(service) };
+        let verdict = send(frame, headers, hash, way, answering, outbox)?;
+        self.count(view, matched, service, member, headers);
         Ok(verdict)
     }
 
     /// The backend that some worker's table has for the flow, if it may keep
     /// it.
-    fn tracked(&self, service: &Service, hash: u64) -> Option<(u16, BackendId)> {
+    fn tracked(&self, service: &Service, hash: u64) -> Option<BackendId> {
         let (entry, _) = self.tables.iter().find_map(|table| table.find(hash, service.id))?;
-        let (member, standing) = service.group.member(entry.backend)?;
-        (standing != Standing::Gone).then_some((member, entry.backend))
+        let (_, standing) = service.group.member(entry.backend)?;
+        (standing != Standing::Gone).then_some(entry.backend)
+    }
+
+    /// The backend that the hash says.
+    fn select(&self, service: &Service, key: &FlowKey, hash: u64, recorder: &mut impl Recorder) -> Option<BackendId> {
+        let selector = match service.affinity {
+            Affinity::Flow => hash,
+            Affinity::Client => self.hash.client(key),
+        };
+        recorder.hashed(hash, selector);
+        let selected = service.group.select(selector)?;
+        recorder.selected(selected.slot);
+        Some(selected.backend)
     }
 
     fn count(&self, view: &View, matched: Matched, service: &Service, member: u16, headers: &Headers) {

@@ -1,5 +1,6 @@
 //! What becomes of a frame.
 
+use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
 
 /// The index of a device in the forwarder's list.
@@ -20,7 +21,7 @@ pub enum Verdict {
     /// Kept until something that it waits for comes.
     Hold,
     /// Not decided here: hand it to the slow path, whose verdict counts.
-    Slow,
+    Slow(Budget),
     /// Nowhere, for a reason.
     Drop(DropReason),
 }
@@ -35,7 +36,7 @@ impl Verdict {
             Verdict::Reply => "replied",
             Verdict::Redirect(_) => "redirected",
             Verdict::Hold => "held",
-            Verdict::Slow => "slow",
+            Verdict::Slow(_) => "slow",
             Verdict::Drop(_) => "dropped",
         }
     }

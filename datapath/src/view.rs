@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use plan::Plan;
+use wire::FlowKey;
 
 use crate::counters::Counter;
 use crate::egress::Egress;
@@ -38,6 +39,18 @@ impl View {
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
         View { reply_link: self.reply_link, ..view }
+    }
+
+    /// True for packets that are a tunnel's, to this machine or to a VIP, and
+    /// not a client's.
+    #[inline]
+    #[must_use]
+    pub fn takes_tunnel(&self, key: &FlowKey) -> bool {
+        let ingress = &self.plan.ingress;
+        ingress.is_open()
+            && ingress.is_tunnel(key)
+            && (ingress.is_own(key.family, key.destination)
+                || self.plan.vips.address(key.family, key.destination).is_some())
     }
 
     fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {

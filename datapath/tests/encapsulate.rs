@@ -108,7 +108,7 @@ fn a_packet_that_does_not_fit_the_egress_is_dropped_by_that_name() {
 fn several_next_hops_share_the_flows_and_each_flow_has_one() {
     let mut machine = machine(false, |_| {});
     let hops = |count: u8| (0..count).map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) }).collect();
-    machine.view.egress = Egress::new(&machine.view.plan, |_, _| hops(3));
+    machine.view.egress = Egress::new(&machine.view.plan, |_| hops(3));
     let mut seen = [0; 3];
     for port in 1..300 {
         let device = |machine: &mut Machine| match machine.forward(0, &common::udp(7, port)).0 {
@@ -120,7 +120,7 @@ fn several_next_hops_share_the_flows_and_each_flow_has_one() {
         seen[first] += 1;
     }
     assert!(seen.iter().all(|count| *count > 60), "{seen:?}");
-    machine.view.egress = Egress::new(&machine.view.plan, |_, _| Vec::new());
+    machine.view.egress = Egress::new(&machine.view.plan, |_| Vec::new());
     assert_eq!(machine.forward(0, &common::udp(7, 1)).0, Verdict::Drop(DropReason::NoNeighbour));
 }
 

@@ -11,7 +11,7 @@ const VIP6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0xf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 const CLIENT6: [u8; 16] = [0x20; 16];
 
 fn with_mtu(machine: &mut Machine, mtu: u16) {
-    machine.view.egress = Egress::new(&machine.view.plan, |_, _| vec![common::hop(mtu)]);
+    machine.view.egress = Egress::new(&machine.view.plan, |_| vec![common::hop(mtu)]);
 }
 
 /// The packet that a backend sent from the VIP, as a router quotes it.

@@ -10,13 +10,23 @@ use wire::{Family, Protocol};
 use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
 use crate::maglev::{self, Candidate, Table};
-use crate::service::{Affinity, Backend, Dscp, Encap, Service, Timeouts};
+use crate::peers::{Ingress, Owners, Peer};
+use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
 use crate::{limits, proto};
 
 /// What this forwarder knows beyond the first version; `requires` may name
 /// these.
-pub const FEATURES: &[&str] = &["encap-ipip", "encap-gue", "encap-geneve", "source-prefix", "udp6-checksum"];
+pub const FEATURES: &[&str] = &[
+    "encap-geneve",
+    "encap-gue",
+    "encap-ipip",
+    "encapsulators",
+    "fragments",
+    "source-prefix",
+    "spill",
+    "udp6-checksum",
+];
 
 /// Why a plan is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +60,12 @@ pub struct Plan {
     pub source_v6: Option<u128>,
     /// Options of the outer headers.
     pub tunnel: Tunnel,
+    /// The other load balancers.
+    pub peers: Vec<Peer>,
+    /// Whose tunnelled packets are accepted.
+    pub ingress: Ingress,
+    /// Which machine is in charge of a datagram's fragments.
+    pub owners: Owners,
     /// Which service a packet is for.
     pub vips: Vips,
     /// One for each matched index: whose it is and what it matches.
@@ -126,6 +142,17 @@ impl Plan {
     #[must_use]
     pub fn service_ids(&self) -> usize {
         self.services.len()
+    }
+
+    /// Every address that packets are tunnelled to: backends, peers, and
+    /// one in each prefix that services spill to.
+    #[must_use]
+    pub fn tunnel_targets(&self) -> Vec<IpAddr> {
+        let backends = self.backends().map(|backend| backend.address);
+        let peers = self.peers.iter().flat_map(|peer| peer.addresses.iter().copied());
+        let spills = self.services().flat_map(|service| service.spill.iter().map(|spill| spill.address));
+        let all: std::collections::BTreeSet<IpAddr> = backends.chain(peers).chain(spills).collect();
+        all.into_iter().collect()
     }
 
     /// Every prefix that may hold a VIP: what devices must let through.
@@ -280,14 +307,72 @@ struct Sources {
 
 fn sources(message: &proto::Plan) -> Result<Sources, PlanError> {
     let mut sources = Sources::default();
-    let addresses = message.machine.iter().flat_map(|machine| &machine.addresses);
-    for (index, text) in addresses.enumerate() {
-        match parse_address(text, || format!("machine.addresses[{index}]"))? {
+    for address in own_addresses(message)? {
+        match address {
             IpAddr::V4(address) => sources.v4 = sources.v4.or(Some(address.to_bits())),
             IpAddr::V6(address) => sources.v6 = sources.v6.or(Some(address.to_bits())),
         }
     }
     Ok(sources)
+}
+
+fn own_addresses(message: &proto::Plan) -> Result<Vec<IpAddr>, PlanError> {
+    let addresses = message.machine.iter().flat_map(|machine| &machine.addresses).enumerate();
+    addresses.map(|(index, text)| parse_address(text, || format!("machine.addresses[{index}]"))).collect()
+}
+
+fn peers(message: &proto::Plan) -> Result<Vec<Peer>, PlanError> {
+    let mut peers: Vec<Peer> = Vec::new();
+    for (index, peer) in message.peers.iter().enumerate() {
+        let addresses = peer.addresses.iter().enumerate();
+        let addresses: Result<Vec<IpAddr>, PlanError> = addresses
+            .map(|(at, text)| parse_address(text, || format!("peers[{index}].addresses[{at}]")))
+            .collect();
+        let own = message.machine.as_ref().is_some_and(|machine| machine.name == peer.name);
+        if peer.name.is_empty() || own || peers.iter().any(|other| other.name == peer.name) {
+            let problem = format!("`{}` is empty, there twice, or this machine's own", peer.name);
+            return refuse(format!("peers[{index}].name"), problem);
+        }
+        peers.push(Peer { name: peer.name.clone(), addresses: addresses?, healthy: peer.healthy });
+    }
+    Ok(peers)
+}
+
+fn encapsulators(message: &proto::Plan) -> Result<Vec<(IpAddr, u8)>, PlanError> {
+    let prefixes = message.encapsulators.iter().enumerate();
+    prefixes
+        .map(|(index, text)| match parse_prefix(text) {
+            Some(prefix) => Ok(prefix),
+            None => refuse(format!("encapsulators[{index}]"), format!("`{text}` is not a prefix like 10.0.9.0/24")),
+        })
+        .collect()
+}
+
+/// Each prefix with the suffix of the service's first Vip of its family.
+fn spill(path: &str, message: &proto::Service) -> Result<Vec<SpillTo>, PlanError> {
+    let spills = message.spill.iter().enumerate();
+    spills
+        .map(|(index, spill)| {
+            let path = format!("{path}.spill[{index}].prefix");
+            let Some((network, bits)) = parse_prefix(&spill.prefix) else {
+                return refuse(path, format!("`{}` is not a prefix like 198.51.100.0/24", spill.prefix));
+            };
+            let family = Family::of(network);
+            let host_mask = low_mask(family.address_bits() - u32::from(bits));
+            let suffix = message.vips.iter().find_map(|vip| suffix_of(vip, family)).unwrap_or(1) & host_mask;
+            let network = ip::address_bits(network);
+            Ok(SpillTo { family, network, host_mask, address: ip::address(family, network | suffix) })
+        })
+        .collect()
+}
+
+fn suffix_of(vip: &proto::Vip, family: Family) -> Option<AddressBits> {
+    let text = match vip.target.as_ref()? {
+        proto::vip::Target::Address(address) => address,
+        proto::vip::Target::PrefixSuffix(target) => &target.suffix,
+    };
+    let address: IpAddr = text.parse().ok()?;
+    (Family::of(address) == family).then(|| ip::address_bits(address))
 }
 
 fn tunnel(message: &proto::Plan) -> Result<Tunnel, PlanError> {
@@ -352,7 +437,8 @@ struct Decoding<'m, 'p> {
     services: Vec<Option<Service>>,
     order: Vec<ServiceId>,
     members: u32,
-    has_peers: bool,
+    own: Vec<IpAddr>,
+    peers: Vec<Peer>,
 }
 
 impl<'m, 'p> Decoding<'m, 'p> {
@@ -380,7 +466,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
             services: Vec::new(),
             order: Vec::new(),
             members: 0,
-            has_peers: !message.peers.is_empty(),
+            own: own_addresses(message)?,
+            peers: peers(message)?,
         };
         for (index, group) in message.prefix_groups.iter().enumerate() {
             decoding.prefix_group(index, group)?;
@@ -417,7 +504,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             fragments: match message.fragments() {
                 proto::Fragments::On => true,
                 proto::Fragments::Off => false,
-                proto::Fragments::Auto => !self.has_peers && FEATURES.contains(&"fragments"),
+                proto::Fragments::Auto => self.peers.is_empty(),
             },
         };
         for (at, vip) in message.vips.iter().enumerate() {
@@ -441,6 +528,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             quota: if message.connections_quota == 0 { u64::MAX } else { message.connections_quota },
             dscp: dscp(&path, message.dscp)?,
+            spill: spill(&path, message)?,
             group,
         };
         self.members += service.group.members().len() as u32;
@@ -577,6 +665,9 @@ impl<'m, 'p> Decoding<'m, 'p> {
             source_v4: self.sources.v4,
             source_v6: self.sources.v6,
             tunnel: tunnel(message)?,
+            ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
+            owners: Owners::new(&message.machine.clone().unwrap_or_default().name, &self.peers),
+            peers: self.peers,
             vips: self.vips.build(),
             matches: self.matches,
             services: self.services.into(),
@@ -593,12 +684,6 @@ fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanEr
     let refused = |field: &str, what: &str| refuse(format!("{path}.{field}"), format!("{what} is not yet supported"));
     if message.mode() == proto::Mode::Stateless {
         return refused("mode", "stateless");
-    }
-    if message.fragments() == proto::Fragments::On {
-        return refused("fragments", "forwarding of fragments");
-    }
-    if !message.spill.is_empty() {
-        return refused("spill", "spill");
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ pub mod group;
 pub mod ids;
 pub mod limits;
 pub mod maglev;
+pub mod peers;
 pub mod service;
 pub mod vips;
 
@@ -30,5 +31,6 @@ pub mod proto {
 pub use decode::{FEATURES, Plan, PlanError, Planner};
 pub use group::{Group, Standing};
 pub use ids::{BackendId, Ids, ServiceId};
-pub use service::{Affinity, Backend, Dscp, Encap, Service, Timeouts};
+pub use peers::{Ingress, Owners, Peer, Sender};
+pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 pub use vips::{Found, Matched, Vips};

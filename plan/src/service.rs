@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use wire::Family;
+use wire::ip::AddressBits;
+
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
 
@@ -25,9 +28,25 @@ pub struct Service {
     pub quota: u64,
     /// The outer header's DSCP.
     pub dscp: Dscp,
+    /// Clusters that take over when no backend is left, in order.
+    pub spill: Vec<SpillTo>,
     /// Where this service's members begin in counters that have a place for
     /// every member of every service.
     pub first_member: u32,
+}
+
+/// Another cluster's prefix: packets go to the address there that has the
+/// VIP's suffix (paper 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpillTo {
+    /// Family of the prefix.
+    pub family: Family,
+    /// The prefix.
+    pub network: AddressBits,
+    /// The bits of the suffix.
+    pub host_mask: AddressBits,
+    /// An address in it that its next hop is looked up by.
+    pub address: IpAddr,
 }
 
 /// What selects a backend.

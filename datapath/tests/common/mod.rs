@@ -85,9 +85,9 @@ impl Machine {
             self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
         }
         let mut verdict = self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
-        if verdict == Verdict::Slow {
-            self.slow.begin(self.now_ms);
-            verdict = self.slow.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
+        self.slow.begin(self.now_ms);
+        if let Verdict::Slow(budget) = verdict {
+            verdict = self.slow.forward(&self.view, &mut frame, budget, &mut self.outbox, &mut journey);
         }
         self.counters.count(verdict);
         let bytes = frame.bytes().to_vec();
@@ -108,7 +108,7 @@ impl Machine {
 
 fn view(planner: &mut Planner, message: proto::Plan) -> View {
     let plan = Arc::new(planner.plan(message).unwrap());
-    let egress = Egress::new(&plan, |_, _| vec![hop(1600)]);
+    let egress = Egress::new(&plan, |_| vec![hop(1600)]);
     View::new(plan, egress, 1)
 }
 

@@ -1,0 +1,104 @@
+//! Tunnelled ingress: packets that a peer, a router's encapsulator or another
+//! cluster wrapped before they reached us.
+//!
+//! GRE's recursion control says how many further encapsulations are permitted
+//! (RFC 1701): from a peer zero is refused, from an encapsulator zero means
+//! fresh, because routers leave these bits alone.
+
+use plan::{Ingress, Sender};
+use wire::{EtherType, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers, udp};
+
+use crate::drop_reason::DropReason;
+
+/// How many further encapsulations a packet is permitted. What we send on is
+/// permitted less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Budget(pub u8);
+
+impl Budget {
+    /// A client's own packet.
+    pub const FRESH: Budget = Budget(7);
+    /// What a spilled packet is sent with.
+    pub const SPILLED: Budget = Budget(2);
+    /// What a redirected fragment, or a copy, is sent with.
+    pub const REDIRECTED: Budget = Budget(1);
+    /// What a backend's packet is sent with.
+    pub const TO_BACKEND: Budget = Budget(0);
+}
+
+/// Takes the outer headers off; gives the inner packet's headers and its
+/// budget.
+///
+/// # Errors
+/// If the sender is a stranger, or either packet is malformed.
+#[cold]
+pub fn decapsulate(frame: &mut Frame<'_>, outer: &Headers, ingress: &Ingress) -> Result<(Headers, Budget), DropReason> {
+    let sender = ingress.sender(outer.key.family, outer.key.source).ok_or(DropReason::Stranger)?;
+    if outer.fragment != Fragment::Whole {
+        return Err(DropReason::Fragment);
+    }
+    let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
+    frame.truncate(ethernet::HEADER_BYTES + usize::from(outer.packet_bytes));
+    let tunnel = Tunnel::parse(outer, &frame.bytes()[start..]).ok_or(DropReason::TunnelHeader)?;
+    let budget = match (sender, tunnel.recursion) {
+        (Sender::Peer, 0) => return Err(DropReason::Recursion),
+        (Sender::Encapsulator, 0) => Budget::FRESH,
+        (_, permitted) => Budget(permitted),
+    };
+    let mut link: [u8; ethernet::HEADER_BYTES] = *frame.bytes().first_chunk().expect("it was parsed");
+    link[12..].copy_from_slice(&tunnel.inner.0.to_be_bytes());
+    let front = frame.replace_front(start + tunnel.header_bytes, ethernet::HEADER_BYTES);
+    front.ok_or(DropReason::TunnelHeader)?.copy_from_slice(&link);
+    let mut inner = headers::parse(frame.bytes())?.ok_or(DropReason::TunnelHeader)?;
+    inner.traffic_class = carry_congestion(outer.traffic_class, inner.traffic_class)?;
+    Ok((inner, budget))
+}
+
+/// RFC 6040 section 4.2, on the way out of a tunnel: congestion met in it is
+/// told onwards (in the next outer header; the inner packet stays as it is),
+/// and a packet that cannot be told is dropped.
+fn carry_congestion(outer: u8, inner: u8) -> Result<u8, DropReason> {
+    const ECN: u8 = 0b11;
+    const CONGESTION: u8 = 0b11;
+    match (outer & ECN, inner & ECN) {
+        (CONGESTION, 0) => Err(DropReason::Congestion),
+        (CONGESTION, _) => Ok(inner | CONGESTION),
+        _ => Ok(inner),
+    }
+}
+
+/// What stands between outer IP header and inner packet.
+struct Tunnel {
+    header_bytes: usize,
+    inner: EtherType,
+    recursion: u8,
+}
+
+impl Tunnel {
+    fn parse(outer: &Headers, payload: &[u8]) -> Option<Tunnel> {
+        let (header_bytes, inner, recursion) = match outer.key.protocol {
+            Protocol::GRE => {
+                let header = gre::parse(payload)?;
+                (gre::HEADER_BYTES, header.ether_type, header.recursion)
+            }
+            Protocol::UDP if outer.key.destination_port == gue::PORT => {
+                let (protocol, bytes) = gue::parse(payload.get(udp::HEADER_BYTES..)?)?;
+                (udp::HEADER_BYTES + bytes, ether_type(protocol)?, 0)
+            }
+            Protocol::UDP => {
+                let (inner, bytes) = geneve::parse(payload.get(udp::HEADER_BYTES..)?)?;
+                (udp::HEADER_BYTES + bytes, inner, 0)
+            }
+            protocol => (0, ether_type(protocol)?, 0),
+        };
+        Some(Tunnel { header_bytes, inner, recursion })
+    }
+}
+
+fn ether_type(protocol: Protocol) -> Option<EtherType> {
+    match protocol {
+        Protocol::IPIP => Some(EtherType::IPV4),
+        Protocol::IPV6 => Some(EtherType::IPV6),
+        _ => None,
+    }
+}
