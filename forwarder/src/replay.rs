@@ -16,8 +16,8 @@ use datapath::outbox::Kind;
 use datapath::reply::ReplyLink;
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Outbox,
-    Secret, SlowPath, Totals, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
+    Outbox, Secret, SlowPath, Totals, Verdict, View,
 };
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
@@ -100,16 +100,21 @@ impl Replay {
     fn new(plan: Plan, secret: &Secret, egress_mtu: u16) -> Replay {
         /// The default of `connections_max` in the plan.
         const CONNECTIONS: u64 = 1_000_000;
-        let configured = plan.message.forwarder.as_ref().map_or(0, |forwarder| forwarder.connections_max);
+        let configured =
+            plan.message.forwarder.as_ref().map_or(0, |forwarder| forwarder.connections_max);
         let connections = if configured == 0 { CONNECTIONS } else { configured };
-        let hop = NextHop { device: DeviceIndex(0), source: OWN, destination: NEXT_HOP, mtu: egress_mtu };
-        let egress = Egress::new(&plan, |_, _| vec![hop]);
+        let hop =
+            NextHop { device: DeviceIndex(0), source: OWN, destination: NEXT_HOP, mtu: egress_mtu };
+        let egress = Egress::new(&plan, |_| vec![hop]);
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
         let hash = FlowHash::new(secret);
         let view = View::new(plan.into(), egress, 1);
         Replay {
-            view: View { reply_link: Some(ReplyLink { source: OWN, destination: NEXT_HOP }), ..view },
+            view: View {
+                reply_link: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
+                ..view
+            },
             slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
             datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
@@ -136,14 +141,30 @@ impl Replay {
         let mut index = 0;
         for (packet, refused) in batch.drain(..).zip(refused) {
             self.now_ns = self.now_ns.max(packet.timestamp_ns);
-            let Some(((frame, verdict), journey)) = (if refused.is_none() { forwarded.next() } else { None }) else {
+            let Some(((frame, verdict), journey)) =
+                (if refused.is_none() { forwarded.next() } else { None })
+            else {
                 let verdict = Verdict::Drop(refused.expect("forwarded ones are one for each"));
                 self.counters.count(verdict);
-                outputs.write(&self.view.plan, self.now_ns, &packet, None, verdict, &Journey::default())?;
+                outputs.write(
+                    &self.view.plan,
+                    self.now_ns,
+                    &packet,
+                    None,
+                    verdict,
+                    &Journey::default(),
+                )?;
                 continue;
             };
             self.counters.count(verdict);
-            outputs.write(&self.view.plan, self.now_ns, &packet, Some(&frame), verdict, &journey)?;
+            outputs.write(
+                &self.view.plan,
+                self.now_ns,
+                &packet,
+                Some(&frame),
+                verdict,
+                &journey,
+            )?;
             self.chunks.push(frame.into_chunk());
             while let Some(more) = originated.next_if(|more| more.after == index) {
                 self.counters.originated[more.kind as usize].add(1);
@@ -163,7 +184,12 @@ impl Replay {
     }
 
     /// The verdict on each frame; the journeys are empty unless `record`.
-    fn forward(&mut self, frames: &mut Batch<'static>, verdicts: &mut Verdicts, record: bool) -> Vec<Journey> {
+    fn forward(
+        &mut self,
+        frames: &mut Batch<'static>,
+        verdicts: &mut Verdicts,
+        record: bool,
+    ) -> Vec<Journey> {
         while !self.outbox.chunks.is_full() {
             self.outbox.chunks.push(self.chunks.pop().expect("enough for an outbox"));
         }
@@ -177,9 +203,10 @@ impl Replay {
             self.datapath.forward_batch(&self.view, frames, &mut self.outbox, verdicts);
         }
         let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
-        for (index, ((frame, verdict), journey)) in slow.filter(|(_, ((_, verdict), _))| **verdict == Verdict::Slow) {
+        for (index, ((frame, verdict), journey)) in slow {
+            let Verdict::Slow(budget) = *verdict else { continue };
             self.outbox.at = index;
-            *verdict = self.slow.forward(&self.view, frame, &mut self.outbox, journey);
+            *verdict = self.slow.forward(&self.view, frame, budget, &mut self.outbox, journey);
         }
         self.outbox.frames.sort_by_key(|originated| originated.after);
         journeys
@@ -213,7 +240,9 @@ struct Outputs {
 
 impl Outputs {
     fn create(options: &Options) -> Result<Outputs, Failure> {
-        let writer = |path: &Path| Writer::create(path).map_err(|error| format!("{}: {error}", path.display()));
+        let writer = |path: &Path| {
+            Writer::create(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
         Ok(Outputs {
             output: writer(&options.output)?,
             passed: options.passed.as_deref().map(writer).transpose()?,
@@ -234,7 +263,9 @@ impl Outputs {
     ) -> Result<(), Failure> {
         self.frames += 1;
         match (verdict, frame) {
-            (Verdict::Send(_) | Verdict::Reply | Verdict::Redirect(_), Some(frame)) => self.emit(now_ns, frame.bytes())?,
+            (Verdict::Send(_) | Verdict::Reply | Verdict::Redirect(_), Some(frame)) => {
+                self.emit(now_ns, frame.bytes())?
+            }
             (Verdict::Pass, _) => {
                 if let Some(passed) = &mut self.passed {
                     passed.write(now_ns, packet.original_len, &packet.bytes)?;
@@ -299,8 +330,10 @@ pub fn counters_json(received: u64, totals: &Totals) -> Value {
 
 /// One frame's journey; frames are counted from 1, as Wireshark does.
 fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) -> Value {
-    let service = journey.service().and_then(|id| plan.service(id)).map(|service| service.name.as_str());
-    let backend = journey.backend.and_then(|id| plan.backend(id)).map(|backend| backend.name.as_str());
+    let service =
+        journey.service().and_then(|id| plan.service(id)).map(|service| service.name.as_str());
+    let backend =
+        journey.backend.and_then(|id| plan.backend(id)).map(|backend| backend.name.as_str());
     let reason = match verdict {
         Verdict::Drop(reason) => Some(reason.name()),
         _ => None,
