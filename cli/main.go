@@ -47,9 +47,14 @@ func root() *cobra.Command {
 	}
 	command.AddCommand(
 		configCommand(),
+		controllerCommand(),
 		demoCommand(),
+		drainCommand(),
 		labCommand(),
 		labHelperCommand(),
+		reloadCommand(),
+		showCommand(),
+		undrainCommand(),
 		versionCommand(),
 	)
 	return command

@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -251,9 +252,17 @@ func final(err error) bool {
 func reasonOf(err error) string {
 	switch status.Code(err) {
 	case codes.Unavailable:
-		return "does not answer: " + status.Convert(err).Message()
+		return "does not answer: " + innermost(status.Convert(err).Message())
 	case codes.DeadlineExceeded:
 		return fmt.Sprintf("does not answer within %v", pollTimeout)
 	}
 	return status.Convert(err).Message()
+}
+
+// innermost is the end of a chain of errors: gRPC tells every layer.
+func innermost(message string) string {
+	if at := strings.LastIndex(message, ": "); at >= 0 {
+		message = message[at+2:]
+	}
+	return strings.Trim(message, `"`)
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -163,7 +162,7 @@ func TestAMissingSocketIsSaidOnceAndThePlanArrivesWhenItAppears(t *testing.T) {
 	h := start(t, socket)
 	h.sink.Set(plan(1))
 	lost := h.wait(3*time.Second, is[Lost]).(Lost)
-	if !strings.Contains(lost.Reason, "does not answer") {
+	if lost.Reason != "does not answer: no such file or directory" {
 		t.Errorf("reason %q", lost.Reason)
 	}
 	time.Sleep(3 * pollInterval)

@@ -269,4 +269,7 @@ func TestBFDEndsTheSessionOfASilentRouter(t *testing.T) {
 	eventually(t, 5*time.Second, "the session is up", func() bool { return s.States()[0].Established() })
 	r.inside("ip", "link", "set", "gw-router", "down")
 	eventually(t, 3*time.Second, "we notice, long before the hold time", func() bool { return !s.States()[0].Established() })
+	if reason := s.States()[0].Reason; reason == "" || reason == "not connected yet" {
+		t.Errorf("reason %q does not say why the session ended", reason)
+	}
 }

@@ -184,12 +184,7 @@ func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time
 	if !s.wanted(peer.NeighborAddress) {
 		return
 	}
-	state := stateName(peer.SessionState)
-	reason := ""
-	if state != established {
-		reason = reasonOf(peer)
-	}
-	s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: state, Reason: reason})
+	s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
 }
 
 // A last event may come after its neighbor was removed.
@@ -200,11 +195,14 @@ func (s *Speaker) wanted(address netip.Addr) bool {
 	return known
 }
 
+// reasonOf says why a session ended; on the way to a new one there is nothing
+// to say, and the reason of the end stays.
 func reasonOf(peer apiutil.PeerState) string {
-	if peer.DisconnectMessage != "" {
-		return peer.DisconnectMessage
+	switch peer.DisconnectReason {
+	case api.PeerState_DISCONNECT_REASON_UNSPECIFIED, api.PeerState_DISCONNECT_REASON_IDLE_TIMER_EXPIRED:
+		return ""
 	}
-	return "connecting"
+	return peer.DisconnectMessage
 }
 
 // stateName turns BGP_FSM_ESTABLISHED into established.

@@ -201,7 +201,7 @@ func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
 }
 
 func (s *Speaker) addNeighbor(ctx context.Context, n Neighbor) error {
-	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: "not yet connected"})
+	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: "not connected yet"})
 	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
 		return fmt.Errorf("add BGP neighbor %s: %w", n.Address, err)
 	}
@@ -269,6 +269,12 @@ func (s *Speaker) withdraw(prefix netip.Prefix) error {
 func (s *Speaker) observe(state NeighborState) {
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
+	switch {
+	case state.Established():
+		state.Reason = ""
+	case state.Reason == "":
+		state.Reason = have.Reason
+	}
 	if known && have.State == state.State && have.Reason == state.Reason {
 		s.statesMu.Unlock()
 		return

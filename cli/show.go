@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"github.com/spf13/cobra"
+)
+
+func showCommand() *cobra.Command {
+	return group("show", "Show what this load balancer does",
+		showVerb("services", "Services, their VIPs, backends and packets", showServices),
+		showVerb("backends", "Backends of each service, their state and why", showBackends),
+		showConnectionsCommand(),
+		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),
+		showVerb("bgp", "BGP sessions, and every route: announced, or why not", showBGP),
+	)
+}
+
+// A verb's function returns what it found; what it could not ask, it says on
+// stderr if there is something to show nevertheless.
+type showFunc func(ctx context.Context, m machine, stderr io.Writer) (listing, error)
+
+func showVerb(use, short string, show showFunc) *cobra.Command {
+	var m machine
+	var format string
+	command := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			found, err := show(command.Context(), m, command.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return found.print(command.OutOrStdout(), format)
+		},
+	}
+	addShowFlags(command, &m, &format)
+	return command
+}
+
+func addShowFlags(command *cobra.Command, m *machine, format *string) {
+	command.Flags().StringVarP(format, "output", "o", "table", outputUsage)
+	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
+}
+
+// picture is what both processes say, or as much of it as there is.
+type picture struct {
+	state    *controllerv1.GetStateResponse // nil: no controller
+	plan     *planv1.Plan                   // asked for only without a controller
+	counters *forwarderv1.GetCountersResponse
+}
+
+// look asks both; one is enough.
+func look(ctx context.Context, m machine, stderr io.Writer) (picture, error) {
+	var p picture
+	noController := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{})
+		return err
+	})
+	noForwarder := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+		if p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil || noController == nil {
+			return err
+		}
+		response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+		p.plan = response.GetPlan()
+		return err
+	})
+	switch {
+	case noController != nil && noForwarder != nil:
+		return p, fmt.Errorf("%w\n%w", noController, noForwarder)
+	case noController != nil:
+		fmt.Fprintf(stderr, "warning: %v\nwarning: shown is the plan by which the forwarder goes on\n", noController)
+	case noForwarder != nil:
+		fmt.Fprintf(stderr, "warning: %v\nwarning: packets are not shown\n", noForwarder)
+	}
+	if p.state != nil {
+		warnAboutState(p.state, stderr)
+	}
+	return p, nil
+}
+
+func warnAboutState(state *controllerv1.GetStateResponse, stderr io.Writer) {
+	if state.Config.GetStale() {
+		fmt.Fprintf(stderr, "warning: the config is stale, the former one serves: %s\n", state.Config.Problem)
+	}
+	if reason := state.Machine.GetReason(); reason != "" {
+		fmt.Fprintf(stderr, "warning: this machine is %s: %s\n", state.Machine.State, reason)
+	}
+}

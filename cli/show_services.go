@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+type shownService struct {
+	Name           string   `json:"name"`
+	VIPs           []string `json:"vips"`
+	State          string   `json:"state"`
+	BackendsActive int      `json:"backends_active"`
+	Backends       int      `json:"backends"`
+	Pools          []string `json:"pools,omitempty"`
+	// Absent without a forwarder.
+	Packets        *uint64 `json:"packets,omitempty"`
+	Bytes          *uint64 `json:"bytes,omitempty"`
+	NewConnections *uint64 `json:"new_connections,omitempty"`
+}
+
+func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
+	p, err := look(ctx, m, stderr)
+	if err != nil {
+		return listing{}, err
+	}
+	services := p.services()
+	found := listing{
+		value:    services,
+		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "POOLS"},
+		wideFrom: 6,
+		none:     "no services",
+	}
+	for _, s := range services {
+		found.rows = append(found.rows, []string{
+			s.Name, strings.Join(s.VIPs, ", "), s.State, fmt.Sprintf("%d/%d", s.BackendsActive, s.Backends),
+			number(s.Packets), number(s.Bytes), number(s.NewConnections), dash(strings.Join(s.Pools, ",")),
+		})
+	}
+	return found, nil
+}
+
+func number(n *uint64) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprint(*n)
+}
+
+func (p picture) services() []shownService {
+	services := []shownService{} // an empty list is [] in JSON
+	if p.state != nil {
+		for _, s := range p.state.Services {
+			services = append(services, serviceOfState(s))
+		}
+	} else {
+		for _, s := range p.plan.GetServices() {
+			services = append(services, serviceOfPlan(s))
+		}
+	}
+	for i := range services {
+		p.countService(&services[i])
+	}
+	return services
+}
+
+func serviceOfState(s *controllerv1.Service) shownService {
+	return shownService{
+		Name: s.Name, VIPs: s.Vips, State: s.State,
+		BackendsActive: int(s.BackendsActive), Backends: int(s.Backends), Pools: s.Pools,
+	}
+}
+
+func serviceOfPlan(s *planv1.Service) shownService {
+	shown := shownService{Name: s.Name, State: "serving", Backends: len(s.Members)}
+	for _, vip := range s.Vips {
+		shown.VIPs = append(shown.VIPs, vipOfPlan(vip))
+	}
+	for _, member := range s.Members {
+		if member.State == planv1.BackendState_BACKEND_STATE_ACTIVE {
+			shown.BackendsActive++
+		}
+	}
+	if shown.BackendsActive == 0 {
+		shown.State = "no backend"
+	}
+	return shown
+}
+
+func vipOfPlan(vip *planv1.Vip) string {
+	words := []string{vip.GetAddress()}
+	if suffix := vip.GetPrefixSuffix(); suffix != nil {
+		words[0] = suffix.PrefixGroup + ":" + suffix.Suffix
+		if suffix.SuffixBits > 0 {
+			words[0] += fmt.Sprintf("/%d", suffix.SuffixBits)
+		}
+	}
+	if vip.Protocol != planv1.Protocol_PROTOCOL_ANY {
+		words = append(words, strings.ToLower(strings.TrimPrefix(vip.Protocol.String(), "PROTOCOL_")))
+	}
+	var ports []string
+	for _, p := range vip.Ports {
+		if p.First == p.Last {
+			ports = append(ports, fmt.Sprint(p.First))
+		} else {
+			ports = append(ports, fmt.Sprintf("%d-%d", p.First, p.Last))
+		}
+	}
+	if len(ports) > 0 {
+		words = append(words, strings.Join(ports, ","))
+	}
+	return strings.Join(words, " ")
+}
+
+func (p picture) countService(s *shownService) {
+	if p.counters == nil {
+		return
+	}
+	var packets, bytes, connections uint64
+	for _, c := range p.counters.Services {
+		if c.Service == s.Name {
+			packets += c.Packets
+			bytes += c.Bytes
+		}
+	}
+	for _, c := range p.counters.Backends {
+		if c.Service == s.Name {
+			connections += c.NewConnections
+		}
+	}
+	s.Packets, s.Bytes, s.NewConnections = &packets, &bytes, &connections
+}
