@@ -56,6 +56,7 @@ birdc bird2
 nginx nginx-light
 wrk wrk
 tshark tshark
+/usr/lib/python3/dist-packages/scapy python3-scapy
 tcpdump tcpdump
 curl curl
 jq jq

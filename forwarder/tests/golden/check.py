@@ -1,0 +1,323 @@
+#!/usr/bin/python3
+"""Decodes every out.pcap of the golden folders by scapy and by tshark, which share no code with Guideway.
+
+    forwarder/tests/golden/check.py [folder ...]
+
+By scapy, for every frame that was sent: the outer header is right (checksum, lengths, TTL, "do not fragment",
+addresses of the plan), DSCP and ECN are those wanted, and the inner packet is the input's, bit by bit (or its pieces
+put together again are). For every answer: it goes from the VIP to the client, with right checksums.
+By tshark, for every frame: nothing is malformed, and no checksum or length is complained about.
+Prints what is wrong and exits with 1.
+"""
+
+import ipaddress
+import json
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+logging.getLogger("scapy").setLevel(logging.ERROR)
+
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6PacketTooBig, IPv6
+from scapy.layers.l2 import GRE, Ether
+from scapy.packet import Raw
+from scapy.utils import rdpcap
+
+HERE = Path(__file__).parent
+OUR_MAC, NEXT_HOP_MAC = "02:00:00:00:00:01", "02:00:00:00:00:fe"
+GUE_PORT, GENEVE_PORT = 6080, 6081
+
+
+class Wrong(Exception):
+    pass
+
+
+def demand(what, found, wanted):
+    if found != wanted:
+        raise Wrong(f"{what} is {found}, must be {wanted}")
+
+
+class Plan:
+    """What the outer headers must say."""
+
+    def __init__(self, path):
+        plan = json.loads(path.read_text())
+        tunnel = plan.get("tunnel", {})
+        self.backends = {ipaddress.ip_address(b["address"]) for b in plan["backends"]}
+        self.sources = [ipaddress.ip_network(address) for address in plan["machine"]["addresses"]]
+        if prefix := tunnel.get("sourcePrefix"):
+            self.sources = [ipaddress.ip_network(prefix)] + [n for n in self.sources if n.version == 6]
+        self.udp6_checksum = tunnel.get("udp6Checksum", False)
+        self.services = {service["name"]: service for service in plan["services"]}
+        self.by_address = {}
+        for service in plan["services"]:
+            for vip in service["vips"]:
+                if "address" in vip:
+                    self.by_address.setdefault(vip["address"], []).append(service)
+
+    def common(self, address, key, default):
+        """What all services of an address agree on; those of prefix groups have the defaults."""
+        values = {service.get(key, default) for service in self.by_address.get(address, [])} or {default}
+        if len(values) > 1:
+            raise Wrong(f"services on {address} differ in {key}: this checker cannot tell them apart")
+        return values.pop()
+
+
+def network(frame):
+    """The IP packet in a frame, by its own length."""
+    packet = Ether(frame).payload
+    size = packet.len if isinstance(packet, IP) else packet.plen + 40
+    return bytes(packet.original)[:size]
+
+
+def header_checksum_is_right(packet):
+    again = packet.copy()
+    del again.chksum
+    return IP(bytes(again)).chksum == packet.chksum
+
+
+def check_outer(outer, plan):
+    wanted_source = ipaddress.ip_address(outer.src)
+    if not any(wanted_source in net for net in plan.sources if net.version == wanted_source.version):
+        raise Wrong(f"outer source {outer.src} is not this machine's")
+    if ipaddress.ip_address(outer.dst) not in plan.backends:
+        raise Wrong(f"outer destination {outer.dst} is no backend")
+    if isinstance(outer, IP):
+        demand("outer length", outer.len, len(outer.original))
+        demand("outer header length", outer.ihl, 5)
+        demand("outer checksum is right", header_checksum_is_right(outer), True)
+        demand("outer flags, offset, identification, TTL", (str(outer.flags), outer.frag, outer.id, outer.ttl),
+               ("DF", 0, 0, 64))
+    else:
+        demand("outer payload length", outer.plen, len(outer.original) - 40)
+        demand("outer hop limit", outer.hlim, 64)
+
+
+def unwrap(outer, plan):
+    """The encapsulation's name, what tells flows apart, and the inner packet's bytes."""
+    six = isinstance(outer, IPv6)
+    protocol, after = (outer.nh, outer.original[40:]) if six else (outer.proto, outer.original[20:])
+    label = outer.fl if six else None
+    if protocol == 47:
+        gre = GRE(after[:4])
+        demand("GRE's flags and version", after[:2], b"\0\0")
+        return "ENCAP_GRE", label, inner_of(gre.proto, after[4:])
+    if protocol in (4, 41):
+        return "ENCAP_IPIP", label, inner_of({4: 0x0800, 41: 0x86DD}[protocol], after)
+    demand("outer protocol", protocol, 17)
+    udp = UDP(after[:8])
+    demand("UDP length", udp.len, len(after))
+    check_udp_checksum(outer, udp, after, plan)
+    if udp.sport < 0xC000:
+        raise Wrong(f"UDP source port {udp.sport} is not in the dynamic range")
+    if udp.dport == GUE_PORT:
+        demand("GUE's version, extensions, flags", (after[8], after[10:12]), (0, b"\0\0"))
+        return "ENCAP_GUE", (label, udp.sport), inner_of({4: 0x0800, 41: 0x86DD}[after[9]], after[12:])
+    demand("UDP port", udp.dport, GENEVE_PORT)
+    demand("Geneve's version, options, flags, network, reserved", (after[8:10], after[12:16]), (b"\0\0", bytes(4)))
+    return "ENCAP_GENEVE", (label, udp.sport), inner_of(int.from_bytes(after[10:12], "big"), after[16:])
+
+
+def check_udp_checksum(outer, udp, datagram, plan):
+    if isinstance(outer, IP) or not plan.udp6_checksum:
+        return demand("outer UDP checksum", udp.chksum, 0)
+    again = IPv6(src=outer.src, dst=outer.dst) / UDP(sport=udp.sport, dport=udp.dport) / Raw(datagram[8:])
+    demand("outer UDP checksum", udp.chksum, IPv6(bytes(again))[UDP].chksum)
+
+
+def inner_of(ether_type, data):
+    version = {0x0800: 4, 0x86DD: 6}.get(ether_type)
+    demand("version of the inner packet", data[0] >> 4 if data else None, version)
+    return data
+
+
+def traffic_class(data):
+    return data[1] if data[0] >> 4 == 4 else int.from_bytes(data[:2], "big") >> 4 & 0xFF
+
+
+def destination(data):
+    return str(ipaddress.ip_address(data[16:20] if data[0] >> 4 == 4 else data[24:40]))
+
+
+def five_tuple(data):
+    """Addresses, protocol and ports as scapy sees them."""
+    packet = IP(data) if data[0] >> 4 == 4 else IPv6(data)
+    for layer in (TCP, UDP):
+        if layer in packet and ICMP not in packet:
+            return packet.src, packet.dst, layer.__name__, packet[layer].sport, packet[layer].dport
+    return None
+
+
+class Folder:
+    def __init__(self, path):
+        self.plan = Plan(path / "plan.json")
+        self.inputs = [bytes(p) for p in rdpcap(str(path / "in.pcap"))] if has_packets(path / "in.pcap") else []
+        self.outputs = [bytes(p) for p in rdpcap(str(path / "out.pcap"))] if has_packets(path / "out.pcap") else []
+        self.verdicts = [line.split()[1] for line in (path / "frames.txt").read_text().splitlines()[1:]]
+        self.entropy = {}
+        self.taken = 0
+        #: By output frame, the input frame that it came from.
+        self.came_from = {}
+
+    def take(self):
+        if self.taken == len(self.outputs):
+            raise Wrong("out.pcap has no frame for it")
+        self.taken += 1
+        self.came_from[self.taken] = self.current
+        return self.outputs[self.taken - 1]
+
+    def check(self):
+        for number, (frame, verdict) in enumerate(zip(self.inputs, self.verdicts, strict=True), 1):
+            self.current = number
+            try:
+                if verdict == "sent":
+                    self.check_sent(network(frame))
+                elif verdict == "replied":
+                    self.check_replied(network(frame), self.take())
+            except Wrong as wrong:
+                yield f"frame {number}: out.pcap's frame {self.taken}: {wrong}"
+        if self.taken < len(self.outputs):
+            yield f"out.pcap has {len(self.outputs)} frames, of which only {self.taken} come of sent and answered ones"
+
+    def check_sent(self, packet):
+        inner = self.decapsulate(self.take())
+        if inner[0] >> 4 == 4 and packet[6] & 0x20 == 0 and inner[6] & 0x20:
+            return self.check_pieces(packet, inner)
+        if inner != packet:
+            at = next((i for i, (a, b) in enumerate(zip(inner, packet)) if a != b), min(len(inner), len(packet)))
+            raise Wrong(f"the inner packet of {len(inner)} bytes is not the received one of {len(packet)}: offset {at}")
+
+    def check_pieces(self, packet, first):
+        """RFC 791: put together again, the pieces are the packet."""
+        payload, piece = b"", first
+        header = (packet[0] & 15) * 4
+        while True:
+            here = IP(piece)
+            demand("a piece's checksum is right", header_checksum_is_right(here), True)
+            demand("a piece's length", here.len, len(piece))
+            demand("a piece's offset", here.frag * 8, len(payload))
+            demand("a piece's identification", here.id, IP(packet).id)
+            demand("a piece's addresses", piece[12:20], packet[12:20])
+            payload += piece[here.ihl * 4:]
+            if not here.flags.MF:
+                break
+            piece = self.decapsulate(self.take())
+        demand("the pieces' payload", payload, packet[header:])
+        demand("the first piece's options", first[20:header], packet[20:header])
+
+    def decapsulate(self, frame):
+        link = Ether(frame)
+        demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
+        outer = link.payload
+        check_outer(outer, self.plan)
+        encap, entropy, inner = unwrap(outer, self.plan)
+        to = destination(inner)
+        demand("encapsulation", encap, self.plan.common(to, "encap", "ENCAP_GRE"))
+        self.check_traffic_class(traffic_class(outer.original), traffic_class(inner), to)
+        if flow := five_tuple(inner) if inner[0] >> 4 == 6 or not IP(inner).frag and not IP(inner).flags.MF else None:
+            demand("flow label, source port, source", (entropy, outer.src),
+                   self.entropy.setdefault((flow, outer.dst), (entropy, outer.src)))
+        return inner
+
+    def check_traffic_class(self, outer, inner, to):
+        demand("outer ECN", outer & 3, inner & 3)
+        demand("outer DSCP", outer >> 2, self.plan.common(to, "dscp", inner >> 2))
+
+    def check_replied(self, packet, frame):
+        link = Ether(frame)
+        demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
+        request = IP(packet) if packet[0] >> 4 == 4 else IPv6(packet)
+        reply = link.payload
+        demand("the answer's addresses", (reply.src, reply.dst), (request.dst, request.src))
+        if isinstance(reply, IP):
+            demand("the answer's length", reply.len, len(reply.original))
+            demand("the answer's checksum is right", header_checksum_is_right(reply), True)
+        else:
+            demand("the answer's length", reply.plen, len(reply.original) - 40)
+        self.check_icmp(reply, request, packet)
+
+    def check_icmp(self, reply, request, packet):
+        if ICMP in reply and reply[ICMP].type == 0:
+            return demand("what is echoed", bytes(reply[ICMP])[4:], bytes(request[ICMP])[4:])
+        if ICMPv6EchoReply in reply:
+            return demand("what is echoed", bytes(reply[ICMPv6EchoReply])[4:], bytes(request[ICMPv6EchoRequest])[4:])
+        if ICMP in reply:
+            demand("ICMP type and code", (reply[ICMP].type, reply[ICMP].code), (3, 4))
+            quoted, mtu, size = reply.original[28:], reply[ICMP].nexthopmtu, 576
+        else:
+            demand("ICMPv6 message", ICMPv6PacketTooBig in reply, True)
+            quoted, mtu, size = reply.original[48:], reply[ICMPv6PacketTooBig].mtu, 1280
+        if not len(reply.original) <= size or len(quoted) < min(len(packet), size - 100):
+            raise Wrong(f"an error of {len(reply.original)} bytes, at most {size} or as many as the packet has")
+        demand("what is quoted", quoted, packet[:len(quoted)])
+        if mtu >= len(packet):
+            raise Wrong(f"a packet of {len(packet)} bytes is not too big for {mtu}")
+
+
+def has_packets(path):
+    return path.stat().st_size > 24
+
+
+#: Only headers are judged: no application protocols, no sequence numbers, nothing put together over packets. A zero
+#: checksum of tunnels over UDP and IPv6 is RFC 6935's.
+PREFERENCES = {"tcp.analyze_sequence_numbers": False, "ip.check_checksum": True, "udp.check_checksum": True,
+               "udp.ignore_ipv6_zero_checksum": True, "ip.defragment": False, "ipv6.defragment": False,
+               "tcp.desegment_tcp_streams": False}
+APPLICATIONS = ("dns", "http", "tls", "data-text-lines")
+WARNING = 0x600000
+
+
+def complaints(path):
+    """What tshark says about each frame, beyond notes: by frame number."""
+    command = ["tshark", "-n", "-r", str(path), "-X", f"lua_script:{HERE / 'gue.lua'}", "-T", "fields",
+               "-e", "frame.number", "-e", "_ws.expert.message", "-e", "_ws.malformed",
+               "-Y", f"_ws.malformed || _ws.expert.severity >= {WARNING}"]
+    for name, value in PREFERENCES.items():
+        command += ["-o", f"{name}:{str(value).upper()}"]
+    for name in APPLICATIONS:
+        command += ["--disable-protocol", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    text = re.sub(r" \[should be 0x[0-9a-f]+\]", "", done.stdout)
+    rows = (line.split("\t") for line in text.splitlines())
+    return {int(number): set(filter(None, [*messages.split(","), malformed])) for number, messages, malformed in rows}
+
+
+def check_by_tshark(folders):
+    """What tshark complains about in an output but not in the input that it came from. One run for all outputs: they
+    are classic captures of one kind, so their records can stand in one file."""
+    with tempfile.NamedTemporaryFile(suffix=".pcap") as all_outputs:
+        outputs = [(folder / "out.pcap").read_bytes() for folder in folders]
+        all_outputs.write(outputs[0][:24] + b"".join(output[24:] for output in outputs))
+        all_outputs.flush()
+        found = complaints(all_outputs.name)
+    before = 0
+    for folder, checked in folders.items():
+        mine = {number - before: messages for number, messages in found.items()
+                if before < number <= before + len(checked.outputs)}
+        about_inputs = complaints(folder / "in.pcap") if mine else {}
+        for number, messages in mine.items():
+            if fresh := messages - about_inputs.get(checked.came_from.get(number), set()):
+                yield f"{folder.name}: out.pcap's frame {number}: tshark: {', '.join(sorted(fresh))}"
+        before += len(checked.outputs)
+
+
+def main(names):
+    folders = sorted(path.parent for path in HERE.glob("*/config.yaml"))
+    if names:
+        folders = [folder for folder in folders if folder.name in names]
+    if not folders:
+        sys.exit("no golden folder to check")
+    checked = {folder: Folder(folder) for folder in folders}
+    problems = [f"{folder.name}: {problem}" for folder, check in checked.items() for problem in check.check()]
+    problems += check_by_tshark(checked)
+    frames = sum(check.taken for check in checked.values())
+    print("\n".join(problems + [f"{len(folders)} folders, {frames} frames decoded"]))
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main([Path(name).name for name in sys.argv[1:]])

@@ -1,0 +1,572 @@
+"""What the golden folders are about: a function makes the frames of the folder that bears its name."""
+
+from scapy.layers.inet6 import (ICMPv6DestUnreach, ICMPv6ND_NS, ICMPv6PacketTooBig, ICMPv6ParamProblem,
+                                ICMPv6TimeExceeded)
+
+from packets import *
+
+_all = {}
+
+
+def scenario(function):
+    _all[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def all_of_them():
+    return _all
+
+
+@scenario
+def the_smallest_config_forwards_tcp_over_ipv4(c):
+    c.journeys = True
+    syn = c.add("sent", "SYN to port 80", tcp(), table="miss", service="web")
+    c.add("sent", "SYN to port 443", tcp(443, client_port=40001), table="miss", service="web")
+    c.wait(150)
+    c.add("sent", "its ACK", tcp(flags="A"), table="hit", like=syn)
+    c.add("sent", "its data", tcp(flags="PA", payload=b"GET / HTTP/1.1\r\n\r\n"), table="hit", like=syn)
+    c.add("no_service", "port 22 is not served", tcp(22))
+    c.add("no_service", "UDP is not served", udp(80))
+    c.add("passed", "another address", tcp(to="203.0.113.11"))
+    c.add("sent", "the Ethernet destination is not looked at", tcp(flags="A", link=ether(dst="02:00:00:00:00:77")),
+          table="hit", like=syn)
+
+
+@scenario
+def nothing_comes_in_and_nothing_goes_out(c):
+    pass
+
+
+@scenario
+def either_family_travels_inside_either(c):
+    for to, what in (("203.0.113.44", "4 in 4"), ("203.0.113.46", "4 in 6"),
+                     ("2001:db8:f::64", "6 in 4"), ("2001:db8:f::66", "6 in 6")):
+        outer = "four" if to.endswith("4") else "six"
+        c.add("sent", f"TCP, {what}", tcp(to=to, payload=b"hello"), service=outer)
+        c.add("sent", f"UDP, {what}", udp(to=to), service=outer)
+        c.add("sent", f"TCP without payload, {what}", tcp(to=to, flags="A", client_port=41000), service=outer)
+        c.add("sent", f"UDP with 1,400 bytes, {what}", udp(to=to, payload=b"x" * 1400), service=outer)
+
+
+@scenario
+def shares_of_new_connections_follow_weights(c):
+    """400 in the same few milliseconds: several full batches."""
+    for client in range(400):
+        c.add("sent", f"flow {client}", tcp(client_port=20000 + 7 * client, source=f"192.0.2.{client % 250}"),
+              table="miss")
+
+
+@scenario
+def ports_and_protocol_decide_the_service(c):
+    for port, service in ((80, "web"), (8000, "range"), (8050, "range"), (8100, "range"), (8101, "rest"),
+                          (7999, "rest"), (443, "web"), (1, "rest"), (65535, "rest")):
+        c.add("sent", f"TCP port {port}", tcp(port), service=service)
+    c.add("sent", "UDP port 53: TCP's ranges are not UDP's", udp(53), service="dns")
+    c.add("sent", "UDP port 80: any protocol", udp(80), service="rest")
+    c.add("sent", "UDP port 8443: given without a protocol", udp(8443), service="both")
+    c.add("sent", "TCP port 8443: given without a protocol", tcp(8443), service="both")
+    for protocol, what in ((50, "ESP"), (132, "SCTP"), (47, "GRE"), (4, "IPv4 in IPv4"), (41, "IPv6 in IPv4"),
+                           (255, "protocol 255")):
+        body = b"\x00\x50\x00\x50" + bytes(16)
+        c.add("sent", f"{what} has no ports", ether() / ip(proto=protocol) / Raw(body), service="rest")
+    c.add("sent", "IPv6: no next header", ether() / ip(to=VIP6, nh=59), service="rest")
+    c.add("no_service", "an address with one port only: another port", tcp(81, to="203.0.113.20"))
+    c.add("no_service", "an address with one port only: ESP",
+          ether() / ip(to="203.0.113.20", proto=50) / Raw(bytes(8)))
+
+
+@scenario
+def the_longest_prefix_and_then_the_longest_suffix_win(c):
+    c.add("sent", "the exact address comes first", tcp(80), service="exact")
+    c.add("sent", "the exact address has no 443: on to its prefix", tcp(443), service="full-suffix")
+    c.add("sent", "the same suffix in another prefix", tcp(443, to="198.51.100.10"), service="full-suffix")
+    c.add("sent", "full suffix without port 80: the four low bits", tcp(80, to="198.51.100.10"), service="low-bits")
+    c.add("sent", "only the four low bits agree", tcp(80, to="198.51.100.26"), service="low-bits")
+    c.add("sent", "a suffix in IPv6", tcp(443, to="2001:db8:a::10"), service="full-suffix")
+    c.add("sent", "the longer prefix has a service of its own", tcp(80, to="203.0.113.129"), service="half")
+    c.add("passed", "never a shorter prefix than the longest that fits", tcp(80, to="203.0.113.138"))
+    c.add("no_service", "suffix of the longer prefix, other port", tcp(443, to="203.0.113.129"))
+    c.add("no_service", "the address is known, UDP is not served", udp(53, to="198.51.100.26"))
+    c.add("passed", "a prefix, but no suffix", tcp(80, to="198.51.100.11"))
+    c.add("passed", "no prefix", tcp(80, to="198.51.101.10"))
+    c.add("passed", "the suffix's bits beyond the prefix's host part", tcp(443, to="2001:db8:a:0:1::10"))
+
+
+@scenario
+def unmatched_packets_pass_where_a_service_says_so(c):
+    c.add("sent", "served", tcp(80, to="203.0.113.1"), service="passing")
+    c.add("passed", "not served, the service passes", tcp(81, to="203.0.113.1"))
+    c.add("passed", "not served, one of two services passes", udp(9, to="203.0.113.2"))
+    c.add("no_service", "not served, the service drops", tcp(81, to="203.0.113.3"))
+
+
+@scenario
+def ethernet_padding_is_cut_off(c):
+    for to in (VIP, VIP6):
+        short = tcp(to=to, flags="A")
+        c.add("sent", "as built", short)
+        c.add("sent", "padded to 60 bytes with zeros", short.ljust(60, b"\0"))
+        c.add("sent", "padded with the remains of another packet", short + b"remains of another packet")
+        c.add("sent", "padded to the longest frame", short.ljust(1792, b"\xee"))
+        c.add("sent", "UDP with padding", udp(80, to=to, payload=b"") + bytes(18))
+
+
+@scenario
+def frames_that_are_not_untagged_ip_are_passed(c):
+    from scapy.layers.l2 import ARP, Dot1AD, Dot1Q
+    c.add("passed", "ARP request for the VIP", ether(dst="ff:ff:ff:ff:ff:ff") / ARP(psrc=CLIENT, pdst=VIP))
+    c.add("passed", "one VLAN tag", tcp(link=ether() / Dot1Q(vlan=7)))
+    c.add("passed", "two VLAN tags", tcp(link=ether() / Dot1AD(vlan=7) / Dot1Q(vlan=8)))
+    c.add("passed", "priority tag", tcp(link=ether() / Dot1Q(vlan=0, prio=3)))
+    c.add("passed", "a VLAN tag over a broken packet", change(tcp(link=ether() / Dot1Q(vlan=7)), 18, [0x40]))
+    lldp = ether(dst="01:80:c2:00:00:0e", type=0x88CC)
+    c.add("passed", "LLDP", lldp / Raw(bytes.fromhex("0207040200000000c10403023031060200780000")))
+    c.add("passed", "IEEE 802.3 with LLC (spanning tree)",
+          bytes.fromhex("0180c2000000" "0200000000c1" "0026" "424203") + bytes(35))
+    c.add("passed", "MPLS", ether(type=0x8847) / Raw(bytes.fromhex("00010140") + tcp()[14:]))
+    c.add("passed", "an Ethernet header and nothing else", ether(type=0x0842))
+    c.add("passed", "IPv4 to an address that is no VIP", tcp(to="203.0.113.99"))
+    c.add("passed", "a fragment to an address that is no VIP", tcp(to="203.0.113.99", flags="S")[:14] + lie4(
+        tcp(to="203.0.113.99"), 20, [0x20, 0])[14:])
+    c.add("passed", "echo request to an address that is no VIP", echo("203.0.113.99"))
+    c.add("passed", "IPv6 to an address that is no VIP", tcp(to="2001:db8:f::99"))
+    c.add("passed", "IPv4 multicast (OSPF)", ether(dst="01:00:5e:00:00:05") / ip(to="224.0.0.5", proto=89) / Raw(bytes(24)))
+
+
+@scenario
+def malformed_headers_are_dropped_by_name(c):
+    four, six, dgram, dgram6 = tcp(), tcp(to=VIP6), udp(80), udp(80, to=VIP6)
+
+    c.add("ethernet_header", "no bytes at all", b"")
+    c.add("ethernet_header", "13 bytes", four[:13])
+    c.add("truncated", "the capture cut a good packet", four[:40], wire_bytes=len(four))
+    c.add("truncated", "the capture cut off padding only: it cannot be known", four, wire_bytes=60)
+    c.add("truncated", "the capture kept nothing", b"", wire_bytes=len(four))
+    c.add("frame_too_long", "1,793 bytes, one more than a chunk holds", four.ljust(1793, b"\0"))
+    c.add("frame_too_long", "a 9,000-byte jumbo frame", tcp(payload=bytes(8946)))
+
+    c.add("ip_version", "version 6 behind IPv4's type", lie4(four, 14, [0x65]))
+    c.add("ip_version", "version 0 behind IPv4's type", lie4(four, 14, [0x05]))
+    c.add("ip_version", "version 4 behind IPv6's type", change(six, 14, [0x40]))
+    c.add("ip_version", "IPv4 packet behind IPv6's type", change(tcp(payload=bytes(40)), 12, [0x86, 0xDD]))
+    c.add("ip_header", "an IPv4 type and nothing behind", four[:14])
+    c.add("ip_header", "an IPv6 type and nothing behind", six[:14])
+    c.add("ip_header", "cut inside the IPv4 header", four[:33])
+    c.add("ip_header", "cut inside the IPv6 header", six[:53])
+    c.add("ip_header", "header length 16", lie4(four, 14, [0x44]))
+    c.add("ip_header", "header length 0", lie4(four, 14, [0x40]))
+    c.add("ip_header", "header length 60 in a frame that ends before", lie4(four, 14, [0x4F]))
+    c.add("ip_length", "total length 0", lie4(four, 16, [0, 0]))
+    c.add("ip_length", "total length 19, less than the header", lie4(four, 16, [0, 19]))
+    c.add("ip_length", "total length one more than the frame has", lie4(four, 16, [0, 41]))
+    c.add("ip_length", "total length 65535", lie4(four, 16, [0xFF, 0xFF]))
+    c.add("ip_length", "payload length one more than the frame has", change(six, 18, [0, 21]))
+    c.add("ip_length", "payload length 65535", change(six, 18, [0xFF, 0xFF]))
+    c.add("ip_length", "the frame was cut behind the header", four[:34])
+    c.add("ip_checksum", "one too much", change(four, 25, [(four[25] + 1) & 255]))
+    c.add("ip_checksum", "zero", change(four, 24, [0, 0]))
+    c.add("ip_checksum", "a TTL changed by a router that forgot the sum", change(four, 22, [63]))
+    c.add("ip_checksum", "also to an address that is no VIP", change(tcp(to="203.0.113.99"), 24, [0, 0]))
+
+    for options, what in (([0x94, 0, 0, 0], "length 0"), ([0x94, 1, 0, 0], "length 1"),
+                          ([0x94, 5, 0, 0], "length beyond the header"), ([1, 1, 1, 0x94], "no room for its length"),
+                          ([0x83, 3, 4, 0x44], "the second without its length"),
+                          ([7, 39, 4] + [0] * 9, "record route beyond the header")):
+        c.add("ip_options", f"option: {what}", options4(four, options))
+
+    c.add("ip_extension", "longer than the packet", extension6(dgram6, DESTINATION, [200, 1, 4, 0, 0, 0, 0]))
+    c.add("ip_extension", "an option longer than its header", extension6(dgram6, DESTINATION, [0, 1, 5, 0, 0, 0, 0]))
+    c.add("ip_extension", "an option without its length", extension6(dgram6, HOP_BY_HOP, [0, 0, 0, 0, 0, 0, 5]))
+    c.add("ip_extension", "hop-by-hop options that do not come first",
+          extension6(extension6(dgram6, HOP_BY_HOP, PAD), DESTINATION, PAD))
+    c.add("ip_extension", "hop-by-hop options twice", extension6(extension6(dgram6, HOP_BY_HOP, PAD), HOP_BY_HOP, PAD))
+    c.add("ip_extension", "two fragment headers", fragment6(fragment6(dgram6, 0, 0), 0, 0))
+    c.add("ip_extension", "a routing header and nothing behind", change(change(six[:54], 20, [ROUTING]), 18, [0, 0]))
+    c.add("ip_extension", "a fragment header of four bytes", change(change(six[:58], 20, [FRAGMENT]), 18, [0, 4]))
+    c.add("ip_extension", "a jumbogram's length of zero (RFC 2675)",
+          change(extension6(dgram6, HOP_BY_HOP, [0, 0xC2, 4, 0, 1, 0, 0]), 18, [0, 0]))
+    c.add("ip_extension", "an authentication header longer than the packet",
+          extension6(dgram6, AUTHENTICATION, [255] + [0] * 14))
+
+    c.add("transport_header", "TCP of 19 bytes", lie4(four[:53], 16, [0, 39]))
+    c.add("transport_header", "TCP of no bytes", lie4(four[:34], 16, [0, 20]))
+    c.add("transport_header", "TCP of 19 bytes over IPv6", change(six[:73], 18, [0, 19]))
+    c.add("transport_header", "TCP of 40 bytes, of which the IP length has 10 (the rest is padding)",
+          lie4(four.ljust(74, b"\0"), 16, [0, 30]))
+    c.add("transport_header", "TCP data offset 16", change(four, 46, [0x40]))
+    c.add("transport_header", "TCP data offset 0 over IPv6", change(six, 66, [0]))
+    c.add("transport_header", "TCP data offset beyond the packet", change(four, 46, [0x60]))
+    c.add("transport_header", "UDP of 7 bytes", lie4(dgram[:41], 16, [0, 27]))
+    c.add("transport_header", "UDP length 7", change(dgram, 38, [0, 7]))
+    c.add("transport_header", "UDP length 0", change(dgram, 38, [0, 0]))
+    c.add("transport_header", "UDP length 0 over IPv6 (a jumbogram's)", change(dgram6, 58, [0, 0]))
+    c.add("transport_header", "UDP length beyond the packet", change(dgram, 38, [0, 17]))
+    c.add("transport_header", "UDP length beyond the packet over IPv6", change(dgram6, 58, [0, 17]))
+
+    c.add("sent", "a wrong TCP checksum is the receiver's affair", change(four, 50, [0xBA, 0xD0]))
+    c.add("sent", "no UDP checksum", change(dgram, 40, [0, 0]))
+    c.add("sent", "a UDP length shorter than the packet", change(dgram, 38, [0, 9]))
+    c.add("sent", "TTL 0: not ours to judge", lie4(four, 22, [0]))
+    c.add("sent", "the reserved flag, RFC 3514's evil bit", lie4(four, 20, [0x80, 0]))
+    c.add("sent", "every TCP flag at once", change(four, 47, [0xFF]))
+
+
+@scenario
+def options_and_extension_headers_are_forwarded(c):
+    for options, what in (([0x94, 4, 0, 0], "router alert"), ([1, 1, 1, 1], "four times no operation"),
+                          ([0, 0xFF, 0xFF, 0xFF], "end of options, then anything"),
+                          ([1, 0x94, 4, 0, 0, 0, 0, 0], "router alert, not aligned"),
+                          ([7, 39, 4] + [0] * 37, "record route, the longest header"),
+                          ([0x83, 7, 4, 192, 0, 2, 1, 0], "loose source route"),
+                          ([0x44, 12, 5, 0] + [0] * 8, "time stamps")):
+        c.add("sent", f"IPv4: {what}", options4(tcp(payload=b"data"), options), service="web")
+    c.add("sent", "IPv4 with options and padding", options4(tcp(), [1, 1, 1, 0]) + bytes(6), service="web")
+
+    wrap = extension6
+    inner = udp(80, to=VIP6)
+    for frame, what in (
+            (wrap(inner, HOP_BY_HOP, PAD), "hop-by-hop options"),
+            (wrap(inner, HOP_BY_HOP, [0, 5, 2, 0, 0, 1, 0]), "router alert and padding"),
+            (wrap(inner, DESTINATION, [1] + [1, 12] + [0] * 12), "destination options of 16 bytes"),
+            (wrap(inner, DESTINATION, [0, 0, 0, 0, 0, 0, 0]), "six times one byte of padding"),
+            (wrap(inner, ROUTING, [0, 4, 0, 0, 0, 0, 0]), "routing, no segments left"),
+            (wrap(inner, ROUTING, [2, 4, 1, 0, 0, 0, 0] + [0x20] * 16), "segment routing"),
+            (wrap(inner, AUTHENTICATION, [4, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1] + [7] * 12), "authentication, in fours"),
+            (wrap(inner, 135, [0, 0, 0, 0, 0, 0, 0]), "mobility"),
+            (wrap(inner, 139, [0, 0, 0, 0, 0, 0, 0]), "host identity"),
+            (wrap(inner, 140, [0, 0, 0, 0, 0, 0, 0]), "shim6"),
+            (wrap(wrap(wrap(wrap(inner, DESTINATION, PAD), ROUTING, [0, 4, 0, 0, 0, 0, 0]), DESTINATION, PAD),
+                  HOP_BY_HOP, PAD), "four in RFC 8200's order")):
+        c.add("sent", f"IPv6: {what}", frame, service="web")
+    c.add("sent", "TCP behind hop-by-hop options", wrap(tcp(to=VIP6, payload=b"x"), HOP_BY_HOP, PAD), service="web")
+    plain = c.add("sent", "a flow without them", inner)
+    c.add("sent", "the same flow with them has the same backend", wrap(inner, DESTINATION, PAD), like=plain)
+
+
+@scenario
+def atomic_fragments_are_whole_packets(c):
+    """RFC 6946: a fragment header with offset 0 and nothing to follow."""
+    plain = c.add("sent", "without the header", udp(80, to=VIP6), service="web")
+    c.add("sent", "with it", fragment6(udp(80, to=VIP6), 0, 0), service="web", like=plain)
+    c.add("sent", "behind hop-by-hop options", extension6(fragment6(udp(80, to=VIP6), 0, 0), HOP_BY_HOP, PAD),
+          service="web", like=plain)
+    c.add("sent", "TCP", fragment6(tcp(to=VIP6), 0, 0), service="web")
+    c.add("sent", "reserved bits set", change(fragment6(tcp(to=VIP6), 0, 0), 55, [0xFF, 0, 0x06]), service="web")
+    c.add("transport_header", "too short for its transport header",
+          change(fragment6(udp(80, to=VIP6), 0, 0)[:69], 18, [0, 15]))
+    c.add("sent", "IPv4 with an identification", lie4(tcp(), 18, [0x12, 0x34]), service="web")
+
+
+@scenario
+def fragments_are_dropped_where_no_service_takes_them(c):
+    big = udp(80, payload=b"x" * 1480)
+    big6 = udp(80, to=VIP6, payload=b"x" * 1400)
+    c.add("fragment", "IPv4, first", lie4(big, 20, [0x20, 0]))
+    c.add("fragment", "IPv4, middle", lie4(big, 20, [0x20, 0xB9]))
+    c.add("fragment", "IPv4, last", lie4(big, 20, [0x00, 0xB9]))
+    c.add("fragment", "IPv4, last, of eight bytes: too short for a TCP header", lie4(
+        change(tcp()[:42], 16, [0, 28]), 20, [0x00, 0x03]))
+    c.add("fragment", "IPv4, not to be fragmented but a fragment", lie4(big, 20, [0x40, 0xB9]))
+    c.add("fragment", "IPv4, to a port that no service wants", lie4(udp(9), 20, [0x20, 0]))
+    c.add("fragment", "IPv6, first", fragment6(big6, 0, 1))
+    c.add("fragment", "IPv6, middle", fragment6(big6, 1400, 1))
+    c.add("fragment", "IPv6, last", fragment6(big6, 2800, 0))
+    c.add("fragment", "IPv6, behind hop-by-hop options", extension6(fragment6(big6, 1400, 1), HOP_BY_HOP, PAD))
+    c.add("transport_header", "first, TCP header cut: RFC 1858's tiny fragment", lie4(
+        change(tcp()[:50], 16, [0, 36]), 20, [0x20, 0]))
+    c.add("passed", "to an address that is no VIP", lie4(udp(80, to="203.0.113.99"), 20, [0x20, 0]))
+
+
+@scenario
+def a_draining_backend_takes_no_new_connections(c):
+    for flow in range(60):
+        c.add("sent", f"flow {flow}", tcp(client_port=30000 + flow), table="miss")
+
+
+@scenario
+def without_a_backend_that_takes_connections_packets_are_dropped(c):
+    c.add("no_backend", "SYN", tcp(), table="miss", service="drained")
+    c.add("no_backend", "SYN again", tcp(), table="miss", service="drained")
+    c.add("no_backend", "in the middle of a connection", tcp(flags="A"), table="miss", service="drained")
+    c.add("no_backend", "UDP", udp(80), table="miss", service="drained")
+    c.add("no_backend", "IPv6", tcp(to=VIP6), table="miss", service="drained")
+    c.add("no_service", "the address is still a VIP", tcp(22))
+
+
+@scenario
+def with_client_affinity_all_connections_of_a_client_share_a_backend(c):
+    for client in range(1, 21):
+        source = f"192.0.2.{client}"
+        first = c.add("sent", f"client {client}", tcp(source=source), table="miss")
+        for port in range(40001, 40004):
+            c.add("sent", "another connection", tcp(source=source, client_port=port), table="miss", like=first)
+        c.add("sent", "another port of the service", tcp(443, source=source), table="miss", like=first)
+        c.add("sent", "another VIP of the service", tcp(source=source, to="203.0.113.11"), table="miss", like=first)
+    for client in range(1, 6):
+        source = f"2001:db8:c::{client}"
+        first = c.add("sent", f"client {client} over IPv6", tcp(source=source, to=VIP6), table="miss")
+        c.add("sent", "another connection", tcp(source=source, to=VIP6, client_port=7), table="miss", like=first)
+
+
+@scenario
+def dscp_and_ecn_are_copied_to_the_outer_header(c):
+    """RFC 6040's normal mode: the outer ECN field is the inner one's, whatever it is."""
+    for dscp in (0, 10, 46, 63):
+        for ecn in range(4):
+            c.add("sent", f"IPv4 in IPv4, DSCP {dscp} ECN {ecn}", tcp(tos=dscp << 2 | ecn))
+            c.add("sent", f"IPv6 in IPv4, DSCP {dscp} ECN {ecn}", tcp(to=VIP6, tc=dscp << 2 | ecn))
+            c.add("sent", f"IPv4 in IPv6, DSCP {dscp} ECN {ecn}", tcp(to="203.0.113.66", tos=dscp << 2 | ecn))
+            c.add("sent", f"IPv6 in IPv6, DSCP {dscp} ECN {ecn}", tcp(to="2001:db8:f::66", tc=dscp << 2 | ecn))
+
+
+@scenario
+def a_dscp_that_is_set_leaves_ecn_alone(c):
+    for dscp in (0, 10, 63):
+        for ecn in range(4):
+            c.add("sent", f"DSCP {dscp} ECN {ecn}, set to 46", tcp(tos=dscp << 2 | ecn), service="expedited")
+            c.add("sent", f"DSCP {dscp} ECN {ecn}, set to 46, IPv6", tcp(to=VIP6, tc=dscp << 2 | ecn),
+                  service="expedited")
+            c.add("sent", f"DSCP {dscp} ECN {ecn}, set to 0", tcp(to="203.0.113.20", tos=dscp << 2 | ecn),
+                  service="cleared")
+
+
+@scenario
+def packets_too_big_for_the_egress_are_answered_or_fragmented(c):
+    """--egress-mtu 1500: GRE adds 24 bytes over IPv4, 44 over IPv6."""
+    def data(size, to, link=None, **header):
+        return bytes((link or ether()) / ip(to=to, **header) / TCP(sport=40000, dport=80, flags="PA") / Raw(b"x" * size))
+
+    for to, overhead, what in ((VIP, 24, "4 in 4"), (VIP6, 24, "6 in 4"),
+                               ("203.0.113.66", 44, "4 in 6"), ("2001:db8:f::66", 44, "6 in 6")):
+        ip_tcp = 60 if ":" in to else 40
+        fits = 1500 - overhead - ip_tcp
+        df = {} if ":" in to else {"flags": "DF"}
+        c.add("sent", f"{what}: fits exactly", data(fits, to, **df))
+        c.add("replied", f"{what}: one byte more", data(fits + 1, to, **df))
+        c.add("replied", f"{what}: 1500 bytes, the usual packet", data(1500 - ip_tcp, to, **df))
+        c.add("sent", f"{what}: fits; padding does not count", data(fits, to, **df) + bytes(40))
+        if df:
+            c.add("sent", f"{what}: one byte more, may be fragmented", data(fits + 1, to, id=7))
+            c.add("sent", f"{what}: 1500 bytes, may be fragmented", data(1500 - ip_tcp, to, id=8))
+            c.add("sent", f"{what}: with options, of which only some are copied",
+                  options4(data(1440, to, id=9), [0x83, 7, 4, 192, 0, 2, 1, 7, 7, 4, 0, 0, 0, 0, 0, 0]))
+    for source in ("255.255.255.255", "0.0.0.0", "224.0.0.9", "127.0.0.1"):
+        c.add("too_big", f"no answer to {source}", data(1460, VIP, source=source, flags="DF"))
+    for source in ("::", "ff02::1", "::1"):
+        c.add("too_big", f"no answer to {source}", data(1440, VIP6, source=source))
+    quote = bytes(IPv6(src=VIP6, dst=CLIENT6) / TCP(sport=80, dport=40000) / Raw(b"x" * 1392))
+    error = bytes(ether() / IPv6(src="2001:db8:ffff::1", dst=VIP6) / ICMPv6PacketTooBig(mtu=1400) / Raw(quote))
+    c.add("too_big", "an ICMPv6 error of 1500 bytes: neither answered nor fragmented", error)
+    c.add("sent", "an ICMP error of 1500 bytes may be fragmented", icmp_error(
+        IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40000) / Raw(b"x" * 1432), id=3))
+
+
+@scenario
+def icmp_to_a_vip_is_answered_forwarded_or_dropped(c):
+    c.journeys = True
+    c.add("replied", "echo request", echo(), table="none")
+    c.add("replied", "echo request over IPv6", echo(VIP6), table="none")
+    c.add("replied", "echo request with padding", echo() + bytes(10))
+    c.add("replied", "echo request with options", options4(echo(), [0x94, 4, 0, 0]))
+    c.add("replied", "echo request behind hop-by-hop options", extension6(echo(VIP6), HOP_BY_HOP, PAD))
+    c.add("replied", "a wrong checksum stays wrong", change(echo(), 36, [0xBA, 0xD0]))
+    c.add("passed", "echo request to an address that is no VIP", echo("203.0.113.99"))
+    c.add("fragment", "a fragment of an echo request", lie4(echo(), 20, [0x20, 0]))
+    c.add("transport_header", "seven bytes of an echo request", lie4(echo()[:41], 16, [0, 27]))
+    c.add("icmp", "an echo reply: the VIP never asks", bytes(ether() / ip() / ICMP(type=0, id=1) / Raw(b"pong")))
+    c.add("icmp", "a timestamp request", bytes(ether() / ip() / ICMP(type=13) / Raw(bytes(12))))
+    c.add("icmp", "a redirect", bytes(ether() / ip() / ICMP(type=5, code=1) / IP(src=VIP, dst=CLIENT) / UDP()))
+    c.add("icmp", "source quench (RFC 6633)", bytes(ether() / ip() / ICMP(type=4) / IP(src=VIP, dst=CLIENT) / UDP()))
+    c.add("icmp", "a neighbour solicitation", bytes(ether() / ip(to=VIP6) / ICMPv6ND_NS(tgt=VIP6)))
+
+    flow = c.add("sent", "a connection", tcp(flags="A"), table="miss")
+    flow6 = c.add("sent", "a connection over IPv6", tcp(to=VIP6, flags="A"), table="miss")
+    c.wait(1)
+    ours = IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40000) / Raw(b"data")
+    ours6 = IPv6(src=VIP6, dst=CLIENT6) / TCP(sport=80, dport=40000) / Raw(b"data")
+    c.add("sent", "fragmentation needed: to the connection's backend", icmp_error(ours), table="hit", like=flow)
+    c.add("sent", "quoting 8 bytes of TCP only", icmp_error(bytes(ours)[:28]), table="hit", like=flow)
+    c.add("sent", "port unreachable", icmp_error(ours, code=3), table="hit", like=flow)
+    c.add("sent", "time exceeded", icmp_error(ours, type=11, code=0), table="hit", like=flow)
+    c.add("sent", "parameter problem", icmp_error(ours, type=12, code=0), table="hit", like=flow)
+    for error, what in ((ICMPv6PacketTooBig(mtu=1280), "packet too big"), (ICMPv6DestUnreach(code=4), "unreachable"),
+                        (ICMPv6TimeExceeded(), "time exceeded"), (ICMPv6ParamProblem(), "parameter problem")):
+        c.add("sent", f"{what} over IPv6", bytes(ether() / IPv6(src="2001:db8:ffff::1", dst=VIP6) / error / ours6),
+              table="hit", like=flow6)
+    other = icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001))
+    untracked = c.add("sent", "about a connection that nobody tracks: by hash", other, table="miss")
+    c.wait(1)
+    c.add("sent", "that connection", tcp(flags="A", client_port=40001), table="miss", like=untracked)
+    c.add("icmp", "quoting another source: forged, or not ours", icmp_error(IP(src="203.0.113.99", dst=CLIENT) / TCP()))
+    c.add("icmp", "quoting a port that no service has", icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=81)))
+    c.add("icmp", "quoting another VIP than the one it is sent to", icmp_error(
+        IP(src="203.0.113.20", dst=CLIENT) / TCP(sport=80)))
+    c.add("icmp", "quoting three bytes of TCP", icmp_error(bytes(ours)[:23]))
+    c.add("icmp", "quoting half a header", icmp_error(bytes(ours)[:11]))
+    c.add("icmp", "quoting nothing", icmp_error(b""))
+    c.add("icmp", "quoting a later fragment", icmp_error(IP(src=VIP, dst=CLIENT, frag=100) / Raw(bytes(ours)[20:])))
+    c.add("icmp", "quoting a header of 12 bytes", icmp_error(change(bytes(ours), 0, [0x43])))
+    c.add("icmp", "quoting our answer to an echo", icmp_error(IP(src=VIP, dst=CLIENT) / ICMP(type=0)))
+
+
+def every_combination(c):
+    for to, what in (("203.0.113.44", "4 in 4"), ("203.0.113.46", "4 in 6"),
+                     ("2001:db8:f::64", "6 in 4"), ("2001:db8:f::66", "6 in 6")):
+        mark = {"tc": 46 << 2 | 1} if ":" in to else {"tos": 46 << 2 | 1}
+        first = c.add("sent", f"TCP, {what}", tcp(to=to, payload=b"hello"))
+        c.add("sent", f"the same flow: the same outer source port or label, {what}", tcp(to=to, flags="A"), like=first)
+        c.add("sent", f"UDP of odd length, DSCP 46, ECT(1), {what}", udp(to=to, payload=b"odd", **mark))
+        c.add("sent", f"padding is cut off, {what}", tcp(to=to, flags="A", client_port=3) + bytes(20))
+        c.add("sent", f"1,400 bytes, {what}", udp(to=to, payload=b"x" * 1400))
+        for flow in range(4):
+            c.add("sent", f"another flow, {what}", tcp(to=to, client_port=50000 + flow))
+
+
+@scenario
+def ipip_carries_either_family_in_either(c):
+    every_combination(c)
+
+
+@scenario
+def gue_carries_either_family_in_either(c):
+    every_combination(c)
+
+
+@scenario
+def geneve_carries_either_family_in_either(c):
+    every_combination(c)
+
+
+@scenario
+def the_outer_udp_checksum_over_ipv6_is_computed_if_wanted(c):
+    every_combination(c)
+
+
+@scenario
+def outer_sources_are_drawn_from_the_tunnels_prefix(c):
+    every_combination(c)
+
+
+@scenario
+def time_that_goes_back_stands_still(c):
+    """An entry of a connection must not age, nor grow young, by a clock that jumps."""
+    c.journeys = True
+    first = c.add("sent", "SYN", tcp(), table="miss")
+    c.wait(-3600_000)
+    c.add("sent", "ACK, an hour before: time stands still, so not yet confirmed", tcp(flags="A"), table="hit",
+          like=first)
+    c.wait(10)
+    c.add("sent", "another flow", tcp(client_port=40001), table="miss")
+    c.wait(3600_000 + 200)
+    c.add("sent", "ACK, 200 ms behind the SYN: established", tcp(flags="A"), table="hit", like=first)
+    c.wait(-5_000)
+    c.add("sent", "data, five seconds before", tcp(flags="PA", payload=b"x"), table="hit", like=first)
+    c.wait(65_000)
+    c.add("sent", "a minute later: established entries live longer", tcp(flags="A"), table="hit", like=first)
+    c.add("sent", "the unconfirmed flow has expired", tcp(flags="A", client_port=40001), table="miss")
+
+
+@scenario
+def a_tcp_connection_from_its_first_packet_to_its_reuse(c):
+    c.journeys = True
+    syn = c.add("sent", "SYN", tcp(), table="miss")
+    c.wait(1000)
+    c.add("sent", "SYN again, a second later", tcp(), table="hit", like=syn)
+    c.wait(20)
+    c.add("sent", "ACK", tcp(flags="A"), table="hit", like=syn)
+    c.wait(200)
+    c.add("sent", "data: established", tcp(flags="PA", payload=b"GET / HTTP/1.1\r\n\r\n"), table="hit", like=syn)
+    c.wait(60_000)
+    c.add("sent", "data after a minute of silence", tcp(flags="A"), table="hit", like=syn)
+    c.wait(10)
+    c.add("sent", "a stray SYN (or a forged one) changes nothing", tcp(), table="hit", like=syn)
+    c.add("sent", "data", tcp(flags="A"), table="hit", like=syn)
+    c.add("sent", "a forged RST", tcp(flags="R"), table="hit", like=syn)
+    c.wait(2000)
+    c.add("sent", "the connection goes on within ten seconds: restored", tcp(flags="A"), table="hit", like=syn)
+    c.wait(60_000)
+    c.add("sent", "and lives on", tcp(flags="A"), table="hit", like=syn)
+    c.add("sent", "FIN", tcp(flags="FA"), table="hit", like=syn)
+    c.wait(60_000)
+    c.add("sent", "the last ACK, a minute later", tcp(flags="A"), table="hit", like=syn)
+    c.wait(10)
+    c.add("sent", "the same ports again: a closing entry selects anew", tcp(), table="miss", like=syn)
+    c.wait(200)
+    c.add("sent", "its ACK", tcp(flags="A"), table="hit", like=syn)
+    c.wait(200)
+    c.add("sent", "its RST", tcp(flags="R"), table="hit", like=syn)
+    c.wait(15_000)
+    c.add("sent", "15 seconds later its entry has expired", tcp(flags="A"), table="miss", like=syn)
+    c.wait(40_000)
+    c.add("sent", "one packet was no connection: expired too", tcp(flags="A"), table="miss", like=syn)
+
+
+@scenario
+def a_udp_flow_is_tracked_until_it_falls_silent(c):
+    c.journeys = True
+    first = c.add("sent", "question", udp(), table="miss")
+    c.add("sent", "a second one at once", udp(), table="hit", like=first)
+    c.wait(200)
+    c.add("sent", "a third: confirmed", udp(), table="hit", like=first)
+    c.wait(50_000)
+    c.add("sent", "within its minute", udp(), table="hit", like=first)
+    c.wait(90_000)
+    c.add("sent", "after its minute", udp(), table="miss", like=first)
+    c.wait(40_000)
+    c.add("sent", "one packet only: forgotten after 30 s", udp(), table="miss", like=first)
+
+
+@scenario
+def beyond_its_quota_a_service_is_forwarded_by_hash_alone(c):
+    c.journeys = True
+    tracked = [c.add("sent", f"flow {flow}", tcp(client_port=40000 + flow), table="miss") for flow in range(2)]
+    beyond = c.add("sent", "one more than the quota", tcp(client_port=40002), table="miss")
+    c.wait(200)
+    for flow, first in enumerate(tracked):
+        c.add("sent", f"flow {flow} is tracked", tcp(client_port=40000 + flow, flags="A"), table="hit", like=first)
+    c.add("sent", "the third is not, its hash is the same", tcp(client_port=40002, flags="A"), table="miss", like=beyond)
+    c.add("sent", "another service has its own quota", tcp(443), table="miss", service="other")
+    c.wait(200)
+    c.add("sent", "and uses it", tcp(443, flags="A"), table="hit", service="other")
+
+
+@scenario
+def with_a_cluster_secret_the_backends_are_its_own_choice(c):
+    """The same frames as in the folder of the derived key."""
+    for flow in range(40):
+        c.add("sent", f"flow {flow}", tcp(client_port=10000 + flow), table="miss")
+        c.add("sent", f"flow {flow} over IPv6", tcp(to=VIP6, client_port=10000 + flow), table="miss")
+
+
+@scenario
+def without_a_secret_the_backends_follow_from_the_clusters_name(c):
+    with_a_cluster_secret_the_backends_are_its_own_choice(c)
+
+
+def formats(c):
+    """Whole milliseconds and odd microseconds; every verdict."""
+    c.add("sent", "SYN", tcp())
+    c.add("passed", "to an address that is no VIP", tcp(to="203.0.113.99"))
+    c.wait(0.123)
+    c.add("sent", "UDP", udp(80))
+    c.add("truncated", "cut by the capture", udp(80)[:30], wire_bytes=60)
+    c.wait(999.999)
+    c.add("sent", "ACK, a second later", tcp(flags="A"))
+    c.add("sent", "odd length", udp(80, payload=b"odd"))
+
+
+@scenario
+def a_capture_is_read_as_pcap(c):
+    formats(c)
+
+
+@scenario
+def a_capture_is_read_as_pcapng(c):
+    c.format = "pcapng"
+    formats(c)
+
+
+@scenario
+def a_capture_is_read_as_nanoseconds_of_a_big_endian_machine(c):
+    c.format = "pcap, nanoseconds, big-endian"
+    formats(c)
