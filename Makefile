@@ -59,13 +59,19 @@ test-fast: deps-build ## Only the tests that need neither root nor bin/
 	tools/test.sh fast
 
 .PHONY: lint
-lint: deps-build deps-check lint-format lint-rust lint-go lint-tree lint-generated ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
+lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
 
 .PHONY: lint-format
 lint-format:
 	cargo fmt --all --check
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [[ -n $$out ]]; then echo "gofmt would change: $$out" >&2; exit 1; fi
+
+# Lock files that a build would change are not what was tested.
+.PHONY: lint-deps
+lint-deps:
+	cargo metadata --locked --format-version 1 >/dev/null
+	go mod tidy -diff
 
 .PHONY: lint-tree
 lint-tree:
