@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/guideway/guideway/controller/api"
@@ -57,6 +58,8 @@ type Controller struct {
 	announcer *announcer
 	metrics   *metrics.Metrics
 	web       *webServer
+
+	warned []string // the forwarder's latest warnings; of the sink's goroutine only
 
 	// To the goroutine that owns the brain.
 	events chan brain.Event
@@ -202,7 +205,9 @@ func (c *Controller) logTransition(t brain.Transition) {
 	level := slog.LevelInfo
 	switch t.To {
 	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn":
-		level = slog.LevelWarn
+		if t.From != "new" { // not yet probed is no bad news
+			level = slog.LevelWarn
+		}
 	}
 	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
 }
@@ -271,8 +276,11 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 	case forwarder.Lost:
 		c.tell(brain.ForwarderLost{Reason: e.Reason})
 	case forwarder.Accepted:
-		for _, warning := range e.Warnings {
-			c.log.Warn("forwarder: " + warning)
+		if !slices.Equal(e.Warnings, c.warned) { // each plan brings them again
+			c.warned = e.Warnings
+			for _, warning := range e.Warnings {
+				c.log.Warn("forwarder: " + warning)
+			}
 		}
 		c.tell(brain.PlanAccepted{Generation: e.Generation, Warnings: e.Warnings})
 	case forwarder.Refused:

@@ -121,6 +121,7 @@ type inputs struct {
 	announceables []compile.Route
 	checks        map[compile.PoolBackend][]check
 	byName        map[string]*config.Service
+	pools         map[string]*config.Pool
 	offers        map[offer]bool
 }
 

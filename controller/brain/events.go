@@ -198,7 +198,11 @@ func newInputs(c *config.Config) *inputs {
 		announceables: compile.Announceable(c),
 		checks:        map[compile.PoolBackend][]check{},
 		byName:        map[string]*config.Service{},
+		pools:         map[string]*config.Pool{},
 		offers:        map[offer]bool{},
+	}
+	for i := range c.Pools {
+		in.pools[c.Pools[i].Name] = &c.Pools[i]
 	}
 	for i := range in.services {
 		in.byName[in.services[i].Name] = &in.services[i]

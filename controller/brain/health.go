@@ -118,7 +118,7 @@ func (s *State) judgePools() map[compile.PoolBackend]condition {
 		for _, m := range service.Members {
 			for _, name := range m.Pools {
 				if _, done := s.pools[name]; !done {
-					s.judgePool(s.current.config.PoolNamed(name), conditions)
+					s.judgePool(s.current.pools[name], conditions)
 				}
 			}
 		}

@@ -20,9 +20,9 @@ const (
 	// wait that long for our routes.
 	connectRetrySeconds = 2
 	idleHoldSeconds     = 1
-	// Least hold time that RFC 4271 4.2 allows, and what we use unless told.
-	holdTimeMin     = 3 * time.Second
-	holdTimeDefault = 9 * time.Second
+	// GoBGP takes 0 for "not given"; the longest that fits the field (RFC 4271
+	// 4.2) is eighteen hours, which is as good as never.
+	holdTimeMax = 65535 * time.Second
 
 	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
 )
@@ -98,8 +98,8 @@ func refuseWhatNeighborsAnnounce(ctx context.Context, srv *server.BgpServer) err
 
 func peerOf(n Neighbor) *api.Peer {
 	hold := n.HoldTime
-	if hold < holdTimeMin {
-		hold = holdTimeDefault
+	if hold == 0 {
+		hold = holdTimeMax
 	}
 	holdSeconds := uint64(hold / time.Second)
 	return &api.Peer{

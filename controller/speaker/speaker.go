@@ -32,8 +32,9 @@ type Identity struct {
 
 // Neighbor is one BGP session that is wanted.
 type Neighbor struct {
-	Address  netip.Addr
-	ASN      uint32
+	Address netip.Addr
+	ASN     uint32
+	// 0: the session never ends by silence.
 	HoldTime time.Duration
 	// Empty: no TCP MD5 signature (RFC 2385).
 	Password string
@@ -251,7 +252,7 @@ func (s *Speaker) announce(route Route) error {
 		return fmt.Errorf("announce %s: %w", route.Prefix, err)
 	}
 	s.announced[route.Prefix] = announcement{route: route, path: path}
-	s.log.Info("route announced", "prefix", route.Prefix, "next_hop", route.NextHop, "graceful_shutdown", route.GracefulShutdown)
+	s.log.Debug("route announced", "prefix", route.Prefix, "next_hop", route.NextHop, "graceful_shutdown", route.GracefulShutdown)
 	return nil
 }
 
@@ -261,7 +262,7 @@ func (s *Speaker) withdraw(prefix netip.Prefix) error {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
 	delete(s.announced, prefix)
-	s.log.Info("route withdrawn", "prefix", prefix)
+	s.log.Debug("route withdrawn", "prefix", prefix)
 	return nil
 }
 

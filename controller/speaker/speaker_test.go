@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
@@ -77,5 +78,14 @@ func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 	}
 	if err := s.Stop(context.Background()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestHoldTimes(t *testing.T) {
+	for given, want := range map[time.Duration]uint64{9 * time.Second: 9, 3 * time.Second: 3, 0: 65535} {
+		timers := peerOf(Neighbor{HoldTime: given}).Timers.Config
+		if timers.HoldTime != want || timers.KeepaliveInterval != want/3 || timers.KeepaliveInterval == 0 {
+			t.Errorf("hold time %v: %d with keepalives each %d s", given, timers.HoldTime, timers.KeepaliveInterval)
+		}
 	}
 }
