@@ -22,9 +22,11 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GO_LDFLAGS := -s -w -X main.version=$(VERSION)
 
 SECONDS_EACH ?= 30
+BENCH_ARGS ?=
 
-# What `make demo` hands through; each may be set on the command line.
-export SEED BACKENDS LOAD_BALANCERS CONNECTIONS EVENTS DEMO_REPORT
+# Variables given on the command line reach the programs' environment by
+# themselves: SEED, BACKENDS, LOAD_BALANCERS, CONNECTIONS, EVENTS, DEMO_REPORT
+# (make demo), BENCH_REPORT (make bench).
 
 ##@ Try it
 
@@ -96,9 +98,8 @@ fuzz: deps-build ## Run every Go fuzz target for a while [SECONDS_EACH=30]
 	tools/fuzz.sh $(SECONDS_EACH)
 
 .PHONY: bench
-bench: deps-build ## Measure on this machine what the papers measured
-	@if compgen -G 'bench/*' >/dev/null; then cargo bench --workspace; \
-	else echo "bench: there are no benchmarks yet" >&2; exit 1; fi
+bench: deps-build ## Measure what a packet costs on this machine [BENCH_ARGS= BENCH_REPORT=file.json]
+	cargo run --release -p guideway-bench -- $(BENCH_ARGS)
 
 ##@ Change it
 
