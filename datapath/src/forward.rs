@@ -79,7 +79,8 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let Some(headers) = headers::parse(frame.bytes())? else { return Ok(Verdict::Pass) };
-        let (headers, budget) = match view.takes_tunnel(&headers.key) {
+        let tunnelled = view.takes_tunnel(&headers.key);
+        let (headers, budget) = match tunnelled {
             true => decapsulate(frame, &headers, &view.plan.ingress)?,
             false => (headers, Budget::FRESH),
         };
@@ -87,6 +88,7 @@ impl<'m> Datapath<'m> {
 
         let matched = match match_service(view, &headers)? {
             Destination::Service(matched) => matched,
+            Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
             Destination::Owner => return self.to_owner(view, frame, &headers, budget, outbox),
@@ -201,7 +203,7 @@ impl<'m> Datapath<'m> {
     }
 
     #[inline]
-    fn answering(&self, view: &View) -> Answering<'_> {
+    pub(crate) fn answering(&self, view: &View) -> Answering<'_> {
         Answering { limiter: &self.limiter, now: self.ticks.now(), link: view.reply_link }
     }
 

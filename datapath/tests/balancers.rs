@@ -214,6 +214,12 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
         let verdict = machine.forward(0, &tunnelled(source, LB_1, recursion, &inner)).0;
         assert_eq!(verdict, Verdict::Drop(reason));
     }
+    let mut elsewhere = inner.clone();
+    elsewhere[33] ^= 1;
+    elsewhere[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&elsewhere[14..34]));
+    elsewhere[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(machine.forward(0, &tunnelled(LB_2, LB_1, 1, &elsewhere)).0, Verdict::Drop(DropReason::NoService));
     let mut keyed = tunnelled(LB_2, LB_1, 1, &inner);
     keyed[34] |= 0x20;
     assert_eq!(machine.forward(0, &keyed).0, Verdict::Drop(DropReason::TunnelHeader));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datapath::verdict::DeviceIndex;
 use datapath::{
     Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Outbox, Secret,
-    SlowPath, Verdict, View,
+    SlowPath, TableReader, Verdict, View,
 };
 use etherparse::PacketBuilder;
 use plan::{Planner, proto};
@@ -48,6 +48,7 @@ pub struct Machine {
     pub datapath: Datapath<'static>,
     pub slow: SlowPath<'static>,
     pub outbox: Outbox<'static>,
+    pub readers: Vec<TableReader<'static>>,
     pub counters: &'static Counters,
     pub now_ms: u32,
 }
@@ -62,6 +63,7 @@ impl Machine {
         Machine {
             planner,
             view,
+            readers: vec![reader],
             slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
             datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),

@@ -1,0 +1,101 @@
+//! "Why does this packet go there?", answered for any five-tuple without a
+//! packet: by the same stages, changing nothing.
+
+use plan::{Affinity, BackendId, Found, Matched, Standing};
+use wire::{CHUNK_BYTES, FlowKey, Frame, ethernet};
+
+use crate::drop_reason::DropReason;
+use crate::egress::Hop;
+use crate::encapsulate::{Inner, Style, encapsulate};
+use crate::flow_hash::FlowHash;
+use crate::table::{Class, TableReader};
+use crate::view::View;
+
+/// Everything that decides about a flow.
+#[derive(Debug, Clone, Default)]
+pub struct Explanation {
+    /// The service, and by which match. None: see `end`.
+    pub matched: Option<Matched>,
+    /// The flow hash.
+    pub hash: u64,
+    /// What selects: the flow hash, or the client's.
+    pub selector: u64,
+    /// The Maglev table's slot.
+    pub slot: Option<u32>,
+    /// The backend in that slot.
+    pub by_hash: Option<BackendId>,
+    /// What a connection table knows.
+    pub tracked: Option<Tracked>,
+    /// The backend that the next packet (no SYN) of the flow goes to.
+    pub backend: Option<BackendId>,
+    /// The next hop.
+    pub hop: Option<Hop>,
+    /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
+    /// on.
+    pub outer: Vec<u8>,
+    /// Why the flow goes nowhere; None: it goes to the backend, or, without a
+    /// match, to the kernel.
+    pub end: Option<DropReason>,
+}
+
+/// An entry of a connection table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tracked {
+    /// The worker whose table it is.
+    pub worker: usize,
+    /// The backend.
+    pub backend: BackendId,
+    /// The class.
+    pub class: Class,
+    /// Since it was written, in milliseconds.
+    pub idle_ms: u64,
+    /// The plan lets it decide.
+    pub decides: bool,
+}
+
+/// Explains what becomes of a flow's packets.
+#[must_use]
+pub fn explain(view: &View, hash: &FlowHash, tables: &[TableReader<'_>], key: &FlowKey) -> Explanation {
+    let flow = hash.flow(key);
+    let mut told = Explanation { hash: flow, selector: flow, ..Explanation::default() };
+    let matched = match view.plan.vips.find(key) {
+        Found::Service(matched) => matched,
+        Found::NoService { pass: false } => return Explanation { end: Some(DropReason::NoService), ..told },
+        Found::NoService { pass: true } | Found::NotVip => return told,
+    };
+    told.matched = Some(matched);
+    let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+    if service.affinity == Affinity::Client {
+        told.selector = hash.client(key);
+    }
+    if let Some(selected) = service.group.select(told.selector) {
+        told.slot = Some(selected.slot);
+        told.by_hash = Some(selected.backend);
+    }
+    told.tracked = tables.iter().enumerate().find_map(|(worker, table)| {
+        let (entry, idle_ms) = table.find(flow, service.id)?;
+        let standing = service.group.member(entry.backend).map(|(_, standing)| standing);
+        let decides = standing.is_some_and(|standing| standing != Standing::Gone);
+        Some(Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides })
+    });
+    let kept = told.tracked.filter(|tracked| tracked.decides).map(|tracked| tracked.backend);
+    told.backend = kept.or(told.by_hash);
+    let Some(backend) = told.backend else {
+        return Explanation { end: Some(DropReason::NoBackend), ..told };
+    };
+    let Some((tunnel, hop)) = view.egress.toward(backend, flow) else {
+        return Explanation { end: Some(DropReason::NoNeighbour), ..told };
+    };
+    told.hop = Some(*hop);
+    let packet_bytes = if key.family == wire::Family::V4 { 40 } else { 60 };
+    let inner = Inner { family: key.family, packet_bytes, traffic_class: 0, hash: flow };
+    let mut chunk = [0; CHUNK_BYTES];
+    let packet = [0; 74];
+    let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
+    let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
+    match encapsulate(&mut frame, &inner, Style::to_backend(service), tunnel, hop) {
+        Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
+        Err(_) => told.end = Some(DropReason::TooBig),
+    }
+    told
+}
