@@ -164,6 +164,7 @@ type harness struct {
 	backend *backend
 	peer    *peer
 	client  controllerv1.ControllerClient
+	watch   bool
 	cancel  context.CancelFunc
 	result  chan error
 }
@@ -207,7 +208,7 @@ func (h *harness) start() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel, h.result = cancel, make(chan error, 1)
-	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
+	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	go func() { h.result <- Run(ctx, options) }()
 	conn, err := grpc.NewClient("unix:"+filepath.Join(h.runDir(), "controller.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -347,6 +348,21 @@ func TestReloads(t *testing.T) {
 	}
 	h.until("the new backend is in the plan", func(s *controllerv1.GetStateResponse) bool {
 		return !s.Config.Stale && slices.ContainsFunc(h.peer.running().Backends, func(b *planv1.Backend) bool { return b.Name == "web-2" })
+	})
+	h.stop()
+}
+
+func TestWatchedFilesAreReadWhenTheyChange(t *testing.T) {
+	h := newHarness(t)
+	h.watch = true
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	h.write(h.config("") + "nonsense: 1\n")
+	h.until("the bad change is told", func(s *controllerv1.GetStateResponse) bool { return s.Config.Stale && announced(s) })
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	h.until("the good change is in use", func(s *controllerv1.GetStateResponse) bool {
+		return !s.Config.Stale && backendState("web-2", "active")(s)
 	})
 	h.stop()
 }

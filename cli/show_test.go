@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type fakeController struct {
+	controllerv1.UnimplementedControllerServer
+	drained []string
+}
+
+func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	return &controllerv1.GetStateResponse{
+		Machine:  &controllerv1.Machine{Name: "lb-1", State: "serving"},
+		Config:   &controllerv1.Config{Stale: true, Problem: "a.yaml:3: unknown field"},
+		Services: []*controllerv1.Service{{Name: "web", Vips: []string{"203.0.113.10 tcp 80"}, State: "serving", BackendsActive: 1, Backends: 2, Pools: []string{"web"}}},
+		Backends: []*controllerv1.Backend{
+			{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200"},
+			{Service: "web", Name: "web-2", Address: "10.1.0.12", Weight: 1, State: "down", Reason: "ok: status 503, wanted 200"},
+		},
+		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}}},
+		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Reason: "hold-timer-expired"}},
+	}, nil
+}
+
+func (f *fakeController) Reload(context.Context, *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	return nil, status.Error(codes.InvalidArgument, "a.yaml:3: unknown field")
+}
+
+func (f *fakeController) DrainBackend(_ context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
+	f.drained = append(f.drained, r.Backend)
+	return &controllerv1.DrainBackendResponse{}, nil
+}
+
+type fakeForwarder struct {
+	forwarderv1.UnimplementedForwarderServer
+	lookup *forwarderv1.FlowKey
+}
+
+func (*fakeForwarder) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*forwarderv1.GetPlanResponse, error) {
+	return &forwarderv1.GetPlanResponse{Plan: &planv1.Plan{
+		Backends: []*planv1.Backend{{Name: "web-1", Address: "10.1.0.11"}},
+		Services: []*planv1.Service{{
+			Name: "web",
+			Vips: []*planv1.Vip{{
+				Target: &planv1.Vip_Address{Address: "203.0.113.10"}, Protocol: planv1.Protocol_PROTOCOL_TCP,
+				Ports: []*planv1.PortRange{{First: 80, Last: 80}, {First: 8000, Last: 8100}},
+			}},
+			Members: []*planv1.Member{{Backend: "web-1", Weight: 2, State: planv1.BackendState_BACKEND_STATE_DRAINING}},
+		}},
+	}}, nil
+}
+
+func (*fakeForwarder) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*forwarderv1.GetCountersResponse, error) {
+	return &forwarderv1.GetCountersResponse{
+		Received: 1000, Sent: 990,
+		Dropped: []*forwarderv1.Drop{
+			{Reason: "quiet"},
+			{Reason: "no_service", Packets: 3, Meaning: "nobody wants it"},
+			{Reason: "too_big", Packets: 7, Meaning: "does not fit", UsualCause: "MTU"},
+		},
+		Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: 600, Bytes: 6000}, {Service: "web", Packets: 390, Bytes: 3900}},
+		Backends: []*forwarderv1.BackendCounters{{Service: "web", Backend: "web-1", Packets: 990, NewConnections: 12}},
+	}, nil
+}
+
+func (f *fakeForwarder) GetConnections(_ context.Context, r *forwarderv1.GetConnectionsRequest) (*forwarderv1.GetConnectionsResponse, error) {
+	f.lookup = r.Lookup
+	if r.Lookup != nil {
+		return &forwarderv1.GetConnectionsResponse{Found: []*forwarderv1.Connection{{Worker: 1, Service: "web", Backend: "web-1", Class: "established", IdleMs: 1500}}}, nil
+	}
+	return &forwarderv1.GetConnectionsResponse{ConnectionsMax: 5000, Counts: []*forwarderv1.ConnectionCount{
+		{Service: "web", Backend: "web-1", Class: "established", Connections: 40},
+		{Service: "web", Backend: "web-1", Class: "closing", Connections: 2},
+	}}, nil
+}
+
+func serveAt(t *testing.T, path string, register func(*grpc.Server)) {
+	t.Helper()
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	register(server)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+}
+
+// both starts what is given under a run directory.
+func both(t *testing.T, c *fakeController, f *fakeForwarder) (runDir string) {
+	t.Helper()
+	runDir = t.TempDir()
+	if c != nil {
+		serveAt(t, filepath.Join(runDir, "controller.sock"), func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })
+	}
+	if f != nil {
+		serveAt(t, filepath.Join(runDir, "forwarder.sock"), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
+	}
+	return runDir
+}
+
+func guideway(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	command := root()
+	command.SetOut(&out)
+	command.SetErr(&errs)
+	command.SetArgs(args)
+	err = command.ExecuteContext(t.Context())
+	return out.String(), errs.String(), err
+}
+
+func fields(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+func TestShowWithBothProcesses(t *testing.T) {
+	runDir := both(t, &fakeController{}, &fakeForwarder{})
+	cases := []struct {
+		verb string
+		want []string
+	}{
+		{"services", []string{"web 203.0.113.10 tcp 80 serving 1/2 990 9900"}},
+		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
+		{"drops", []string{"too_big 7 does not fit MTU no_service 3 nobody wants it"}},
+		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
+		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},
+	}
+	for _, c := range cases {
+		t.Run(c.verb, func(t *testing.T) {
+			out, _, err := guideway(t, "show", c.verb, "--run-dir", runDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(fields(out), want) {
+					t.Errorf("lacks %q:\n%s", want, out)
+				}
+			}
+			asJSON, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			asYAML, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameValue(t, asJSON, asYAML)
+			if _, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "xml"); err == nil || !strings.Contains(err.Error(), outputUsage) {
+				t.Errorf("unknown format: %v", err)
+			}
+		})
+	}
+}
+
+// sameValue: both are well formed and say the same.
+func sameValue(t *testing.T, asJSON, asYAML string) {
+	t.Helper()
+	var fromJSON, fromYAML any
+	if err := json.Unmarshal([]byte(asJSON), &fromJSON); err != nil {
+		t.Fatalf("%v\n%s", err, asJSON)
+	}
+	if err := yaml.Unmarshal([]byte(asYAML), &fromYAML); err != nil {
+		t.Fatalf("%v\n%s", err, asYAML)
+	}
+	a, _ := json.Marshal(fromJSON)
+	b, err := json.Marshal(fromYAML)
+	if err != nil || !bytes.Equal(a, b) {
+		t.Errorf("JSON %s and YAML %s differ (%v)", a, b, err)
+	}
+}
+
+func TestShowWarnsOfAStaleConfig(t *testing.T) {
+	runDir := both(t, &fakeController{}, &fakeForwarder{})
+	_, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)
+	if err != nil || !strings.Contains(stderr, "the config is stale, the former one serves: a.yaml:3: unknown field") {
+		t.Errorf("%v %q", err, stderr)
+	}
+}
+
+func TestShowWithoutAController(t *testing.T) {
+	runDir := both(t, nil, &fakeForwarder{})
+	out, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)
+	if err != nil || !strings.Contains(fields(out), "web 203.0.113.10 tcp 80,8000-8100 no backend 0/1 990") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, want := range []string{filepath.Join(runDir, "controller.sock"), "systemctl start guideway-controller", "the plan by which the forwarder goes on"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("stderr %q lacks %q", stderr, want)
+		}
+	}
+	if out, _, err = guideway(t, "show", "backends", "--run-dir", runDir); err != nil || !strings.Contains(fields(out), "web web-1 10.1.0.11 2 draining - - 990") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "controller.sock") {
+		t.Errorf("bgp: %v", err)
+	}
+}
+
+func TestShowWithoutAForwarder(t *testing.T) {
+	runDir := both(t, &fakeController{}, nil)
+	out, stderr, err := guideway(t, "show", "backends", "--run-dir", runDir)
+	if err != nil || !strings.Contains(fields(out), "web-2 10.1.0.12 1 down - ok: status 503, wanted 200 -") || !strings.Contains(stderr, "systemctl start guideway-forwarder") {
+		t.Errorf("%v\n%s\n%s", err, out, stderr)
+	}
+	for _, verb := range []string{"drops", "connections"} {
+		if _, _, err := guideway(t, "show", verb, "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "forwarder.sock") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
+func TestWithoutEitherBothAreNamed(t *testing.T) {
+	_, _, err := guideway(t, "show", "services", "--run-dir", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "controller.sock") || !strings.Contains(err.Error(), "forwarder.sock") || !strings.Contains(err.Error(), "no such socket") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestASocketOfADeadProcessIsToldApart(t *testing.T) {
+	runDir := t.TempDir()
+	stale, err := net.Listen("unix", filepath.Join(runDir, "controller.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOneConnectionIsLookedUp(t *testing.T) {
+	f := &fakeForwarder{}
+	runDir := both(t, nil, f)
+	out, _, err := guideway(t, "show", "connections", "tcp", "192.0.2.7:40000", "203.0.113.10:80", "--run-dir", runDir)
+	if err != nil || !strings.Contains(fields(out), "1 web web-1 established 1.5s") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if k := f.lookup; k.GetSource() != "192.0.2.7" || k.GetSourcePort() != 40000 || k.GetDestination() != "203.0.113.10" || k.GetDestinationPort() != 80 || k.GetProtocol() != 6 {
+		t.Errorf("asked for %v", k)
+	}
+	for _, bad := range [][]string{
+		{"tcp", "192.0.2.7", "203.0.113.10:80"},
+		{"sctp", "192.0.2.7:1", "203.0.113.10:80"},
+		{"tcp", "192.0.2.7:1", "[2001:db8::1]:80"},
+		{"tcp", "192.0.2.7:1"},
+	} {
+		if _, _, err := guideway(t, append([]string{"show", "connections", "--run-dir", runDir}, bad...)...); err == nil {
+			t.Errorf("%v was accepted", bad)
+		}
+	}
+}
+
+func TestOperating(t *testing.T) {
+	c := &fakeController{}
+	runDir := both(t, c, nil)
+	if _, _, err := guideway(t, "reload", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "a.yaml:3: unknown field") {
+		t.Errorf("reload: %v", err)
+	}
+	if _, _, err := guideway(t, "drain", "backend", "web-1", "--run-dir", runDir); err != nil || len(c.drained) != 1 {
+		t.Errorf("drain: %v %v", err, c.drained)
+	}
+}
