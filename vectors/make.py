@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Writes the vectors: inputs and the answers that hold forever, worked out apart from the code that is held to them.
+
+    vectors/make.py            rewrites the files (a change here breaks running clusters: see README.md)
+    vectors/make.py --check    exits with 1 if a file is not what this program would write
+
+Needs nothing but Python. No randomness but that of fixed seeds.
+"""
+
+import hashlib
+import ipaddress
+import json
+import random
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+
+import matching  # noqa: E402
+import primitives  # noqa: E402
+from primitives import MASK, aes128, internet_checksum, siphash  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+# The flow hash: DESIGN, "Track and select".
+
+def blocks(family, protocol, source, destination, source_port, destination_port):
+    size = 4 if family == 4 else 16
+    layout = bytes([family, protocol]) + source.to_bytes(size, "big") + destination.to_bytes(size, "big")
+    layout += source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+    layout += bytes(-len(layout) % 16)
+    return [layout[at:at + 16] for at in range(0, len(layout), 16)]
+
+
+def client_blocks(family, source):
+    layout = bytes([0x80 | family]) + source.to_bytes(4 if family == 4 else 16, "big")
+    layout += bytes(-len(layout) % 16)
+    return [layout[at:at + 16] for at in range(0, len(layout), 16)]
+
+
+def cbc_mac(key, data_blocks):
+    state = bytes(16)
+    for block in data_blocks:
+        state = aes128(key, bytes(a ^ b for a, b in zip(state, block)))
+    return state[:8].hex()
+
+
+def flow_answer(key, flow):
+    protocol, source, source_port, destination, destination_port = flow
+    source_address, destination_address = ipaddress.ip_address(source), ipaddress.ip_address(destination)
+    family = source_address.version
+    numbers = int(source_address), int(destination_address), source_port, destination_port
+    return {"protocol": protocol, "source": source, "source_port": source_port, "destination": destination,
+            "destination_port": destination_port, "flow": cbc_mac(key, blocks(family, protocol, *numbers)),
+            "client": cbc_mac(key, client_blocks(family, int(source_address)))}
+
+
+def flow_hash():
+    flows = [(6, "192.0.2.1", 40000, "203.0.113.10", 80), (17, "192.0.2.1", 40000, "203.0.113.10", 80),
+             (6, "192.0.2.1", 40001, "203.0.113.10", 80), (6, "203.0.113.10", 80, "192.0.2.1", 40000),
+             (6, "0.0.0.0", 0, "0.0.0.0", 0), (255, "255.255.255.255", 65535, "255.255.255.255", 65535),
+             (50, "192.0.2.1", 0, "203.0.113.10", 0), (6, "2001:db8:c::7", 40000, "2001:db8:f::10", 443),
+             (17, "2001:db8:c::7", 40000, "2001:db8:f::10", 443), (6, "2001:db8:c::8", 40000, "2001:db8:f::10", 443),
+             (6, "::", 0, "::", 0), (255, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 65535, "::1", 1)]
+    cases = []
+    for kind, text in (("cluster", "default"), ("cluster", "c1"), ("secret", "0123456789abcdef"),
+                       ("secret", "an example key, known to everybody")):
+        prefix = b"guideway flow hash\0" + (b"derived\0" if kind == "cluster" else b"secret\0")
+        key = hashlib.sha256(prefix + text.encode()).digest()[:16]
+        digest = hashlib.sha256(b"guideway key id\0" + text.encode()).hexdigest()
+        cases.append({kind: text, "key_id": "derived" if kind == "cluster" else digest[:16], "key": key.hex(),
+                      "flows": [flow_answer(key, flow) for flow in flows]})
+    return cases
+
+
+# Maglev hashing: paper, section 3.4, and DESIGN's rule for weights.
+
+OFFSET_KEYS = tuple(int.from_bytes(half, "big") for half in (b"guideway", b"offset01"))
+SKIP_KEYS = tuple(int.from_bytes(half, "big") for half in (b"guideway", b"skip0001"))
+
+
+def permutation_of(name, size):
+    offset = siphash(*OFFSET_KEYS, name.encode()) % size
+    skip = siphash(*SKIP_KEYS, name.encode()) % (size - 1) + 1
+    return offset, skip
+
+
+def quotas(weights, size):
+    total = sum(weights)
+    shares = [size * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(size * weights[i] % total), i))
+    for i in by_remainder[:size - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def populate(permutations, weights, size):
+    """Each backend's whole permutation is written out, as in the paper's table 1."""
+    preferences = [iter([(offset + j * skip) % size for j in range(size)]) for offset, skip in permutations]
+    entries, taken, limit = [None] * size, [0] * len(weights), quotas(weights, size)
+    turn = 0
+    while None in entries:
+        turn += 1
+        for i, weight in enumerate(weights):
+            while taken[i] < limit[i] and taken[i] * max(weights) < turn * weight:
+                entry = next(c for c in preferences[i] if entries[c] is None)
+                entries[entry] = i
+                taken[i] += 1
+    return entries
+
+
+def fingerprint(names, entries):
+    data = b"".join(name.encode() + b"\0" for name in names) + b"".join(e.to_bytes(2, "little") for e in entries)
+    return f"{siphash(0, 0, data, 1, 3):016x}"
+
+
+def table(size, backends):
+    backends = sorted(backends)
+    names, weights = [name for name, _ in backends], [weight for _, weight in backends]
+    entries = populate([permutation_of(name, size) for name in names], weights, size)
+    whole = {"entries": entries} if size < 2000 else {
+        "first_entries": entries[:64], "counts": [entries.count(i) for i in range(len(names))]}
+    return {"size": size, "backends": [{"name": n, "weight": w} for n, w in backends], **whole,
+            "fingerprint": fingerprint(names, entries)}
+
+
+def maglev():
+    names = ["", "a", "b", "web-1", "web-2", "10.1.0.11", "2001:db8:0:2::11", "backend-00000", "12345678",
+             "a name of more than eight bytes, with spaces", "zürich"]
+    before, after = [(3, 4), (0, 2), (3, 1)], [(3, 4), (3, 1)]
+    equal = [(f"backend-{i:05}", 1) for i in range(10)]
+    return {
+        "permutations": [{"name": name, "size": size, "offset": permutation_of(name, size)[0],
+                          "skip": permutation_of(name, size)[1]} for name in names for size in (7, 101, 65537, 655373)],
+        "table_1_of_the_paper": {"size": 7, "before": {"permutations": before, "entries": populate(before, [1] * 3, 7)},
+                                 "after": {"permutations": after, "entries": populate(after, [1] * 2, 7)}},
+        "tables": [
+            table(7, [("web-1", 1)]), table(7, [("web-1", 1), ("web-2", 1)]), table(7, [("web-2", 1), ("web-1", 3)]),
+            table(3, [("c", 1), ("b", 1), ("a", 1)]), table(11, [(name, 1) for name in "abcdefghijk"]),
+            table(101, equal), table(101, [(n, 7) for n, _ in equal]), table(101, equal[1:]),
+            table(101, [(n, i + 1) for i, (n, _) in enumerate(equal)]), table(101, [("big", 1000), ("small", 1)]),
+            table(1009, [(n, (1, 2, 5)[i % 3]) for i, (n, _) in enumerate(equal)]),
+            table(65537, [(f"10.1.0.{i}", 1 + i % 3) for i in range(1, 13)]),
+        ],
+        "slots": [{"hash": f"{h:016x}", "size": size, "slot": (h >> 32) * size >> 32}
+                  for h in (0, 1 << 32, 0x123456789ABCDEF0, 1 << 63, (1 << 32) - 1, MASK) for size in (3, 65537, 655373)],
+    }
+
+
+# Checksums: RFC 1071 and RFC 1624.
+
+def checksums():
+    chosen = random.Random(1071)
+    data = [b"", b"\0", b"\xff", b"\xff\xff", b"\0\0", bytes.fromhex("0001f203f4f5f6f7"),
+            bytes.fromhex("4500003c1c4640004006" "0000" "ac100a63ac100a0c"), bytes(20), b"\xff" * 60]
+    data += [chosen.randbytes(size) for size in (1, 2, 3, 19, 20, 21, 40, 59, 60, 576, 1499, 1500)]
+    updates = [{"before": "dd2f", "old": "5555", "new": "3285", "after": "0000"}]
+    for _ in range(20):
+        header = bytearray(b"\x45" + chosen.randbytes(19))
+        before, at = internet_checksum(bytes(header)), chosen.randrange(1, 10) * 2
+        old, new = bytes(header[at:at + 2]), chosen.randbytes(2)
+        header[at:at + 2] = new
+        updates.append({"before": f"{before:04x}", "old": old.hex(), "new": new.hex(),
+                        "after": f"{internet_checksum(bytes(header)):04x}"})
+    return {"full": [{"bytes": d.hex(), "checksum": f"{internet_checksum(d):04x}"} for d in data], "updates": updates}
+
+
+FILES = {"flow_hash.json": flow_hash, "maglev.json": maglev, "checksums.json": checksums,
+         "match_order.json": matching.vectors}
+
+
+def text_of(value, indent=""):
+    """JSON with one line for each smallest object or list, so that a diff shows what changed."""
+    flat = json.dumps(value, ensure_ascii=False)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    if len(flat) + len(indent) <= 160 or not any(isinstance(one, (dict, list)) for one in inside):
+        return flat
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        lines = [f"{deeper}{json.dumps(key)}: {text_of(one, deeper)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(lines) + "\n" + indent + "}"
+    return "[\n" + ",\n".join(deeper + text_of(one, deeper) for one in value) + "\n" + indent + "]"
+
+
+def main(check):
+    primitives.check()
+    stale = []
+    for name, make in FILES.items():
+        text, path = text_of(make()) + "\n", HERE / name
+        if check and (not path.exists() or path.read_text() != text):
+            stale.append(name)
+        elif not check:
+            path.write_text(text)
+    if stale:
+        sys.exit(f"not what make.py writes: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main("--check" in sys.argv[1:])
