@@ -460,13 +460,15 @@ func TestAMachineThatIsCutOffKeepsItsLastStatesAndWithdraws(t *testing.T) {
 	if got := w.backend("web-1").Reason; !strings.Contains(got, "kept: this machine is cut off") {
 		t.Errorf("reason %q", got)
 	}
+	// Well again: connections stay where they were, and who really died
+	// meanwhile fails anew.
 	w.do(GatewayState{Address: "10.0.0.254", Answers: true})
 	w.pass(2 * coalesce)
-	w.expectStates("web", "web-1 down", "web-2 down")
-	w.expectRoutes()
-	w.settle(true, "10.1.0.11")
-	w.settle(true, "10.1.0.11")
+	w.expectStates("web", "web-1 active", "web-2 active")
 	w.expectRoutes(vip)
+	w.settle(true, "10.1.0.11")
+	fail(w, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 down")
 }
 
 func TestAllBackendsDeadWithAnAnsweringGatewayAreDead(t *testing.T) {

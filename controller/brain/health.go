@@ -215,8 +215,21 @@ func (s *State) decideSickness() {
 		s.sickSince = s.now
 		s.note("machine", s.machineName(), "well", "cut off", "every pool fails and the gateway "+s.gateway.address+" does not answer")
 	case !sick && !s.sickSince.IsZero():
+		s.discountFailures()
 		s.sickSince = time.Time{}
 		s.note("machine", s.machineName(), "cut off", "well", "the gateway or a backend answers again")
+	}
+}
+
+// discountFailures: probes that failed while the machine was cut off say
+// nothing about backends. Those that were up must fail anew to be down; else
+// their connections would move at the very moment of recovery.
+func (s *State) discountFailures() {
+	for _, d := range s.verdicts {
+		if d.verdict == down && d.former == up && s.sickSince.Sub(d.since) < collapseWindow {
+			d.verdict, d.former, d.streak, d.since = up, down, 0, s.now
+			d.reason = "as before this machine was cut off"
+		}
 	}
 }
 
