@@ -104,9 +104,10 @@ func newLayout(o Options) layout {
 	l := layout{Router: prefix + "router"}
 	l.Client = node{
 		Name: "client", Namespace: prefix + "client", Port: "client", MTU: clientMTU,
-		// As many queues as a load balancer has: the queue on which the router
-		// receives decides on which one it sends.
-		Queues:    o.Queues,
+		// One queue: veth hands the number of the sender's queue on, and the
+		// router would take it for its own receive queue, less one. Without it
+		// the router spreads over a load balancer's queues by flow hash.
+		Queues:    1,
 		Addresses: prefixes("10.10.0.1/16", "2001:db8:10::1/64"),
 		Gateways:  prefixes("10.10.255.254/16", "2001:db8:10::fe/64"),
 	}

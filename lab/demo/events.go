@@ -18,11 +18,13 @@ type event struct {
 	// before the load starts; nil: nothing.
 	before func(context.Context, *stage) error
 	do     func(context.Context, *stage) error
+	// after the load has ended; nil: nothing.
+	after func(context.Context, *stage) error
 }
 
 // events in their usual order.
 var events = []event{
-	{name: "steady", freshRate: freshRateSteady, do: steady},
+	{name: "steady", freshRate: freshRateSteady, do: steady, after: checkRecent},
 	{name: "add_backend", freshRate: freshRate, do: addBackend},
 	{name: "drain_backend", freshRate: freshRate, do: drainBackend},
 	{name: "kill_backend", freshRate: freshRate, do: killBackend},
@@ -90,27 +92,50 @@ func (s *stage) checkPlaces(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	places, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flowsOf(live))
+	places, err := s.locate(ctx, flowsOf(live))
 	if err != nil {
 		return err
 	}
 	for _, problem := range placeProblems(live, places) {
 		s.result.problem("%s", problem)
 	}
-	s.report.flowsLookedUp = len(live)
 	used := map[place]bool{}
 	for _, list := range places {
 		for _, p := range list {
 			used[place{machine: p.machine, worker: p.worker}] = true
-		}
-		if len(list) > 1 {
-			s.report.flowsSeenTwice++
 		}
 	}
 	if want := len(s.lab.LoadBalancers()) * s.lab.Options().Queues; len(live) >= 20*want && len(used) != want {
 		s.result.problem("only %d of %d workers track flows: steering does not spread", len(used), want)
 	}
 	return nil
+}
+
+// checkRecent flows, which have ended since: no worker but one has seen them.
+func checkRecent(ctx context.Context, s *stage) error {
+	places, err := s.locate(ctx, s.recent)
+	if err != nil {
+		return err
+	}
+	for flow, list := range places {
+		if len(list) > 1 {
+			s.result.problem("flows that have ended were on more than one worker, as %s on %v", flow, list)
+			break
+		}
+	}
+	return nil
+}
+
+// locate flows, and count them for the result.
+func (s *stage) locate(ctx context.Context, flows []load.Flow) (map[load.Flow][]place, error) {
+	places, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
+	s.report.flowsLookedUp += len(flows)
+	for _, list := range places {
+		if len(list) > 1 {
+			s.report.flowsSeenTwice++
+		}
+	}
+	return places, err
 }
 
 // placeProblems of flows: in few words, with one example of each kind.

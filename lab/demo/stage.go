@@ -54,6 +54,8 @@ type stage struct {
 	result   EventResult
 	report   *Report
 	lastLive []load.Live
+	// recent flows of the load that has ended.
+	recent []load.Flow
 }
 
 // perform one event from the whole topology to its judgement.
@@ -88,6 +90,11 @@ func (s *stage) perform(ctx context.Context, e event) error {
 		return err
 	}
 	s.result.packets = s.meter.packets
+	if e.after != nil {
+		if err := e.after(ctx, s); err != nil {
+			return err
+		}
+	}
 	return s.checkAtRest(ctx)
 }
 
@@ -163,6 +170,7 @@ func (s *stage) endLoad() error {
 	if err != nil {
 		return err
 	}
+	s.recent = report.Recent
 	j := s.allowed.judge(report.Failures)
 	s.result.Requests, s.result.Failed, s.result.FailedAllowed = report.Requests, report.Failed, j.failedAllowed
 	s.result.Connections, s.result.Broken = report.Connections, report.Broken
