@@ -113,6 +113,26 @@ pub fn open(path: &Path, words: usize) -> Result<(&'static [AtomicU64], Origin),
     Ok((words, origin))
 }
 
+/// Words without a name, for a process that nobody succeeds: a benchmark. All
+/// zero, on huge pages where the kernel has them, and never given back.
+pub fn anonymous(words: usize) -> io::Result<&'static [AtomicU64]> {
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let bytes = (words * WORD_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no
+    // memory that exists.
+    let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: advice on the mapping just made.
+    unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
+    // SAFETY: as in `map`: aligned, as long, readable, writable, never
+    // unmapped, and seen by this process alone.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
+}
+
 /// Gives the file its size and every page of it its memory.
 fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
@@ -166,6 +186,14 @@ mod tests {
         words[999].store(42, Relaxed);
         let (again, origin) = open(&path, 1000).unwrap();
         assert_eq!((origin, again[999].load(Relaxed)), (Origin::Found, 42));
+    }
+
+    #[test]
+    fn words_without_a_name_are_zero_and_may_be_written() {
+        let words = anonymous(1000).unwrap();
+        assert!(words.len() == 1000 && words.iter().all(|word| word.load(Relaxed) == 0));
+        words[999].store(42, Relaxed);
+        assert_eq!(words[999].load(Relaxed), 42);
     }
 
     #[test]

@@ -55,10 +55,11 @@ impl Memory {
     /// enough of them reserved, else on normal ones.
     fn map(chunks: usize) -> io::Result<Memory> {
         let bytes = (chunks * CHUNK_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
-        if let Ok(base) = map_anonymous(bytes, libc::MAP_HUGETLB) {
+        if let Ok(base) = map_anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
             return Ok(Memory { base, chunks, pages: Pages::Huge });
         }
         let base = map_anonymous(bytes, 0)?;
+        join_pages(base, bytes);
         Ok(Memory { base, chunks, pages: Pages::Normal })
     }
 
@@ -122,7 +123,7 @@ impl Memory {
 }
 
 fn map_anonymous(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice
     // touches no memory that exists.
     let base = unsafe {
@@ -132,6 +133,15 @@ fn map_anonymous(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))
+}
+
+/// Asks the kernel for larger pages, and for all of them now. The advice must
+/// come before the first touch; where it is not taken nothing is lost.
+fn join_pages(base: NonNull<u8>, bytes: usize) {
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+        // SAFETY: advice on the mapping just made, which stays as it is.
+        unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
+    }
 }
 
 /// The chunks of a memory that nobody uses. Never grows, never allocates

@@ -104,6 +104,14 @@ impl<'m> Frame<'m> {
         self.start as usize
     }
 
+    /// The byte just in front of the frame, which a longer front would take;
+    /// None: there is no headroom.
+    #[inline]
+    #[must_use]
+    pub fn byte_in_front(&self) -> Option<&u8> {
+        self.chunk.get((self.start as usize).wrapping_sub(1))
+    }
+
     /// Cuts the frame's end so that `len` bytes remain; a frame that is
     /// already as short stays as it is.
     #[inline]

@@ -40,7 +40,7 @@ pub struct Header {
 
 /// Checks and reads the header at the start of `packet`, which may have
 /// padding behind it. The header checksum is verified.
-#[inline]
+#[inline(always)]
 pub fn parse(packet: &[u8]) -> Result<Header, ParseError> {
     let fixed = packet.first_chunk::<HEADER_BYTES>().ok_or(ParseError::IpHeader)?;
     if fixed[0] >> 4 != 4 {
@@ -54,7 +54,12 @@ pub fn parse(packet: &[u8]) -> Result<Header, ParseError> {
     if packet_bytes < header_bytes || packet_bytes > packet.len() {
         return Err(ParseError::IpLength);
     }
-    if !checksum::is_valid(&packet[..header_bytes]) {
+    // Of constant length for nearly all: no loop.
+    let valid = match header_bytes {
+        HEADER_BYTES => checksum::is_valid(fixed),
+        _ => checksum::is_valid(&packet[..header_bytes]),
+    };
+    if !valid {
         return Err(ParseError::IpChecksum);
     }
     if header_bytes > HEADER_BYTES {

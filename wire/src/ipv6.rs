@@ -42,7 +42,7 @@ pub struct Header {
 /// Checks and reads the headers at the start of `packet`, which may have
 /// padding behind it. Jumbograms (payload length zero, RFC 2675) do not fit a
 /// frame and are refused.
-#[inline]
+#[inline(always)]
 pub fn parse(packet: &[u8]) -> Result<Header, ParseError> {
     let fixed = packet.first_chunk::<HEADER_BYTES>().ok_or(ParseError::IpHeader)?;
     if fixed[0] >> 4 != 6 {

@@ -1,0 +1,181 @@
+//! One packet thread without its NIC.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use datapath::batch::Verdicts;
+use datapath::table::{ConnectionTable, Identity, words_for};
+use datapath::verdict::DeviceIndex;
+use datapath::{Clock, Counters, Datapath, Egress, FlowHash, NextHop, Outbox, Secret, View};
+use plan::{Planner, proto};
+use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame, HEADROOM_BYTES, MacAddress};
+
+use super::Options;
+use super::traffic::{FRAME_BYTES, Kind, Template, VIP};
+use crate::machine;
+
+/// Batches in which the clock goes on by a millisecond: as at 4 Mpps.
+const BATCHES_PER_MS: u32 = 64;
+
+/// A datapath, its view and 64 chunks.
+pub struct Worker {
+    datapath: Datapath<'static>,
+    view: View,
+    counters: &'static Counters,
+    outbox: Outbox<'static>,
+    verdicts: Verdicts,
+    chunks: Vec<&'static mut [u8]>,
+    batch: Batch<'static>,
+    template: Template,
+    kind: Kind,
+    connections: u32,
+    packets: u64,
+    batches: u32,
+    now_ms: u32,
+}
+
+impl Worker {
+    /// A worker with an empty table.
+    pub fn new(options: &Options, kind: Kind) -> Result<Worker, String> {
+        let plan = Planner::default().plan(message(options)).map_err(|error| error.to_string())?;
+        let plan = Arc::new(plan);
+        let egress = Egress::new(&plan, |_| vec![next_hop()]);
+        let counters: &'static Counters = Box::leak(Box::default());
+        // As in the forwarder: on huge pages where there are some.
+        let words = nic::mapping::anonymous(words_for(options.connections_max));
+        let words = words.map_err(|error| format!("memory for a connection table: {error}"))?;
+        let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
+        let (table, _) = ConnectionTable::open(words, &identity);
+        let hash = FlowHash::new(&Secret::derived("figures"));
+        Ok(Worker {
+            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            view: View::new(plan, egress, 1),
+            counters,
+            outbox: Outbox::default(),
+            verdicts: Verdicts::new(),
+            chunks: Vec::leak(vec![0; BATCH_MAX * CHUNK_BYTES]).chunks_mut(CHUNK_BYTES).collect(),
+            batch: Batch::new(),
+            template: Template::new(kind == Kind::Syn),
+            kind,
+            connections: options.connections,
+            packets: 0,
+            batches: 0,
+            now_ms: 0,
+        })
+    }
+
+    /// Sends two packets of every connection, more than a tick apart, which
+    /// establishes it; as many SYNs fill the table.
+    pub fn warm_up(&mut self) {
+        for _ in 0..2 {
+            for first in (0..self.connections).step_by(BATCH_MAX) {
+                self.fill(|packet| first.wrapping_add(packet as u32));
+                self.forward_batch();
+                self.empty();
+            }
+            self.now_ms += 200;
+        }
+    }
+
+    /// Forwards so many packets; nanoseconds of each.
+    pub fn forward(&mut self, packets: u32) -> f64 {
+        self.timed(packets, Worker::forward_batch)
+    }
+
+    /// The same without forwarding.
+    pub fn only_loop(&mut self, packets: u32) -> f64 {
+        self.timed(packets, |worker| {
+            black_box(&mut worker.batch);
+        })
+    }
+
+    fn timed(&mut self, packets: u32, work: impl Fn(&mut Worker)) -> f64 {
+        let (kind, connections) = (self.kind, self.connections);
+        let batches = packets.div_ceil(BATCH_MAX as u32);
+        let start = machine::thread_time();
+        for _ in 0..batches {
+            let first = self.packets;
+            self.fill(|packet| kind.connection(first + packet, connections));
+            self.packets += BATCH_MAX as u64;
+            work(self);
+            self.empty();
+        }
+        let took = machine::thread_time() - start;
+        took.as_nanos() as f64 / (f64::from(batches) * BATCH_MAX as f64)
+    }
+
+    #[inline]
+    fn fill(&mut self, connection: impl Fn(u64) -> u32) {
+        for (packet, chunk) in (0..).zip(self.chunks.drain(..)) {
+            let end = HEADROOM_BYTES + FRAME_BYTES;
+            self.template.write(&mut chunk[HEADROOM_BYTES..end], connection(packet));
+            self.batch.push(Frame::new(chunk, HEADROOM_BYTES, end));
+        }
+    }
+
+    #[inline]
+    fn forward_batch(&mut self) {
+        self.batches += 1;
+        if self.batches.is_multiple_of(BATCHES_PER_MS) {
+            self.now_ms += 1;
+        }
+        self.datapath.begin(self.now_ms, &self.view);
+        self.datapath.forward_batch(&self.view, &mut self.batch, &mut self.outbox, &mut self.verdicts);
+        for verdict in &self.verdicts {
+            self.counters.count(*verdict);
+        }
+    }
+
+    #[inline]
+    fn empty(&mut self) {
+        self.chunks.extend(self.batch.drain(..).map(Frame::into_chunk));
+    }
+
+    /// What was measured has to be what the figure says it is.
+    pub fn check(&self) -> Result<(), String> {
+        let totals = self.counters.totals();
+        if totals.sent != totals.accounted() {
+            return Err(format!("only {} of {} packets were sent on", totals.sent, totals.accounted()));
+        }
+        let (hits, misses) = (self.counters.connections.hits.get(), self.counters.connections.misses.get());
+        let expected = if self.kind == Kind::Syn { misses > hits } else { hits > misses };
+        if !expected {
+            return Err(format!("{}: {hits} packets found their entry, {misses} did not", self.kind.name()));
+        }
+        Ok(())
+    }
+}
+
+fn message(options: &Options) -> proto::Plan {
+    let name = |index: u32| format!("backend-{index:05}");
+    let backend = |index: u32| {
+        let [_, _, high, low] = index.to_be_bytes();
+        proto::Backend { name: name(index), address: format!("10.1.{high}.{low}") }
+    };
+    let member =
+        |index| proto::Member { backend: name(index), weight: 1, state: proto::BackendState::Active as i32 };
+    let [a, b, c, d] = VIP;
+    let target = Some(proto::vip::Target::Address(format!("{a}.{b}.{c}.{d}")));
+    proto::Plan {
+        generation: 1,
+        machine: Some(proto::Machine { name: "figures".into(), addresses: vec!["10.0.0.1".into()] }),
+        backends: (0..options.backends).map(backend).collect(),
+        services: vec![proto::Service {
+            name: "web".into(),
+            vips: vec![proto::Vip { target, ..Default::default() }],
+            members: (0..options.backends).map(member).collect(),
+            table_size: 65_537,
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+fn next_hop() -> NextHop {
+    NextHop {
+        device: DeviceIndex(0),
+        source: MacAddress([2, 0, 0, 0, 0, 1]),
+        destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
+        mtu: 1600,
+    }
+}

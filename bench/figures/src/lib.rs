@@ -1,0 +1,21 @@
+//! The Maglev paper's evaluation (section 5), redone with our own code.
+//!
+//! Each figure is a function from options to a [`report::Report`]: a text
+//! table with the paper's values beside ours, and a plot. What is counted
+//! ([`figure_7`], [`figure_11`], [`figure_12`]) depends on the options only,
+//! the same on every machine, and is held by a test; what is measured is
+//! labelled with the machine.
+#![forbid(unsafe_code)]
+
+pub mod figure_11;
+pub mod figure_12;
+pub mod figure_7;
+pub mod figure_9;
+pub mod hashing;
+pub mod machine;
+pub mod names;
+pub mod random;
+pub mod report;
+pub mod stats;
+pub mod svg;
+pub mod table_build;

@@ -1,0 +1,87 @@
+//! The program `guideway-figures`: one subcommand per figure of the paper.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use guideway_figures::report::Report;
+use guideway_figures::{figure_7, figure_9, figure_11, figure_12, table_build};
+use plan::maglev::is_table_size;
+
+/// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
+/// plot into a folder.
+#[derive(Debug, Parser)]
+#[command(name = "guideway-figures", version)]
+struct Cli {
+    /// Write NAME.txt and NAME.svg into this folder as well
+    #[arg(long, global = true, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    #[command(subcommand)]
+    figure: Figure,
+}
+
+#[derive(Debug, Subcommand)]
+enum Figure {
+    /// Spread of load over endpoints in the course of a day (a model)
+    #[command(name = "7")]
+    Seven(figure_7::Options),
+    /// Throughput by type of TCP packets, in memory (measured)
+    #[command(name = "9")]
+    Nine(figure_9::Options),
+    /// Shares of a table by Maglev, Karger and Rendezvous hashing
+    #[command(name = "11")]
+    Eleven(figure_11::Options),
+    /// Entries that change when backends fail
+    #[command(name = "12")]
+    Twelve(figure_12::Options),
+    /// Time to build a table (measured)
+    TableBuild(table_build::Options),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match report(&cli.figure).and_then(|report| publish(&report, cli.out.as_deref())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("guideway-figures: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(figure: &Figure) -> Result<Report, String> {
+    match figure {
+        Figure::Seven(options) => {
+            check_sizes(&[options.size], options.endpoints)?;
+            figure_7::run(options)
+        }
+        Figure::Nine(options) => figure_9::run(options),
+        Figure::Eleven(options) => {
+            check_sizes(&options.sizes, options.backends)?;
+            Ok(figure_11::run(options))
+        }
+        Figure::Twelve(options) => {
+            check_sizes(&options.sizes, options.backends)?;
+            figure_12::run(options)
+        }
+        Figure::TableBuild(options) => {
+            check_sizes(&options.sizes, options.backends)?;
+            Ok(table_build::run(options))
+        }
+    }
+}
+
+fn check_sizes(sizes: &[u32], backends: u32) -> Result<(), String> {
+    match sizes.iter().find(|size| !is_table_size(**size) || **size <= backends) {
+        Some(size) => Err(format!("table size {size}: has to be a prime larger than the {backends} backends")),
+        None => Ok(()),
+    }
+}
+
+fn publish(report: &Report, folder: Option<&std::path::Path>) -> Result<(), String> {
+    print!("{}", report.text);
+    match folder {
+        Some(folder) => report.save(folder).map_err(|error| format!("{}: {error}", folder.display())),
+        None => Ok(()),
+    }
+}

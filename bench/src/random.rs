@@ -1,0 +1,22 @@
+//! Numbers without a pattern, the same in every run (SplitMix64).
+
+/// A sequence of numbers.
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next number below `limit`.
+    #[inline]
+    pub fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+    }
+}
