@@ -1,2 +1,171 @@
-//! Placeholder until its landing.
-fn main() {}
+//! The program `guideway-forwarder`: its command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use guideway_forwarder::{offline, replay, run};
+
+/// Guideway's forwarder: receives frames, selects backends, sends frames.
+#[derive(Debug, Parser)]
+#[command(name = "guideway-forwarder", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Forward (the default): by the last plan on disk, and by those pushed to the socket
+    Run(RunArgs),
+    /// Forward a capture file into another, as the real thing would
+    Replay(ReplayArgs),
+    /// Name the backend of each flow on stdin, by hash and table alone
+    ///
+    /// Flows are lines of `protocol source source-port destination
+    /// destination-port`; answers are lines of JSON.
+    Select(SelectArgs),
+    /// Count the table entries that differ between two plans, by service
+    Diff(DiffArgs),
+    /// Print the version
+    Version,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Where forwarder.sock is
+    #[arg(long, default_value = "/run/guideway")]
+    run_dir: PathBuf,
+    /// Where the last plan is kept
+    #[arg(long, default_value = "/var/lib/guideway")]
+    state_dir: PathBuf,
+    /// Where the connection tables are kept: tmpfs or hugetlbfs [default: tables in the run directory]
+    #[arg(long)]
+    tables_dir: Option<PathBuf>,
+    /// The cluster's secret, the same on every machine [default: a key derived from the cluster's name]
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+    /// Serve Prometheus metrics at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<std::net::SocketAddr>,
+    /// Let the kernel place the workers instead of pinning each to a core
+    #[arg(long)]
+    no_pin: bool,
+    /// Never sleep: for workers with a core of their own
+    #[arg(long)]
+    busy_poll: bool,
+}
+
+#[derive(Debug, Args)]
+struct ReplayArgs {
+    /// The plan, as proto JSON
+    #[arg(long)]
+    plan: PathBuf,
+    /// The capture to forward: pcap or pcapng, Ethernet
+    #[arg(long = "in", value_name = "PCAP")]
+    input: PathBuf,
+    /// Where everything emitted goes: pcap
+    #[arg(long = "out", value_name = "PCAP")]
+    output: PathBuf,
+    /// Where frames passed to the kernel go: pcap
+    #[arg(long, value_name = "PCAP")]
+    passed: Option<PathBuf>,
+    /// Where the counters go [default: stdout]
+    #[arg(long, value_name = "JSON")]
+    counters: Option<PathBuf>,
+    /// Where the journey of each frame goes
+    #[arg(long, value_name = "JSON")]
+    journeys: Option<PathBuf>,
+    /// The cluster's secret [default: a key derived from the cluster's name]
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+    /// The longest IP packet that fits the egress link, in bytes
+    #[arg(long, default_value_t = 65535)]
+    egress_mtu: u16,
+    /// Frames handled together
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    batch: u8,
+}
+
+#[derive(Debug, Args)]
+struct SelectArgs {
+    /// The plan, as proto JSON
+    #[arg(long)]
+    plan: PathBuf,
+    /// The cluster's secret
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct DiffArgs {
+    /// The plan before; then, again, the plan after
+    #[arg(long, num_args = 1, required = true)]
+    plan: Vec<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command.unwrap_or(Command::Run(cli.run)) {
+        Command::Run(args) => run::run(options(args)),
+        Command::Replay(args) => replay(args),
+        Command::Select(args) => select(&args),
+        Command::Diff(args) => diff(&args),
+        Command::Version => {
+            println!("guideway-forwarder {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("guideway-forwarder: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(args: RunArgs) -> run::Options {
+    run::Options {
+        tables_dir: args.tables_dir.unwrap_or_else(|| args.run_dir.join("tables")),
+        run_dir: args.run_dir,
+        state_dir: args.state_dir,
+        secret_file: args.secret_file,
+        metrics_listen: args.metrics_listen,
+        pin: !args.no_pin,
+        busy_poll: args.busy_poll,
+    }
+}
+
+fn replay(args: ReplayArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let print = args.counters.is_none();
+    let counters = replay::replay(&replay::Options {
+        plan: args.plan,
+        input: args.input,
+        output: args.output,
+        passed: args.passed,
+        counters: args.counters,
+        journeys: args.journeys,
+        secret_file: args.secret_file,
+        egress_mtu: args.egress_mtu,
+        batch: usize::from(args.batch),
+    })?;
+    if print {
+        println!("{counters:#}");
+    }
+    Ok(())
+}
+
+fn select(args: &SelectArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let out = std::io::BufWriter::new(std::io::stdout().lock());
+    offline::select(&args.plan, args.secret_file.as_deref(), std::io::stdin().lock(), out)
+}
+
+fn diff(args: &DiffArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let [before, after] = args.plan.as_slice() else {
+        return Err("diff takes --plan twice: the plan before and the plan after".into());
+    };
+    offline::diff(before, after, &mut std::io::stdout().lock())
+}

@@ -1,0 +1,12 @@
+//! Generates the Forwarder service from `proto/`; the Plan's messages come
+//! from the crate `plan`.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+    let file = root.join("guideway/forwarder/v1/forwarder.proto");
+    println!("cargo:rerun-if-changed={}", root.join("guideway").display());
+    tonic_prost_build::configure()
+        .extern_path(".guideway.plan.v1", "::plan::proto")
+        .compile_fds(protox::compile([&file], [&root])?)?;
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! From the kernel's next hops to the datapath's egress, and what there is to
+//! say about it: who cannot be reached, and which packets will not fit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use datapath::verdict::DeviceIndex;
+use datapath::{Egress, NextHop};
+use plan::{BackendId, Encap, Plan, Standing};
+use wire::MacAddress;
+
+use crate::next_hops::{self, Snapshot};
+use crate::proto::UnresolvedBackend;
+
+/// Next hops of one backend after weights are spelt out; the datapath spreads
+/// evenly over them.
+const NEXT_HOPS_MAX: usize = 64;
+
+/// What clients send at most: the Internet's MTU.
+const CLIENT_MTU: u32 = 1500;
+
+/// The egress of a plan as the kernel has it now.
+#[must_use]
+pub fn egress(plan: &Plan, snapshot: &Snapshot) -> Egress {
+    Egress::new(plan, |address| match snapshot.backends.get(&address) {
+        Some(Ok(hops)) => spread(hops),
+        _ => Vec::new(),
+    })
+}
+
+/// Active backends without a next hop.
+#[must_use]
+pub fn unresolved(plan: &Plan, snapshot: &Snapshot) -> Vec<UnresolvedBackend> {
+    let active = active_backends(plan);
+    let missing = |(address, result): (&IpAddr, &Result<_, next_hops::Unresolved>)| {
+        result.as_ref().err().map(|why| (*address, why.to_string()))
+    };
+    let missing: BTreeMap<IpAddr, String> = snapshot.backends.iter().filter_map(missing).collect();
+    let backends = plan.backends().filter(|backend| active.contains(&backend.id));
+    backends
+        .filter_map(|backend| {
+            let why = match snapshot.backends.contains_key(&backend.address) {
+                true => missing.get(&backend.address)?.clone(),
+                false => "not looked up yet".to_owned(),
+            };
+            Some(UnresolvedBackend {
+                name: backend.name.clone(),
+                address: backend.address.to_string(),
+                why,
+            })
+        })
+        .collect()
+}
+
+/// One warning for each way out that is too narrow for what may come in, with
+/// both remedies.
+#[must_use]
+pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
+    let Some(ingress) = snapshot.links.values().map(|link| link.mtu).max() else {
+        return Vec::new();
+    };
+    // Who has raised the fabric's MTU has done what this warning asks for:
+    // what clients send is not longer for it.
+    let ingress = ingress.min(CLIENT_MTU);
+    let narrow: BTreeSet<(bool, u32)> = plan
+        .backends()
+        .filter_map(|backend| {
+            let hops = snapshot.backends.get(&backend.address)?.as_ref().ok()?;
+            Some((backend.address.is_ipv4(), hops.iter().map(|hop| hop.mtu).min()?))
+        })
+        .collect();
+    let overhead =
+        |v4| plan.services().map(|service| overhead_bytes(service.encap, v4)).max().unwrap_or(0);
+    narrow
+        .into_iter()
+        .filter(|(v4, mtu)| *mtu < ingress + overhead(*v4))
+        .map(|(v4, mtu)| mtu_warning(v4, mtu, ingress, overhead(v4)))
+        .collect()
+}
+
+fn mtu_warning(v4: bool, mtu: u32, ingress: u32, overhead: u32) -> String {
+    let (family, fits) = (if v4 { "IPv4" } else { "IPv6" }, mtu.saturating_sub(overhead));
+    let mss = fits.saturating_sub(60);
+    format!(
+        "packets longer than {fits} bytes do not fit the way to the {family} backends (MTU {mtu}, {overhead} of them \
+         for the outer headers): they cost an answer or a second packet; raise the fabric's MTU to {} or more, or have \
+         the backends announce smaller segments (`ip route change ... advmss {mss}` on their routes to clients)",
+        ingress + overhead
+    )
+}
+
+/// Outer IP header and what stands between it and the inner packet.
+fn overhead_bytes(encap: Encap, v4: bool) -> u32 {
+    let outer = if v4 { 20 } else { 40 };
+    outer
+        + match encap {
+            Encap::Ipip => 0,
+            Encap::Gre => 4,
+            Encap::Gue => 12,
+            // The metadata of stateless services included.
+            Encap::Geneve => 16,
+        }
+}
+
+fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
+    let members = plan.services().flat_map(|service| service.group.members());
+    members
+        .filter(|member| member.standing == Standing::Active)
+        .map(|member| member.backend)
+        .collect()
+}
+
+/// Weighted next hops as so many equal ones: 2 to 1 becomes a, a, b.
+fn spread(hops: &[next_hops::NextHop]) -> Vec<NextHop> {
+    let divisor =
+        hops.iter().fold(0, |divisor, hop| greatest_common_divisor(divisor, hop.weight)).max(1);
+    let total: usize = hops.iter().map(|hop| usize::from(hop.weight / divisor)).sum();
+    let copies = |weight: u16| match total <= NEXT_HOPS_MAX {
+        true => usize::from(weight / divisor),
+        // Rounded shares of what fits; nobody is left out.
+        false => (usize::from(weight / divisor) * NEXT_HOPS_MAX / total).max(1),
+    };
+    hops.iter().flat_map(|hop| std::iter::repeat_n(next_hop(hop), copies(hop.weight))).collect()
+}
+
+fn greatest_common_divisor(a: u16, b: u16) -> u16 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+fn next_hop(hop: &next_hops::NextHop) -> NextHop {
+    NextHop {
+        device: DeviceIndex(hop.device as u8),
+        source: MacAddress(hop.source),
+        destination: MacAddress(hop.destination),
+        mtu: hop.mtu.min(u32::from(u16::MAX)) as u16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(device: u32, weight: u16) -> next_hops::NextHop {
+        next_hops::NextHop { device, source: [0; 6], destination: [0; 6], mtu: 1500, weight }
+    }
+
+    fn devices(hops: &[next_hops::NextHop]) -> Vec<u8> {
+        spread(hops).iter().map(|hop| hop.device.0).collect()
+    }
+
+    #[test]
+    fn weights_become_repetitions_in_lowest_terms() {
+        assert_eq!(devices(&[hop(0, 1)]), [0]);
+        assert_eq!(devices(&[hop(0, 20), hop(1, 10)]), [0, 0, 1]);
+    }
+
+    #[test]
+    fn large_weights_are_bounded_and_leave_nobody_out() {
+        let spread = devices(&[hop(0, 256), hop(1, 1)]);
+        assert!(spread.len() <= NEXT_HOPS_MAX + 1 && spread.contains(&1), "{spread:?}");
+    }
+
+    #[test]
+    fn a_narrow_way_names_both_remedies() {
+        let warning = mtu_warning(true, 1500, 1500, 24);
+        assert!(
+            warning.contains("1476") && warning.contains("1524") && warning.contains("advmss 1416"),
+            "{warning}"
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! The devices that the first plan named, until the process ends.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datapath::{FlowHash, View};
+use nic::af_xdp::QueueOptions;
+use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, WorkerIo};
+use plan::{Plan, proto};
+
+use crate::engine::{Engine, Start};
+use crate::run::Options;
+use crate::tables::{Tables, key_digest};
+use crate::worker;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Where a plan does not say.
+const CONNECTIONS_MAX_DEFAULT: u64 = 1_000_000;
+
+/// Open devices, and what they were opened for.
+pub struct Machine {
+    devices: Vec<Device>,
+    asked: proto::Forwarder,
+    key_id: String,
+    cluster: String,
+}
+
+/// A device as status and metrics show it.
+#[derive(Debug, Clone)]
+pub struct ShownDevice {
+    /// Name of the interface.
+    pub interface: String,
+    /// The kernel's number for it.
+    pub index: u32,
+    /// af_xdp, af_packet.
+    pub driver: String,
+    /// native, generic, or -.
+    pub mode: String,
+    /// Queues that workers own.
+    pub queues: u32,
+}
+
+impl Machine {
+    /// Opens the devices of a first plan.
+    pub fn open(plan: &Plan, options: &Options) -> Result<(Machine, Vec<WorkerIo>)> {
+        let asked = plan.message.forwarder.clone().unwrap_or_default();
+        if asked.interfaces.is_empty() {
+            return Err("forwarder.interfaces: empty; name the interfaces to forward on, as in \
+                        `forwarder: {interfaces: [{name: eth1}]}`"
+                .into());
+        }
+        if asked.steering() == proto::Steering::Software {
+            return Err("forwarder.steering: `software` is not yet supported; use `rss`".into());
+        }
+        let configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
+        let queue_options =
+            QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
+        let (devices, io) = nic::open(&configs, &queue_options)?;
+        let key_id = plan.key_id.clone();
+        Ok((Machine { devices, asked, key_id, cluster: plan.cluster.clone() }, io))
+    }
+
+    /// Starts the workers on what [`Machine::open`] opened.
+    pub fn start(
+        &self,
+        io: Vec<WorkerIo>,
+        view: Arc<View>,
+        hash: FlowHash,
+        tables: &Tables,
+        options: &Options,
+    ) -> Result<Engine> {
+        Engine::start(Start {
+            io,
+            view,
+            hash,
+            tables,
+            key_digest: key_digest(&self.key_id, &self.cluster),
+            connections_max: self.connections_max(),
+            cpus: if options.pin { worker::cpus() } else { Vec::new() },
+            busy_poll: options.busy_poll,
+        })
+    }
+
+    /// What a later plan would have otherwise than it is; None: nothing.
+    #[must_use]
+    pub fn restart_required(&self, message: &proto::Plan) -> Option<String> {
+        if let Some(forwarder) = &message.forwarder
+            && *forwarder != self.asked
+        {
+            return Some(format!(
+                "the plan's forwarder section differs from what runs: {} instead of {}",
+                summary(forwarder),
+                summary(&self.asked)
+            ));
+        }
+        let cluster = message.cluster.as_ref().map_or("", |cluster| cluster.name.as_str());
+        // Without a secret the name is the key, and another key moves every
+        // connection.
+        (self.key_id == "derived" && cluster != self.cluster).then(|| {
+            format!(
+                "the cluster's name changes from `{}` to `{cluster}`, and with it the hash key",
+                self.cluster
+            )
+        })
+    }
+
+    /// Lets frames to the VIPs of `plan` come to us, and of `also`, if given.
+    pub fn filter(
+        &mut self,
+        plan: &Plan,
+        also: Option<&Plan>,
+    ) -> std::result::Result<(), FilterError> {
+        let plans = std::iter::once(plan).chain(also);
+        let prefixes: Vec<IpPrefix> = plans
+            .flat_map(Plan::vip_prefixes)
+            .map(|(address, bits)| {
+                IpPrefix::new(address, bits).expect("decoding checked the length")
+            })
+            .collect();
+        let own = plan.message.machine.iter().flat_map(|machine| &machine.addresses);
+        let own: Vec<IpAddr> = own.map(|text| text.parse().expect("decoding checked it")).collect();
+        // Tunnelled packets are the kernel's, unless we take some.
+        let tunnelled = plan.ingress.is_open() || also.is_some_and(|plan| plan.ingress.is_open());
+        self.devices
+            .iter_mut()
+            .try_for_each(|device| device.filter().set(&prefixes, &own, tunnelled))
+    }
+
+    /// Connections to be tracked over all workers.
+    #[must_use]
+    pub fn connections_max(&self) -> u64 {
+        match self.asked.connections_max {
+            0 => CONNECTIONS_MAX_DEFAULT,
+            connections => connections,
+        }
+    }
+
+    /// The kernel's numbers for the interfaces, in the devices' order.
+    #[must_use]
+    pub fn interface_indices(&self) -> Vec<u32> {
+        self.devices.iter().map(|device| device.interface().index).collect()
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn shown(&self, workers: usize) -> Arc<[ShownDevice]> {
+        self.devices.iter().map(|device| shown(device, workers)).collect()
+    }
+
+    /// What the filters did, by device.
+    pub fn filter_counters(&self) -> impl Iterator<Item = (&str, nic::FilterCounters)> {
+        let read = |device: &Device| device.filter_ref().counters().unwrap_or_default();
+        self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
+    }
+}
+
+fn device_config(interface: &proto::Interface) -> DeviceConfig {
+    let driver = match interface.driver() {
+        proto::Driver::AfXdp => Driver::AfXdp,
+        proto::Driver::AfPacket => Driver::AfPacket,
+    };
+    let (name, queues) = (interface.name.clone(), interface.queues);
+    DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() }
+}
+
+fn shown(device: &Device, workers: usize) -> ShownDevice {
+    // The device says `af_xdp native` or `af_packet`.
+    let text = device.to_string();
+    let (driver, mode) = text.split_once(' ').unwrap_or((&text, "-"));
+    let interface = device.interface();
+    ShownDevice {
+        interface: interface.name.clone(),
+        index: interface.index,
+        driver: driver.to_owned(),
+        mode: mode.to_owned(),
+        queues: workers as u32,
+    }
+}
+
+fn summary(forwarder: &proto::Forwarder) -> String {
+    let interfaces = forwarder.interfaces.iter().map(|interface| match interface.queues {
+        0 => format!("{} ({})", interface.name, interface.driver().as_str_name()),
+        queues => {
+            format!("{} ({}, {queues} queues)", interface.name, interface.driver().as_str_name())
+        }
+    });
+    let interfaces: Vec<String> = interfaces.collect();
+    format!(
+        "[{}], steering {}, connections_max {}",
+        interfaces.join(", "),
+        forwarder.steering().as_str_name(),
+        forwarder.connections_max
+    )
+}

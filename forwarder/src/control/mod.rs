@@ -1,0 +1,431 @@
+//! Control: takes plans, keeps the workers on the latest, and answers
+//! questions about both.
+//!
+//! ```text
+//!  set_plan ─► decode ─► (first: open devices, start workers) ─► next hops ─► filter + ─► swap ─► filter − ─► save
+//!  next hops changed ─► egress ─► swap
+//! ```
+//!
+//! Changes come one at a time, under a lock; questions are answered from
+//! [`Shown`], which is swapped whole, and never wait for a change.
+
+mod egress;
+mod machine;
+mod questions;
+mod totals;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use datapath::{Secret, View};
+use plan::{Plan, Planner, proto as plan_proto};
+use tokio::sync::watch;
+
+use crate::engine::Engine;
+use crate::next_hops::{NextHops, Snapshot, Wanted};
+use crate::proto::UnresolvedBackend;
+use crate::run::Options;
+use crate::tables::Tables;
+use crate::{files, secret};
+use machine::{Machine, ShownDevice};
+pub use questions::ConnectionCounts;
+use totals::NamedTotals;
+
+/// The last plan, in the state directory.
+const PLAN_FILE: &str = "plan.json";
+
+/// How long a plan waits for the next hops of backends that are new in it, so
+/// that nothing is sent to one that cannot be reached yet. The kernel asks
+/// three times, a second apart; who answers at all answers the first time.
+const NEXT_HOPS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a plan is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The plan itself is wrong: field and cure.
+    Invalid(String),
+    /// It does not fit what runs.
+    Precondition(String),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Refusal::Invalid(why) | Refusal::Precondition(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// A plan that every worker forwards by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// Its generation.
+    pub generation: u64,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// See the module.
+pub struct Control {
+    options: Options,
+    secret: Option<Secret>,
+    tables: Tables,
+    started: Instant,
+    next_hops: NextHops,
+    changes: Mutex<Changes>,
+    shown: ArcSwap<Shown>,
+}
+
+/// What changes need, one at a time.
+struct Changes {
+    planner: Planner,
+    machine: Option<Machine>,
+    /// Generations whose retired ids entries may still hold, with the
+    /// tables' sweeps at the time.
+    unswept: VecDeque<(u64, Vec<u64>)>,
+}
+
+/// What questions are answered from.
+#[derive(Clone, Default)]
+struct Shown {
+    running: Option<Forwarding>,
+    /// Not empty: what needs a restart, and why.
+    restart_required: String,
+    /// The last plan is on disk.
+    plan_saved: bool,
+}
+
+/// What is forwarded, by whom.
+#[derive(Clone)]
+struct Forwarding {
+    engine: Arc<Engine>,
+    devices: Arc<[ShownDevice]>,
+    hash: datapath::FlowHash,
+    connections_max: u64,
+    view: Arc<View>,
+    /// What earlier plans' views counted.
+    before: Arc<NamedTotals>,
+    unresolved: Arc<[UnresolvedBackend]>,
+    snapshot: Arc<Snapshot>,
+    /// Time it took to decode the plan and to build the tables that changed.
+    build: Duration,
+}
+
+impl Control {
+    /// Ready for a plan.
+    pub fn new(options: &Options) -> Result<Control, Box<dyn std::error::Error>> {
+        let secret = options.secret_file.as_deref().map(secret::read).transpose()?;
+        files::make_folder(&options.state_dir)?;
+        let (tables, ids) = Tables::open(&options.tables_dir)?;
+        let planner = Planner::with_ids(ids);
+        Ok(Control {
+            options: options.clone(),
+            secret,
+            tables,
+            started: Instant::now(),
+            next_hops: NextHops::start()?,
+            changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
+            shown: ArcSwap::default(),
+        })
+    }
+
+    /// Forwards by the last plan on disk, if there is one that can be used.
+    pub fn start_from_disk(&self) {
+        let message = match self.read_last_plan() {
+            Ok(Some(message)) => message,
+            Ok(None) => return tracing::info!("no plan on disk: waiting for one"),
+            Err(error) => {
+                return tracing::warn!(%error, "the last plan cannot be read: starting without, waiting for one");
+            }
+        };
+        match self.take(&mut self.lock(), message) {
+            Ok(accepted) => {
+                self.update(|shown| shown.plan_saved = true);
+                tracing::info!(
+                    generation = accepted.generation,
+                    "forwarding by the last plan on disk"
+                );
+            }
+            Err(refusal) => {
+                tracing::error!(%refusal, "the last plan on disk cannot be used: starting without, waiting for one");
+            }
+        }
+    }
+
+    /// Takes a whole plan; returns when every worker forwards by it.
+    pub fn set_plan(&self, message: plan_proto::Plan) -> Result<Accepted, Refusal> {
+        let mut changes = self.lock();
+        let generation = message.generation;
+        match self.take(&mut changes, message) {
+            Ok(mut accepted) => {
+                accepted.warnings.extend(self.save_plan());
+                tracing::info!(generation, warnings = accepted.warnings.len(), "plan taken");
+                Ok(accepted)
+            }
+            Err(refusal) => {
+                tracing::warn!(generation, %refusal, "plan refused");
+                Err(refusal)
+            }
+        }
+    }
+
+    /// News of the kernel's next hops, for who calls
+    /// [`Control::adopt_next_hops`].
+    #[must_use]
+    pub fn next_hops(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.next_hops.watch()
+    }
+
+    /// Has the workers send by the kernel's latest next hops.
+    pub fn adopt_next_hops(&self) {
+        let _changes = self.lock();
+        let Some(running) = self.shown.load_full().running.clone() else { return };
+        let snapshot = Arc::clone(&self.next_hops.watch().borrow());
+        if *snapshot == *running.snapshot {
+            return;
+        }
+        let view =
+            Arc::new(running.view.with_egress(egress::egress(&running.view.plan, &snapshot)));
+        if let Err(error) = running.engine.swap(Arc::clone(&view)) {
+            tracing::error!(%error, "next hops changed, but not every worker knows");
+        }
+        let unresolved = egress::unresolved(&view.plan, &snapshot).into();
+        self.show(Forwarding { view, unresolved, snapshot, ..running });
+    }
+
+    /// Ends the workers; frames of ours go to the kernel from then on.
+    pub fn stop(&self) {
+        let mut changes = self.lock();
+        if let Some(running) = self.shown.load_full().running.clone() {
+            running.engine.stop();
+        }
+        self.update(|shown| shown.running = None);
+        changes.machine = None;
+    }
+
+    /// Everything but the disk.
+    fn take(&self, changes: &mut Changes, message: plan_proto::Plan) -> Result<Accepted, Refusal> {
+        self.check(changes, &message)?;
+        self.release_ids(changes);
+        let start = Instant::now();
+        let plan = Arc::new(changes.planner.plan(message).map_err(refusal)?);
+        let build = start.elapsed();
+        let mut warnings = Vec::new();
+        if let Err(error) = self.tables.save(&changes.planner.ids) {
+            tracing::error!(%error, "ids not written down: after a restart the connection tables start empty");
+            warnings.push(format!(
+                "ids not written down ({error}): a restart would lose the connection tables"
+            ));
+        }
+        let running = match self.shown.load_full().running.clone() {
+            Some(running) => self.swap(changes, running, Arc::clone(&plan), build)?,
+            None => self.start(changes, Arc::clone(&plan), build)?,
+        };
+        warnings.extend(egress::mtu_warnings(&plan, &running.snapshot));
+        self.note_unswept(changes, &running, plan.generation);
+        self.show(running);
+        Ok(Accepted { generation: plan.generation, warnings })
+    }
+
+    /// What decoding cannot know: what runs, and under which key.
+    fn check(&self, changes: &Changes, message: &plan_proto::Plan) -> Result<(), Refusal> {
+        let cluster =
+            message.cluster.as_ref().ok_or_else(|| Refusal::Invalid("cluster: missing".into()))?;
+        let key_id = self.secret.as_ref().map_or_else(|| "derived".to_owned(), Secret::key_id);
+        if !cluster.key_id.is_empty() && cluster.key_id != key_id {
+            return Err(Refusal::Precondition(key_mismatch(&cluster.key_id, &key_id)));
+        }
+        let Some(machine) = &changes.machine else { return Ok(()) };
+        let running =
+            self.shown.load().running.as_ref().map_or(0, |running| running.view.plan.generation);
+        if message.generation < running {
+            return Err(Refusal::Precondition(format!(
+                "generation: {} is older than {running}, by which this forwarder forwards",
+                message.generation
+            )));
+        }
+        let change = machine.restart_required(message);
+        self.update(|shown| shown.restart_required = change.clone().unwrap_or_default());
+        change.map_or(Ok(()), |change| {
+            Err(Refusal::Precondition(format!("restart required: {change}")))
+        })
+    }
+
+    /// The first plan: opens its devices and starts the workers.
+    fn start(
+        &self,
+        changes: &mut Changes,
+        plan: Arc<Plan>,
+        build: Duration,
+    ) -> Result<Forwarding, Refusal> {
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+            Refusal::Precondition(error.to_string())
+        };
+        let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
+        let snapshot = self.resolve(&plan, &machine.interface_indices());
+        let view =
+            Arc::new(View::new(Arc::clone(&plan), egress::egress(&plan, &snapshot), io.len()));
+        let hash = self.flow_hash(&plan);
+        let connections_max = machine.connections_max();
+        let engine = machine
+            .start(io, Arc::clone(&view), hash.clone(), &self.tables, &self.options)
+            .map_err(failed)?;
+        let running = Forwarding {
+            devices: machine.shown(engine.workers()),
+            engine: Arc::new(engine),
+            hash,
+            connections_max,
+            view,
+            before: Arc::default(),
+            unresolved: egress::unresolved(&plan, &snapshot).into(),
+            snapshot,
+            build,
+        };
+        // Only now that the workers run do frames come to them.
+        if let Err(error) = machine.filter(&plan, None) {
+            running.engine.stop();
+            return Err(failed(error.into()));
+        }
+        changes.machine = Some(machine);
+        Ok(running)
+    }
+
+    /// A later plan. The filter lets through what either plan wants while
+    /// workers change over, so that nothing is lost.
+    fn swap(
+        &self,
+        changes: &mut Changes,
+        running: Forwarding,
+        plan: Arc<Plan>,
+        build: Duration,
+    ) -> Result<Forwarding, Refusal> {
+        let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
+        let machine = changes.machine.as_mut().expect("what runs has devices");
+        let snapshot = self.resolve(&plan, &machine.interface_indices());
+        let view = View::new(
+            Arc::clone(&plan),
+            egress::egress(&plan, &snapshot),
+            running.engine.workers(),
+        );
+        let view = Arc::new(view);
+        machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
+        running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
+        if let Err(error) = machine.filter(&plan, None) {
+            tracing::error!(%error, "the filter still lets through what the former plan wanted");
+        }
+        let mut before = (*running.before).clone();
+        before.add(&running.view);
+        before.retain(&plan);
+        let unresolved = egress::unresolved(&plan, &snapshot).into();
+        Ok(Forwarding { view, before: before.into(), unresolved, snapshot, build, ..running })
+    }
+
+    /// Follows the next hops of the plan's backends, and waits for those that
+    /// were not followed before.
+    fn resolve(&self, plan: &Plan, devices: &[u32]) -> Arc<Snapshot> {
+        let watch = self.next_hops.watch();
+        let known = Arc::clone(&watch.borrow());
+        let backends = plan.tunnel_targets();
+        self.next_hops.set(Wanted { backends: backends.clone(), devices: devices.to_vec() });
+        let start = Instant::now();
+        loop {
+            let now = Arc::clone(&watch.borrow());
+            let complete = backends.iter().all(|address| match now.backends.get(address) {
+                Some(found) => found.is_ok() || known.backends.contains_key(address),
+                None => false,
+            });
+            if complete || start.elapsed() > NEXT_HOPS_PATIENCE {
+                return now;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn flow_hash(&self, plan: &Plan) -> datapath::FlowHash {
+        let secret = self.secret.clone().unwrap_or_else(|| Secret::derived(&plan.cluster));
+        datapath::FlowHash::new(&secret)
+    }
+
+    /// Ids that no entry can hold any more: two whole sweeps of every table
+    /// have gone by since the plan that retired them was taken.
+    fn release_ids(&self, changes: &mut Changes) {
+        let Some(running) = self.shown.load_full().running.clone() else { return };
+        let tables = running.engine.tables();
+        while let Some((generation, sweeps)) = changes.unswept.front() {
+            if !tables.iter().zip(sweeps).all(|(table, then)| table.sweeps() >= then + 2) {
+                return;
+            }
+            changes.planner.ids.backends.release(*generation);
+            changes.planner.ids.services.release(*generation);
+            changes.unswept.pop_front();
+        }
+    }
+
+    fn note_unswept(&self, changes: &mut Changes, running: &Forwarding, generation: u64) {
+        let sweeps = running.engine.tables().iter().map(|table| table.sweeps()).collect();
+        changes.unswept.push_back((generation, sweeps));
+    }
+
+    fn read_last_plan(&self) -> Result<Option<plan_proto::Plan>, Box<dyn std::error::Error>> {
+        let Some(bytes) = files::read(&self.options.state_dir, PLAN_FILE)? else { return Ok(None) };
+        let path = self.options.state_dir.join(PLAN_FILE);
+        let message = serde_json::from_slice(&bytes).map_err(|error| {
+            format!("{} is corrupt ({error}); remove it or push a plan", path.display())
+        })?;
+        Ok(Some(message))
+    }
+
+    /// A plan that cannot be saved is served nevertheless; the warning says
+    /// so.
+    fn save_plan(&self) -> Option<String> {
+        let running = self.shown.load_full().running.clone()?;
+        let saved = serde_json::to_vec(&running.view.plan.message)
+            .map_err(std::io::Error::from)
+            .and_then(|bytes| files::replace(&self.options.state_dir, PLAN_FILE, &bytes));
+        self.update(|shown| shown.plan_saved = saved.is_ok());
+        let error = saved.err()?;
+        tracing::error!(%error, "the plan is served but not saved: a restart would start from an older one");
+        Some(format!(
+            "the plan is served but not saved ({error}): a restart would start from an older one"
+        ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().expect("a panic aborts the process")
+    }
+
+    fn show(&self, running: Forwarding) {
+        self.update(|shown| shown.running = Some(running.clone()));
+    }
+
+    fn update(&self, change: impl Fn(&mut Shown)) {
+        self.shown.rcu(|shown| {
+            let mut shown = (**shown).clone();
+            change(&mut shown);
+            shown
+        });
+    }
+}
+
+fn refusal(error: plan::PlanError) -> Refusal {
+    // A feature that we lack is no fault of the plan.
+    if error.path.starts_with("requires") {
+        Refusal::Precondition(error.to_string())
+    } else {
+        Refusal::Invalid(error.to_string())
+    }
+}
+
+fn key_mismatch(wanted: &str, ours: &str) -> String {
+    let cure = match (wanted, ours) {
+        (_, "derived") => "start the forwarder with --secret-file and the cluster's secret",
+        ("derived", _) => {
+            "start the forwarder without --secret-file, or name the secret in the config (cluster.secret_file)"
+        }
+        _ => "give controller and forwarder the same secret",
+    };
+    format!(
+        "cluster.key_id: the plan is for key `{wanted}`, this forwarder hashes with `{ours}`: {cure}"
+    )
+}

@@ -1,0 +1,208 @@
+//! The workers together: started once, handed one view after another, read by
+//! anybody.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapath::slow::SlowPath;
+use datapath::table::TableReader;
+use datapath::{Clock, Counters, Datapath, FlowHash, Now, Totals, View};
+use nic::wait::{Waiter, Waker};
+use nic::{Meter, WorkerIo};
+
+use crate::tables::Tables;
+use crate::worker::{self, Board, Desk, slow};
+
+/// A worker goes round at least twenty times a second; one that has not for
+/// this long hangs.
+const SWAP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the workers are started with.
+pub struct Start<'a> {
+    /// Devices' queues and packet memory, one for each worker.
+    pub io: Vec<WorkerIo>,
+    /// What to forward by.
+    pub view: Arc<View>,
+    /// The flow hash.
+    pub hash: FlowHash,
+    /// Where the connection tables are.
+    pub tables: &'a Tables,
+    /// Names the hash key in their headers.
+    pub key_digest: u64,
+    /// Connections over all workers.
+    pub connections_max: u64,
+    /// Cores to pin workers to, in turn; empty: do not pin.
+    pub cpus: Vec<usize>,
+    /// Never sleep.
+    pub busy_poll: bool,
+}
+
+/// Running workers.
+pub struct Engine {
+    board: Arc<Board>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    wakers: Vec<Waker>,
+    counters: Vec<&'static Counters>,
+    meters: Vec<Vec<Meter>>,
+    tables: Vec<TableReader<'static>>,
+    /// Views that a hanging worker may still use.
+    kept: Mutex<Vec<Arc<View>>>,
+}
+
+/// Some workers did not take a view.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "worker {} (the last is the slow path) has not gone round its loop for {} s: restart the forwarder",
+    .0.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+    SWAP_PATIENCE.as_secs()
+)]
+pub struct Hanging(Vec<usize>);
+
+impl Engine {
+    /// Starts all workers.
+    pub fn start(start: Start<'_>) -> Result<Engine, Box<dyn std::error::Error + Send + Sync>> {
+        let workers = start.io.len();
+        let connections = start.connections_max.div_ceil(workers as u64);
+        let slow_waiter = Waiter::new([])?;
+        let mut engine = Engine {
+            // The last desk is the slow path's.
+            board: Arc::new(Board::new(start.view, workers + 1)),
+            threads: Mutex::default(),
+            wakers: vec![slow_waiter.waker()],
+            counters: Vec::new(),
+            meters: Vec::new(),
+            tables: Vec::new(),
+            kept: Mutex::default(),
+        };
+        let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
+        for (index, io) in start.io.into_iter().enumerate() {
+            let opened = start.tables.table(start.key_digest, index, workers, connections)?;
+            // Workers live as long as the process, and so do their counters.
+            let counters: &'static Counters = Box::leak(Box::default());
+            let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
+            let (asker, answerer) = slow::pair(slow_waiter.waker(), waiter.waker());
+            engine.wakers.push(waiter.waker());
+            engine.counters.push(counters);
+            engine.meters.push(io.queues.iter().map(|queue| queue.meter()).collect());
+            engine.tables.push(opened.reader);
+            answerers.push(answerer);
+            parts.push(worker::Parts {
+                index,
+                queues: io.queues,
+                pool: io.pool,
+                datapath: Datapath::new(
+                    start.hash.clone(),
+                    opened.table,
+                    counters,
+                    opened.clock,
+                    index,
+                ),
+                counters,
+                asker,
+                board: Arc::clone(&engine.board),
+                waiter,
+                cpu: (!start.cpus.is_empty()).then(|| start.cpus[index % start.cpus.len()]),
+                busy_poll: start.busy_poll,
+            });
+        }
+        let path = engine.slow_path(start.hash);
+        engine.counters.push(path.counters());
+        let board = Arc::clone(&engine.board);
+        engine.lock_threads().push(slow::start(slow::Parts {
+            path,
+            answerers,
+            board,
+            waiter: slow_waiter,
+        })?);
+        for parts in parts {
+            engine.lock_threads().push(worker::start(parts)?);
+        }
+        engine.wake_and_wait()?;
+        Ok(engine)
+    }
+
+    fn slow_path(&self, hash: FlowHash) -> SlowPath<'static> {
+        let counters: &'static Counters = Box::leak(Box::default());
+        SlowPath::new(
+            hash,
+            self.tables.clone(),
+            counters,
+            Clock::resume(Now(worker::monotonic_ms())),
+        )
+    }
+
+    /// Has all workers forward by `view`; returns when they do, and frees
+    /// what they forwarded by before.
+    pub fn swap(&self, view: Arc<View>) -> Result<(), Hanging> {
+        let old = self.board.post(view);
+        let mut kept = self.kept.lock().expect("no holder of this lock panics");
+        kept.push(old);
+        self.wake_and_wait()?;
+        kept.clear();
+        Ok(())
+    }
+
+    /// Ends all workers.
+    pub fn stop(&self) {
+        self.board.stop();
+        self.wakers.iter().for_each(Waker::wake);
+        // A panic aborts the process, so there is none to report.
+        self.lock_threads().drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.meters.len()
+    }
+
+    /// What workers say of themselves.
+    #[must_use]
+    pub fn desks(&self) -> &[Desk] {
+        &self.board.desks()[..self.workers()]
+    }
+
+    /// Age of the oldest heartbeat, the slow path's included.
+    #[must_use]
+    pub fn heartbeat_age_ms(&self) -> u64 {
+        self.board.desks().iter().map(Desk::heartbeat_age_ms).max().unwrap_or(0)
+    }
+
+    /// Each worker's counters, then the slow path's.
+    #[must_use]
+    pub fn counters(&self) -> &[&'static Counters] {
+        &self.counters
+    }
+
+    /// Each worker's queues' counters, by device.
+    #[must_use]
+    pub fn meters(&self) -> &[Vec<Meter>] {
+        &self.meters
+    }
+
+    /// Each worker's connection table.
+    #[must_use]
+    pub fn tables(&self) -> &[TableReader<'static>] {
+        &self.tables
+    }
+
+    /// Frames that devices took off their rings, and what became of them.
+    /// What is between the two counts as unaccounted: zero at rest.
+    #[must_use]
+    pub fn totals(&self) -> (u64, Totals) {
+        let received = self.meters.iter().flatten().map(|meter| meter.read().received).sum();
+        let mut totals = Totals::default();
+        self.counters.iter().for_each(|counters| totals.add(&counters.totals()));
+        (received, totals)
+    }
+
+    fn wake_and_wait(&self) -> Result<(), Hanging> {
+        self.wakers.iter().for_each(Waker::wake);
+        self.board.wait(SWAP_PATIENCE).map_err(Hanging)
+    }
+
+    fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().expect("no holder of this lock panics")
+    }
+}

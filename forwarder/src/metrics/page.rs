@@ -1,0 +1,323 @@
+//! The forwarder's metrics, by the names operators know (docs/counters.md).
+
+use std::time::Duration;
+
+use datapath::DropReason;
+use datapath::counters::FragmentCounters;
+use datapath::outbox::Kind;
+use nic::{FilterCounters, QueueCounters};
+use plan::Plan;
+
+use super::text::Kind::{Counter, Gauge};
+use super::text::Page;
+use crate::control::ConnectionCounts;
+use crate::engine::Engine;
+use crate::proto::{BackendCounters, ServiceCounters};
+
+/// What a page is made of, once there is a plan.
+pub struct Running<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The workers.
+    pub engine: &'a Engine,
+    /// Names of the devices' interfaces, in their order.
+    pub interfaces: Vec<&'a str>,
+    /// What the filters did, by interface.
+    pub filters: Vec<(String, FilterCounters)>,
+    /// By Vip.
+    pub services: Vec<ServiceCounters>,
+    /// By service and backend.
+    pub backends: Vec<BackendCounters>,
+    /// Tracked connections.
+    pub connections: ConnectionCounts,
+    /// How many can be tracked.
+    pub connections_max: u64,
+    /// Active backends without a next hop.
+    pub unresolved: usize,
+    /// Time it took to build the plan's tables.
+    pub build: Duration,
+}
+
+/// The page.
+#[must_use]
+pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
+    let mut page = Page::default();
+    let mut info = page.metric("guideway_build_info", Gauge, "Version of the program.");
+    info.sample(&[("program", "guideway-forwarder"), ("version", env!("CARGO_PKG_VERSION"))], 1);
+    let up = page.metric("guideway_forwarder_up", Gauge, "1: forwarding by a plan.");
+    up.value(u8::from(running.is_some()));
+    let saved = page.metric("guideway_plan_saved", Gauge, "1: the running plan is on disk.");
+    saved.value(u8::from(plan_saved));
+    if let Some(running) = running {
+        running.plan(&mut page);
+        running.verdicts(&mut page);
+        running.named(&mut page);
+        running.connections(&mut page);
+        running.devices(&mut page);
+        running.workers(&mut page);
+    }
+    page.into_text()
+}
+
+impl Running<'_> {
+    fn plan(&self, page: &mut Page) {
+        let generation =
+            page.metric("guideway_config_generation", Gauge, "Generation of the running plan.");
+        generation.value(self.plan.generation);
+        page.metric(
+            "guideway_neighbours_unresolved",
+            Gauge,
+            "Active backends whose next hop is not known.",
+        )
+        .value(self.unresolved);
+        page.metric(
+            "guideway_table_build_seconds",
+            Gauge,
+            "Time to decode the plan and build its changed tables.",
+        )
+        .value(self.build.as_secs_f64());
+        let mut tables = page.metric(
+            "guideway_table_fingerprint",
+            Gauge,
+            "Always 1; the label is equal on all machines with the same members.",
+        );
+        for service in self.plan.services() {
+            if let Some(table) = service.group.table() {
+                let fingerprint = format!("{:016x}", table.fingerprint());
+                tables.sample(&[("service", &service.name), ("fingerprint", &fingerprint)], 1);
+            }
+        }
+    }
+
+    fn verdicts(&self, page: &mut Page) {
+        let (received, totals) = self.engine.totals();
+        let mut frames = page.metric(
+            "guideway_frames_total",
+            Counter,
+            "Received frames by their final verdict.",
+        );
+        for (verdict, count) in [
+            ("sent", totals.sent),
+            ("passed", totals.passed),
+            ("replied", totals.replied),
+            ("redirected", totals.redirected),
+            ("held", totals.held),
+            ("dropped", totals.dropped.iter().sum()),
+        ] {
+            frames.sample(&[("verdict", verdict)], count);
+        }
+        let mut drops =
+            page.metric("guideway_drop_packets_total", Counter, "Dropped frames by reason.");
+        for reason in DropReason::ALL {
+            drops.sample(&[("reason", reason.name())], totals.dropped[reason.index()]);
+        }
+        let mut actions =
+            page.metric("guideway_fragments_total", Counter, "Fragments by what was done.");
+        for (index, (action, _)) in FragmentCounters::default().named().iter().enumerate() {
+            let counters = self.engine.counters().iter();
+            let sum: u64 = counters.map(|counters| counters.fragments.named()[index].1.get()).sum();
+            actions.sample(&[("action", action)], sum);
+        }
+        page.metric(
+            "guideway_spilled_packets_total",
+            Counter,
+            "Redirected ones that went to another cluster.",
+        )
+        .value(self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>());
+        let mut made = page.metric(
+            "guideway_originated_packets_total",
+            Counter,
+            "Frames made beyond those received.",
+        );
+        for kind in Kind::ALL {
+            made.sample(&[("kind", kind.name())], totals.originated[*kind as usize]);
+        }
+        page.metric(
+            "guideway_unaccounted_packets",
+            Gauge,
+            "Received frames without a verdict; 0 at rest.",
+        )
+        .value(totals.unaccounted(received));
+    }
+
+    fn named(&self, page: &mut Page) {
+        fn labels(line: &ServiceCounters) -> [(&str, &str); 4] {
+            [
+                ("service", &line.service),
+                ("vip", &line.vip),
+                ("protocol", &line.protocol),
+                ("port", &line.ports),
+            ]
+        }
+        let mut packets =
+            page.metric("guideway_vip_packets_total", Counter, "Packets sent to backends, by VIP.");
+        self.services.iter().for_each(|line| packets.sample(&labels(line), line.packets));
+        let mut bytes =
+            page.metric("guideway_vip_bytes_total", Counter, "Their bytes, inner IP packets.");
+        self.services.iter().for_each(|line| bytes.sample(&labels(line), line.bytes));
+        fn member(line: &BackendCounters) -> [(&str, &str); 2] {
+            [("service", &line.service), ("backend", &line.backend)]
+        }
+        let mut packets =
+            page.metric("guideway_backend_packets_total", Counter, "Packets sent, by backend.");
+        self.backends.iter().for_each(|line| packets.sample(&member(line), line.packets));
+        let mut bytes =
+            page.metric("guideway_backend_bytes_total", Counter, "Their bytes, inner IP packets.");
+        self.backends.iter().for_each(|line| bytes.sample(&member(line), line.bytes));
+        let mut fresh = page.metric(
+            "guideway_backend_new_connections_total",
+            Counter,
+            "Times the backend was selected for a packet without a tracked connection.",
+        );
+        self.backends.iter().for_each(|line| fresh.sample(&member(line), line.new_connections));
+    }
+
+    fn connections(&self, page: &mut Page) {
+        let mut classes = std::collections::BTreeMap::from([
+            ("unconfirmed", 0),
+            ("established", 0),
+            ("closing", 0),
+        ]);
+        let mut backends = std::collections::BTreeMap::<_, u64>::new();
+        for ((service, backend, class), count) in &self.connections {
+            *classes.entry(class).or_default() += count;
+            *backends.entry((*service, *backend)).or_default() += count;
+        }
+        let mut all = page.metric("guideway_connections", Gauge, "Tracked connections by class.");
+        classes.iter().for_each(|(class, count)| all.sample(&[("class", class)], count));
+        page.metric("guideway_connections_max", Gauge, "Connections that can be tracked.")
+            .value(self.connections_max);
+        let mut by_backend =
+            page.metric("guideway_backend_connections", Gauge, "Tracked connections by backend.");
+        for ((service, backend), count) in &backends {
+            if let (Some(service), Some(backend)) =
+                (self.plan.service(*service), self.plan.backend(*backend))
+            {
+                by_backend.sample(&[("service", &service.name), ("backend", &backend.name)], count);
+            }
+        }
+        self.table_events(page);
+    }
+
+    fn table_events(&self, page: &mut Page) {
+        let sum = |read: fn(&datapath::counters::ConnectionCounters) -> u64| -> u64 {
+            self.engine.counters().iter().map(|counters| read(&counters.connections)).sum()
+        };
+        page.metric(
+            "guideway_connections_hits_total",
+            Counter,
+            "Packets whose tracked connection decided.",
+        )
+        .value(sum(|counters| counters.hits.get()));
+        page.metric(
+            "guideway_connections_misses_total",
+            Counter,
+            "Packets without a tracked connection.",
+        )
+        .value(sum(|counters| counters.misses.get()));
+        page.metric("guideway_connections_inserts_total", Counter, "Connections tracked anew.")
+            .value(sum(|counters| counters.inserts.get()));
+        page.metric(
+            "guideway_connections_expired_total",
+            Counter,
+            "Tracked connections that expired.",
+        )
+        .value(sum(|counters| counters.expired.get()));
+        page.metric(
+            "guideway_connections_displaced_total",
+            Counter,
+            "Unconfirmed ones displaced by newer ones.",
+        )
+        .value(sum(|counters| counters.displaced.get()));
+        let mut refused = page.metric(
+            "guideway_connections_refused_total",
+            Counter,
+            "Packets sent by hash, untracked, by cause.",
+        );
+        refused.sample(&[("cause", "table_full")], sum(|counters| counters.refused_full.get()));
+        refused.sample(&[("cause", "quota")], sum(|counters| counters.refused_quota.get()));
+    }
+
+    fn devices(&self, page: &mut Page) {
+        let queues = self.queues();
+        let mut each = |name, help, read: fn(&QueueCounters) -> u64| {
+            let mut metric = page.metric(name, Counter, help);
+            for (interface, queue, counters) in &queues {
+                metric.sample(&[("interface", interface), ("queue", queue)], read(counters));
+            }
+        };
+        each("guideway_rx_packets_total", "Frames taken off receive rings.", |queue| {
+            queue.received
+        });
+        each("guideway_rx_bytes_total", "Their bytes.", |queue| queue.received_bytes);
+        each("guideway_tx_packets_total", "Frames put on transmit rings.", |queue| {
+            queue.transmitted
+        });
+        each("guideway_tx_bytes_total", "Their bytes.", |queue| queue.transmitted_bytes);
+        each("guideway_tx_lost_packets_total", "Frames the kernel refused to send.", |queue| {
+            queue.tx_invalid
+        });
+        let mut lost = page.metric(
+            "guideway_rx_lost_packets_total",
+            Counter,
+            "Frames lost before us, by place.",
+        );
+        for (interface, queue, counters) in &queues {
+            for (place, count) in [
+                ("kernel", counters.rx_dropped),
+                ("ring_full", counters.rx_ring_full),
+                ("fill_empty", counters.fill_empty),
+                ("too_long", counters.rx_too_long),
+                ("invalid", counters.rx_invalid),
+            ] {
+                lost.sample(&[("interface", interface), ("queue", queue), ("where", place)], count);
+            }
+        }
+        for (interface, counters) in &self.filters {
+            lost.sample(
+                &[("interface", interface), ("queue", "-"), ("where", "no_socket")],
+                counters.no_socket,
+            );
+        }
+        let mut filtered = page.metric(
+            "guideway_filter_packets_total",
+            Counter,
+            "Frames at the filter, by decision.",
+        );
+        for (interface, counters) in &self.filters {
+            filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
+            filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
+        }
+    }
+
+    /// Interface, queue, counters.
+    fn queues(&self) -> Vec<(&str, String, QueueCounters)> {
+        let mut queues = Vec::new();
+        for (worker, meters) in self.engine.meters().iter().enumerate() {
+            for (interface, meter) in self.interfaces.iter().zip(meters) {
+                queues.push((*interface, worker.to_string(), meter.read()));
+            }
+        }
+        queues
+    }
+
+    fn workers(&self, page: &mut Page) {
+        let desks = self.engine.desks();
+        let mut busy = page.metric(
+            "guideway_worker_busy_ratio",
+            Gauge,
+            "Share of the latest second spent on frames.",
+        );
+        for (index, desk) in desks.iter().enumerate() {
+            busy.sample(&[("worker", &index.to_string())], desk.status(index).busy_ratio);
+        }
+        let mut age = page.metric(
+            "guideway_worker_heartbeat_age_seconds",
+            Gauge,
+            "Since the worker went round.",
+        );
+        for (index, desk) in desks.iter().enumerate() {
+            age.sample(&[("worker", &index.to_string())], desk.heartbeat_age_ms() as f64 / 1000.0);
+        }
+    }
+}

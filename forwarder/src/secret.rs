@@ -1,0 +1,82 @@
+//! The cluster's secret, read from its file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use datapath::Secret;
+
+/// Why a secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// Not to be read.
+    #[error("--secret-file {path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Not the one the plan was made with.
+    #[error(
+        "the plan was made for the key `{wanted}`, not for `{found}`: give --secret-file the cluster's secret"
+    )]
+    OtherKey {
+        /// What the plan names.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// Too easy to guess.
+    #[error(
+        "--secret-file {path} holds fewer than {} bytes, not counting white space at the end: \
+         make one with `openssl rand -hex 32`",
+        Secret::BYTES_MIN
+    )]
+    Short {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The secret that `plan` was made for: from the file, or derived from the
+/// cluster's name.
+///
+/// # Errors
+/// If the plan names another key.
+pub fn for_plan(plan: &plan::Plan, path: Option<&Path>) -> Result<Secret, SecretError> {
+    let secret = match path {
+        Some(path) => read(path)?,
+        None => Secret::derived(&plan.cluster),
+    };
+    if plan.key_id.is_empty() || plan.key_id == secret.key_id() {
+        return Ok(secret);
+    }
+    Err(SecretError::OtherKey { wanted: plan.key_id.clone(), found: secret.key_id() })
+}
+
+/// Reads the file, the same way as the controller does.
+pub fn read(path: &Path) -> Result<Secret, SecretError> {
+    let content = std::fs::read(path)
+        .map_err(|error| SecretError::Unreadable { path: path.to_owned(), error })?;
+    Secret::from_file_content(&content).ok_or_else(|| SecretError::Short { path: path.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_or_missing_secret_names_file_and_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert!(matches!(read(&path), Err(SecretError::Unreadable { .. })));
+        std::fs::write(&path, "short\n").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("key") && error.contains("16 bytes") && error.contains("openssl"),
+            "{error}"
+        );
+        std::fs::write(&path, "0123456789abcdef\n").unwrap();
+        assert_ne!(read(&path).unwrap().key_id(), "derived");
+    }
+}

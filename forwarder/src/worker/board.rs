@@ -1,0 +1,174 @@
+//! Where the control thread posts what to forward by, and workers say how
+//! they are.
+//!
+//! ```text
+//!  control: post(view) ─► epoch ─► each worker, between batches: takes the view, acknowledges
+//!  control: all acknowledged ─► frees the old view
+//! ```
+//!
+//! **Invariant:** a worker never frees a view: it gives up its reference
+//! before it acknowledges, and the control thread keeps its own until then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use datapath::View;
+use rustix::time::{ClockId, clock_gettime};
+
+/// What to forward by, for all workers.
+#[derive(Debug)]
+pub struct Board {
+    view: ArcSwap<View>,
+    epoch: AtomicU64,
+    stop: AtomicBool,
+    desks: Box<[Desk]>,
+}
+
+/// What one worker says of itself. Written by the worker only, on a cache
+/// line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Desk {
+    acknowledged: AtomicU64,
+    generation: AtomicU64,
+    heartbeat_ms: AtomicU64,
+    busy_permille: AtomicU32,
+    cpu: AtomicI32,
+}
+
+impl Board {
+    /// A board for `workers` workers.
+    #[must_use]
+    pub fn new(view: Arc<View>, workers: usize) -> Board {
+        Board {
+            view: ArcSwap::new(view),
+            epoch: AtomicU64::new(1),
+            stop: AtomicBool::new(false),
+            desks: (0..workers).map(|_| Desk::default()).collect(),
+        }
+    }
+
+    /// Replaces the view; the old one, to be kept until all have
+    /// acknowledged. Workers that sleep are to be woken by the caller.
+    #[must_use]
+    pub fn post(&self, view: Arc<View>) -> Arc<View> {
+        let old = self.view.swap(view);
+        self.epoch.fetch_add(1, Ordering::Release);
+        old
+    }
+
+    /// Waits until every worker forwards by what was posted last. Err: the
+    /// workers that do not go round.
+    pub fn wait(&self, patience: Duration) -> Result<(), Vec<usize>> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let start = Instant::now();
+        loop {
+            let late =
+                (0..self.desks.len()).filter(|worker| self.desks[*worker].acknowledged() < epoch);
+            let late: Vec<usize> = late.collect();
+            if late.is_empty() {
+                return Ok(());
+            }
+            if start.elapsed() > patience {
+                return Err(late);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Tells all workers to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// True once they are told.
+    #[inline]
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What is posted now.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Counts what was posted: a worker compares it once per batch.
+    #[inline]
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// All workers' desks.
+    #[must_use]
+    pub fn desks(&self) -> &[Desk] {
+        &self.desks
+    }
+}
+
+impl Desk {
+    fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// The worker forwards by the plan of `generation` as of `epoch`, and has
+    /// given up whatever it had before.
+    pub fn acknowledge(&self, epoch: u64, generation: u64) {
+        self.generation.store(generation, Ordering::Relaxed);
+        self.acknowledged.store(epoch, Ordering::Release);
+    }
+
+    /// The worker goes round its loop.
+    #[inline]
+    pub fn beat(&self, now_ms: u64) {
+        self.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// The share of the latest second spent on frames.
+    pub fn set_busy(&self, permille: u32) {
+        self.busy_permille.store(permille, Ordering::Relaxed);
+    }
+
+    /// The core it is pinned to; None: the kernel's choice.
+    pub fn set_cpu(&self, cpu: Option<usize>) {
+        self.cpu.store(cpu.map_or(-1, |cpu| cpu as i32), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since it last went round.
+    #[must_use]
+    pub fn heartbeat_age_ms(&self) -> u64 {
+        monotonic_ms().saturating_sub(self.heartbeat_ms.load(Ordering::Relaxed))
+    }
+
+    /// As the gRPC status has it.
+    #[must_use]
+    pub fn status(&self, index: usize) -> crate::proto::Worker {
+        crate::proto::Worker {
+            index: index as u32,
+            heartbeat_age_ms: self.heartbeat_age_ms(),
+            generation: self.generation.load(Ordering::Relaxed),
+            cpu: self.cpu.load(Ordering::Relaxed),
+            busy_ratio: f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0,
+        }
+    }
+}
+
+/// Nanoseconds of the clock that all processes since boot share, so that a
+/// successor's tables go on with the same time.
+#[inline]
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The same in milliseconds.
+#[inline]
+#[must_use]
+pub fn monotonic_ms() -> u64 {
+    monotonic_ns() / 1_000_000
+}

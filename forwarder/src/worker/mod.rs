@@ -1,0 +1,315 @@
+//! The workers (the paper's packet threads): each owns one queue of every
+//! device, its packet memory and its connection table, and runs every packet
+//! to completion.
+//!
+//! ```text
+//!  loop: new view? ─► each device: rx batch ─► forward_batch ─► tx by device ─► nothing came? wait
+//!                                                  └─ Slow ─► slow path ─► answers ─┘
+//! ```
+//!
+//! Workers share nothing that changes, never block but in the wait, and do
+//! not allocate once they run. Only here frames are emitted, and only here
+//! their final verdicts are counted.
+
+mod board;
+mod outgoing;
+pub mod slow;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapath::batch::Verdicts;
+use datapath::outbox::Originated;
+use datapath::{Counters, Datapath, DropReason, Outbox, Verdict, View};
+use nic::wait::Waiter;
+use nic::{Pool, Queue};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wire::{Batch, Frame};
+
+pub use board::{Board, Desk, monotonic_ms};
+use outgoing::{Fate, Outgoing};
+use slow::{Answer, Asker, Question};
+
+/// The longest sleep: the heartbeat goes on, and the connection table is
+/// swept, where nothing arrives.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+
+/// Over which time the busy ratio is told.
+const BUSY_WINDOW_NS: u64 = 1_000_000_000;
+
+/// What a worker is made of.
+pub struct Parts {
+    /// Which worker.
+    pub index: usize,
+    /// Its queue of every device, in the devices' order.
+    pub queues: Vec<Box<dyn Queue>>,
+    /// Its packet memory.
+    pub pool: Pool,
+    /// Its flow hash and connection table.
+    pub datapath: Datapath<'static>,
+    /// Where its verdicts are counted.
+    pub counters: &'static Counters,
+    /// Its way to the slow path.
+    pub asker: Asker,
+    /// Where views are posted.
+    pub board: Arc<Board>,
+    /// What it sleeps on.
+    pub waiter: Waiter,
+    /// The core to run on; None: the kernel's choice.
+    pub cpu: Option<usize>,
+    /// Never sleep.
+    pub busy_poll: bool,
+}
+
+/// Starts a worker's thread, which ends when the board says stop.
+pub fn start(parts: Parts) -> io::Result<JoinHandle<()>> {
+    let name = format!("worker-{}", parts.index);
+    std::thread::Builder::new().name(name).spawn(move || Worker::new(parts).run())
+}
+
+/// The cores that this process may use; workers take them in turn.
+#[must_use]
+pub fn cpus() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+struct Worker {
+    parts: Parts,
+    view: Arc<View>,
+    epoch: u64,
+    received: Batch<'static>,
+    verdicts: Verdicts,
+    outbox: Outbox<'static>,
+    /// Frames to send, by device.
+    outgoing: Vec<Outgoing>,
+    busy: Busy,
+}
+
+impl Worker {
+    fn new(parts: Parts) -> Worker {
+        let (view, epoch) = (parts.board.view(), 0);
+        let outgoing = parts.queues.iter().map(|_| Outgoing::default()).collect();
+        Worker {
+            parts,
+            view,
+            epoch,
+            received: Batch::new(),
+            verdicts: Verdicts::new(),
+            outbox: Outbox::default(),
+            outgoing,
+            busy: Busy::new(),
+        }
+    }
+
+    fn run(mut self) {
+        self.pin();
+        while !self.parts.board.stopped() {
+            self.adopt();
+            let start = self.busy.begin();
+            self.desk().beat(start / 1_000_000);
+            self.parts.datapath.begin((start / 1_000_000) as u32, &self.view);
+            let frames = self.round();
+            if let Some(permille) = self.busy.end(frames > 0) {
+                self.desk().set_busy(permille);
+            }
+            if frames == 0 && !self.parts.busy_poll {
+                self.parts.waiter.wait(SLEEP_MAX).expect("polling descriptors that are open");
+            }
+        }
+    }
+
+    /// Takes a view that was posted since the last round. The old one is
+    /// given up before that is acknowledged: see [`Board`].
+    #[inline]
+    fn adopt(&mut self) {
+        let epoch = self.parts.board.epoch();
+        if epoch != self.epoch {
+            self.view = self.parts.board.view();
+            self.epoch = epoch;
+            self.desk().acknowledge(epoch, self.view.plan.generation);
+        }
+    }
+
+    /// One batch of each device, and the slow path's answers; the number of
+    /// frames.
+    fn round(&mut self) -> usize {
+        let mut frames = self.answers();
+        for device in 0..self.parts.queues.len() {
+            self.parts.queues[device].rx(&mut self.parts.pool, &mut self.received);
+            if !self.received.is_empty() {
+                frames += self.received.len();
+                self.lend_chunks();
+                let Worker { parts, view, received, outbox, verdicts, .. } = self;
+                parts.datapath.forward_batch(view, received, outbox, verdicts);
+                self.emit(device);
+            }
+        }
+        self.parts.asker.wake();
+        frames
+    }
+
+    /// Memory for what the datapath may originate.
+    #[inline]
+    fn lend_chunks(&mut self) {
+        while !self.outbox.chunks.is_full() {
+            let Some(chunk) = self.parts.pool.take() else { return };
+            self.outbox.chunks.push(chunk);
+        }
+    }
+
+    /// Does what the verdicts on frames from `device` say.
+    fn emit(&mut self, device: usize) {
+        let Worker { parts, received, verdicts, outbox, outgoing, .. } = self;
+        let mut originated = outbox.frames.drain(..).peekable();
+        for (index, (frame, verdict)) in received.drain(..).zip(verdicts.iter()).enumerate() {
+            place(parts, outgoing, frame, *verdict, device);
+            while let Some(more) = originated.next_if(|more| more.after == index) {
+                originate(parts, outgoing, more, device);
+            }
+        }
+        drop(originated);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let Worker { parts, outgoing, .. } = self;
+        for (queue, batch) in parts.queues.iter_mut().zip(outgoing) {
+            batch.flush(&mut **queue, &mut parts.pool, parts.counters);
+        }
+    }
+
+    /// Does what the slow path decided.
+    fn answers(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(answer) = self.parts.asker.answer() {
+            count += 1;
+            let Worker { parts, outgoing, .. } = self;
+            match answer {
+                Answer::Decided { frame, device, verdict } => {
+                    place(parts, outgoing, frame, verdict, device);
+                }
+                Answer::Originated { originated, device } => {
+                    originate(parts, outgoing, originated, device);
+                }
+            }
+        }
+        if count > 0 {
+            self.flush();
+        }
+        count
+    }
+
+    fn desk(&self) -> &Desk {
+        &self.parts.board.desks()[self.parts.index]
+    }
+
+    fn pin(&self) {
+        let pinned = self.parts.cpu.filter(|cpu| {
+            let mut set = CpuSet::new();
+            set.set(*cpu);
+            let done = sched_setaffinity(None, &set);
+            if let Err(error) = done {
+                tracing::warn!(worker = self.parts.index, cpu, %error, "pinning failed");
+            }
+            done.is_ok()
+        });
+        self.desk().set_cpu(pinned);
+    }
+}
+
+/// Puts a frame from `device` where its verdict says.
+#[inline]
+fn place(
+    parts: &mut Parts,
+    outgoing: &mut [Outgoing],
+    frame: Frame<'static>,
+    verdict: Verdict,
+    device: usize,
+) {
+    match verdict {
+        Verdict::Send(to) | Verdict::Redirect(to) => {
+            send(parts, outgoing, usize::from(to.0), frame, Fate::Received(verdict));
+        }
+        Verdict::Reply => send(parts, outgoing, device, frame, Fate::Received(verdict)),
+        Verdict::Slow(budget) => ask(parts, Question { frame, device, budget }),
+        Verdict::Pass => discard(parts, frame, DropReason::NotPassed),
+        Verdict::Drop(reason) => discard(parts, frame, reason),
+        // The slow path has kept a copy.
+        Verdict::Hold => {
+            parts.counters.count(verdict);
+            parts.pool.give_frame(frame);
+        }
+    }
+}
+
+#[inline]
+fn send(
+    parts: &mut Parts,
+    outgoing: &mut [Outgoing],
+    device: usize,
+    frame: Frame<'static>,
+    fate: Fate,
+) {
+    let queue = &mut *parts.queues[device];
+    outgoing[device].push(frame, fate, queue, &mut parts.pool, parts.counters);
+}
+
+/// Sends what the datapath made of its own.
+fn originate(
+    parts: &mut Parts,
+    outgoing: &mut [Outgoing],
+    originated: Originated<'static>,
+    device: usize,
+) {
+    let to = originated.device.map_or(device, |to| usize::from(to.0));
+    send(parts, outgoing, to, originated.frame, Fate::Originated(originated.kind));
+}
+
+fn ask(parts: &mut Parts, question: Question) {
+    if let Err(question) = parts.asker.ask(question, &mut parts.pool) {
+        discard(parts, question.frame, DropReason::SlowPathFull);
+    }
+}
+
+fn discard(parts: &mut Parts, frame: Frame<'static>, reason: DropReason) {
+    parts.counters.count(Verdict::Drop(reason));
+    parts.pool.give_frame(frame);
+}
+
+/// Tells how much of each second went into frames.
+struct Busy {
+    window_start: u64,
+    round_start: u64,
+    busy_ns: u64,
+}
+
+impl Busy {
+    fn new() -> Busy {
+        let now = board::monotonic_ns();
+        Busy { window_start: now, round_start: now, busy_ns: 0 }
+    }
+
+    /// A round begins: now, in nanoseconds.
+    fn begin(&mut self) -> u64 {
+        self.round_start = board::monotonic_ns();
+        self.round_start
+    }
+
+    /// A round ends; once in a window, the busy share of it in thousandths.
+    fn end(&mut self, had_frames: bool) -> Option<u32> {
+        let now = board::monotonic_ns();
+        if had_frames {
+            self.busy_ns += now - self.round_start;
+        }
+        let window = now - self.window_start;
+        if window < BUSY_WINDOW_NS {
+            return None;
+        }
+        let permille = (self.busy_ns * 1000 / window) as u32;
+        (self.window_start, self.busy_ns) = (now, 0);
+        Some(permille)
+    }
+}

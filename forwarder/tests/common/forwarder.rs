@@ -1,0 +1,121 @@
+//! The real program in a namespace, and a client for its socket.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guideway_forwarder::proto::forwarder_client::ForwarderClient;
+use guideway_forwarder::proto::{
+    GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest, GetCountersResponse,
+    GetMetricsRequest, GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
+};
+use tonic::transport::{Channel, Endpoint};
+
+use super::Namespace;
+
+/// A forwarder with directories of its own.
+pub struct Forwarder {
+    pub folder: tempfile::TempDir,
+    child: Child,
+    namespace: String,
+    runtime: tokio::runtime::Runtime,
+    client: ForwarderClient<Channel>,
+}
+
+impl Forwarder {
+    /// Starts it and waits for its socket.
+    pub fn start(namespace: &Namespace) -> Forwarder {
+        let folder = tempfile::tempdir().unwrap();
+        let child = spawn(&namespace.name, folder.path(), Stdio::inherit());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = connect(&runtime, folder.path().join("run/forwarder.sock"));
+        Forwarder { folder, child, namespace: namespace.name.clone(), runtime, client }
+    }
+
+    /// SIGKILL, and a new process in its place.
+    pub fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = spawn(&self.namespace, self.folder.path(), Stdio::inherit());
+        self.client = connect(&self.runtime, self.folder.path().join("run/forwarder.sock"));
+    }
+
+    /// SIGTERM; the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn set_plan(&mut self, plan: &serde_json::Value) -> Result<SetPlanResponse, tonic::Status> {
+        let plan = Some(serde_json::from_value(plan.clone()).unwrap());
+        let answer = self.runtime.block_on(self.client.set_plan(SetPlanRequest { plan }));
+        answer.map(tonic::Response::into_inner)
+    }
+
+    pub fn status(&mut self) -> GetStatusResponse {
+        self.runtime.block_on(self.client.get_status(GetStatusRequest {})).unwrap().into_inner()
+    }
+
+    pub fn counters(&mut self) -> GetCountersResponse {
+        self.runtime.block_on(self.client.get_counters(GetCountersRequest {})).unwrap().into_inner()
+    }
+
+    pub fn connections(&mut self, request: GetConnectionsRequest) -> GetConnectionsResponse {
+        self.runtime.block_on(self.client.get_connections(request)).unwrap().into_inner()
+    }
+
+    pub fn metrics(&mut self) -> String {
+        self.runtime
+            .block_on(self.client.get_metrics(GetMetricsRequest {}))
+            .unwrap()
+            .into_inner()
+            .text
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `ip netns exec` becomes the program, so the child's id is the program's.
+fn spawn(namespace: &str, folder: &std::path::Path, stderr: Stdio) -> Child {
+    command(namespace, folder).stderr(stderr).spawn().expect("ip netns exec")
+}
+
+/// The program with its directories in `folder`.
+pub fn command(namespace: &str, folder: &std::path::Path) -> Command {
+    let mut command = Command::new("ip");
+    command.args([
+        "netns",
+        "exec",
+        namespace,
+        env!("CARGO_BIN_EXE_guideway-forwarder"),
+        "run",
+        "--no-pin",
+    ]);
+    command.arg("--run-dir").arg(folder.join("run")).arg("--state-dir").arg(folder.join("state"));
+    command
+}
+
+/// The socket is there when the last plan is in force.
+fn connect(runtime: &tokio::runtime::Runtime, socket: PathBuf) -> ForwarderClient<Channel> {
+    let start = Instant::now();
+    let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).unwrap();
+    loop {
+        match runtime.block_on(endpoint.connect()) {
+            Ok(channel) => return ForwarderClient::new(channel),
+            Err(error) => {
+                assert!(start.elapsed() < Duration::from_secs(10), "{}: {error}", socket.display())
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

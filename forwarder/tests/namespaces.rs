@@ -1,0 +1,520 @@
+//! The real program between real namespaces: client – load balancer – backend.
+//!
+//! ```text
+//!  client 10.0.0.2 ──eth0── 10.0.0.1 balancer 10.0.1.1 ──eth1── 10.0.1.11, .12 backend
+//!         VIP 203.0.113.10 and 2001:db8:a::10 by way of the balancer
+//! ```
+
+mod common;
+#[path = "common/forwarder.rs"]
+mod program;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use common::{Namespace, link, root_or_skip};
+use guideway_forwarder::proto::{FlowKey, GetConnectionsRequest};
+use program::{Forwarder, command};
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket};
+use serde_json::{Value, json};
+
+const VIP: &str = "203.0.113.10";
+const VIP6: &str = "2001:db8:a::10";
+
+struct Net {
+    client: Namespace,
+    balancer: Namespace,
+    backend: Namespace,
+}
+
+impl Net {
+    fn new() -> Net {
+        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
+        let net = Net { client, balancer, backend: Namespace::new("backend") };
+        link(&net.client, "eth0", &net.balancer, "eth0", 2);
+        link(&net.balancer, "eth1", &net.backend, "eth0", 2);
+        net.balancer.run("ip link set eth1 mtu 1600");
+        net.backend.run("ip link set eth0 mtu 1600");
+        net.client.run("ip addr add 10.0.0.2/24 dev eth0");
+        net.client.run("ip addr add 2001:db8:0::2/64 dev eth0 nodad");
+        net.balancer.run("ip addr add 10.0.0.1/24 dev eth0");
+        net.balancer.run("ip addr add 2001:db8:0::1/64 dev eth0 nodad");
+        net.balancer.run("ip addr add 10.0.1.1/24 dev eth1");
+        net.balancer.run("ip addr add 2001:db8:1::1/64 dev eth1 nodad");
+        for host in [11, 12] {
+            net.backend.run(&format!("ip addr add 10.0.1.{host}/24 dev eth0"));
+            net.backend.run(&format!("ip addr add 2001:db8:1::{host}/64 dev eth0 nodad"));
+        }
+        net.client.run(&format!("ip route add {VIP} via 10.0.0.1"));
+        net.client.run(&format!("ip -6 route add {VIP6} via 2001:db8:0::1"));
+        net
+    }
+
+    /// Sends one datagram from each port.
+    fn send_udp(&self, vip: &str, ports: impl Iterator<Item = u16> + Send) {
+        let vip = SocketAddr::new(vip.parse().unwrap(), 53);
+        let any: IpAddr =
+            if vip.is_ipv4() { "0.0.0.0".parse().unwrap() } else { "::".parse().unwrap() };
+        self.client.inside(|| {
+            for port in ports {
+                let socket = UdpSocket::bind((any, port)).unwrap();
+                socket.send_to(format!("datagram {port}").as_bytes(), vip).unwrap();
+            }
+        });
+    }
+
+    /// Listens for GRE packets at the backend.
+    fn listen(&self, family: AddressFamily) -> Backend {
+        let (sender, packets) = channel();
+        let socket = self.backend.inside(|| {
+            let gre = rustix::net::Protocol::from_raw(std::num::NonZero::new(47).unwrap());
+            socket(family, SocketType::RAW, Some(gre)).unwrap()
+        });
+        set_socket_recv_buffer_size_force(&socket, 8 << 20).unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(50))).unwrap();
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut bytes = vec![0; 2048];
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((length, _)) = recv(&socket, &mut bytes, RecvFlags::empty()) {
+                    let v4 = family == AddressFamily::INET;
+                    let _ = sender.send(Received::parse(&bytes[..length], v4));
+                }
+            }
+        });
+        Backend { packets, stop, thread: Some(thread) }
+    }
+
+    fn plan(&self, generation: u64, driver: &str, weights: &[(u8, u32)]) -> Value {
+        let member = |family: &str, (host, weight): &(u8, u32)| {
+            let state =
+                if *weight == 0 { "BACKEND_STATE_DRAINING" } else { "BACKEND_STATE_ACTIVE" };
+            json!({"backend": format!("{family}-{host}"), "weight": weight, "state": state})
+        };
+        let members =
+            |family: &str| weights.iter().map(|entry| member(family, entry)).collect::<Vec<_>>();
+        let address = |family: &str, host: u8| match family {
+            "v4" => format!("10.0.1.{host}"),
+            _ => format!("2001:db8:1::{host}"),
+        };
+        let backends: Vec<Value> = ["v4", "v6"]
+            .iter()
+            .flat_map(|family| weights.iter().map(move |(host, _)| (family, *host)))
+            .map(|(family, host)| json!({"name": format!("{family}-{host}"), "address": address(family, host)}))
+            .collect();
+        json!({
+            "generation": generation.to_string(),
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb", "addresses": ["10.0.1.1", "2001:db8:1::1"]},
+            "backends": backends,
+            "services": [
+                {"name": "dns", "members": members("v4"), "vips": [
+                    {"address": VIP, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]},
+                    {"address": VIP, "protocol": "PROTOCOL_TCP", "ports": [{"first": 80, "last": 80}]},
+                ]},
+                {"name": "dns6", "members": members("v6"), "vips": [
+                    {"address": VIP6, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]},
+                ]},
+            ],
+            "forwarder": {
+                "connectionsMax": "10000",
+                "interfaces": [{"name": "eth0", "driver": driver}, {"name": "eth1", "driver": driver}],
+            },
+        })
+    }
+}
+
+/// Collects what arrives.
+struct Backend {
+    packets: Receiver<Received>,
+    stop: std::sync::Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Backend {
+    /// The next so many packets; fewer, if they do not come in time.
+    fn take(&self, count: usize) -> Vec<Received> {
+        let deadline = Instant::now() + Duration::from_secs(3);
+        let next =
+            || self.packets.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        std::iter::from_fn(next).take(count).collect()
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// A GRE packet, taken apart.
+#[derive(Debug, Clone)]
+struct Received {
+    /// Outer source and destination; None over IPv6, where a raw socket does
+    /// not show them.
+    outer: Option<(Ipv4Addr, Ipv4Addr)>,
+    gre: [u8; 4],
+    source_port: u16,
+    payload: Vec<u8>,
+}
+
+impl Received {
+    fn parse(packet: &[u8], outer_v4: bool) -> Received {
+        let v4 = |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&packet[at..at + 4]).unwrap());
+        let (outer, start) = if outer_v4 { (Some((v4(12), v4(16))), 20) } else { (None, 0) };
+        let inner = &packet[start + 4..];
+        let transport = &inner[if inner[0] >> 4 == 4 { 20 } else { 40 }..];
+        Received {
+            outer,
+            gre: packet[start..start + 4].try_into().unwrap(),
+            source_port: u16::from_be_bytes([transport[0], transport[1]]),
+            payload: transport.get(8..).unwrap_or_default().to_vec(),
+        }
+    }
+
+    fn backend(&self) -> Ipv4Addr {
+        self.outer.expect("over IPv4").1
+    }
+}
+
+/// Waits until the workers have nothing in hand.
+fn at_rest(forwarder: &mut Forwarder) -> guideway_forwarder::proto::GetCountersResponse {
+    let start = Instant::now();
+    loop {
+        let counters = forwarder.counters();
+        if counters.unaccounted == 0 || start.elapsed() > Duration::from_secs(2) {
+            return counters;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn dropped(counters: &guideway_forwarder::proto::GetCountersResponse) -> Vec<(&str, u64)> {
+    counters
+        .dropped
+        .iter()
+        .filter(|drop| drop.packets > 0)
+        .map(|drop| (drop.reason.as_str(), drop.packets))
+        .collect()
+}
+
+fn packets_reach_their_backends(driver: &str) {
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let plan = net.plan(1, driver, &[(11, 1), (12, 1)]);
+    let answer = forwarder.set_plan(&plan).unwrap();
+    assert_eq!((answer.generation, answer.warnings), (1, vec![]));
+    let (v4, v6) = (net.listen(AddressFamily::INET), net.listen(AddressFamily::INET6));
+
+    net.send_udp(VIP, 20_000..20_100);
+    let received = v4.take(100);
+    assert_eq!(received.len(), 100, "{:?}", dropped(&forwarder.counters()));
+    let mut by_port = BTreeMap::new();
+    for packet in &received {
+        assert_eq!(packet.gre, [0, 0, 8, 0]);
+        assert_eq!(packet.outer.unwrap().0, Ipv4Addr::new(10, 0, 1, 1));
+        assert_eq!(packet.payload, format!("datagram {}", packet.source_port).into_bytes());
+        by_port.insert(packet.source_port, packet.backend());
+    }
+    assert_eq!(by_port.len(), 100);
+    assert_eq!(
+        by_port,
+        selected(&forwarder, &plan),
+        "`select` and the workers agree on every flow"
+    );
+
+    net.send_udp(VIP6, 20_000..20_050);
+    let received = v6.take(50);
+    assert_eq!(received.len(), 50, "{:?}", dropped(&forwarder.counters()));
+    assert!(received.iter().all(|packet| packet.gre == [0, 0, 0x86, 0xdd]));
+
+    net.client.inside(|| {
+        let vip = SocketAddr::new(VIP.parse().unwrap(), 80);
+        TcpStream::connect_timeout(&vip, Duration::from_millis(100)).expect_err("nobody answers");
+    });
+    assert_eq!(v4.take(1).len(), 1, "the SYN");
+    // A port that no service has.
+    net.client.inside(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"?", (VIP, 54)).unwrap());
+    check_what_is_counted(&mut forwarder);
+    assert_eq!(forwarder.terminate(), Some(0));
+    let neighbours = net.balancer.run("ip neigh");
+    assert!(!neighbours.contains("managed"), "{neighbours}");
+}
+
+fn check_what_is_counted(forwarder: &mut Forwarder) {
+    std::thread::sleep(Duration::from_millis(100));
+    let counters = at_rest(forwarder);
+    assert_eq!(counters.unaccounted, 0);
+    assert_eq!((counters.received, counters.sent), (152, 151));
+    assert_eq!(dropped(&counters), [("no_service", 1)]);
+    let vip: u64 = counters.services.iter().map(|line| line.packets).sum();
+    let backends: u64 = counters.backends.iter().map(|line| line.packets).sum();
+    assert_eq!((vip, backends), (151, 151));
+    let connections = forwarder.connections(GetConnectionsRequest::default());
+    assert_eq!(connections.counts.iter().map(|count| count.connections).sum::<u64>(), 151);
+    let lookup = FlowKey {
+        source: "10.0.0.2".into(),
+        destination: VIP.into(),
+        protocol: 17,
+        source_port: 20_000,
+        destination_port: 53,
+    };
+    let found = forwarder.connections(GetConnectionsRequest { lookup: Some(lookup) }).found;
+    assert_eq!(found.len(), 1, "one worker knows the flow");
+    let status = forwarder.status();
+    assert_eq!((status.workers.len(), status.devices.len()), (2, 2));
+    assert!(
+        status.workers.iter().all(|worker| worker.generation == 1 && worker.heartbeat_age_ms < 500)
+    );
+    let devices: Vec<(bool, u32)> =
+        status.devices.iter().map(|device| (device.up, device.mtu)).collect();
+    assert_eq!(devices, [(true, 1500), (true, 1600)]);
+    assert!(status.unresolved.is_empty());
+    let metrics = forwarder.metrics();
+    for line in [
+        "guideway_forwarder_up 1\n",
+        "guideway_drop_packets_total{reason=\"no_service\"} 1\n",
+        "guideway_unaccounted_packets 0\n",
+        "guideway_frames_total{verdict=\"sent\"} 151\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+}
+
+/// What the subcommand `select` says of the flows from ports 20000 to 20099.
+fn selected(forwarder: &Forwarder, plan: &Value) -> BTreeMap<u16, Ipv4Addr> {
+    let file = forwarder.folder.path().join("select.json");
+    std::fs::write(&file, plan.to_string()).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_guideway-forwarder"))
+        .args(["select", "--plan"])
+        .arg(&file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for port in 20_000..20_100 {
+        writeln!(stdin, "udp 10.0.0.2 {port} {VIP} 53").unwrap();
+    }
+    drop(stdin);
+    let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    let answer = |line: &str| -> (u16, Ipv4Addr) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let port = line["flow"].as_str().unwrap().split(' ').nth(2).unwrap().parse().unwrap();
+        let host: u8 =
+            line["backend"].as_str().unwrap().strip_prefix("v4-").unwrap().parse().unwrap();
+        (port, Ipv4Addr::new(10, 0, 1, host))
+    };
+    output.lines().map(answer).collect()
+}
+
+#[test]
+fn packets_reach_their_backends_over_af_xdp() {
+    if root_or_skip("packets_reach_their_backends_over_af_xdp") {
+        packets_reach_their_backends("DRIVER_AF_XDP");
+    }
+}
+
+#[test]
+fn packets_reach_their_backends_over_af_packet() {
+    if root_or_skip("packets_reach_their_backends_over_af_packet") {
+        packets_reach_their_backends("DRIVER_AF_PACKET");
+    }
+}
+
+#[test]
+fn plans_are_swapped_under_traffic_without_loss() {
+    if !root_or_skip("plans_are_swapped_under_traffic_without_loss") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
+    let backend = net.listen(AddressFamily::INET);
+    let stop = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| net.client.inside(|| send_until(&stop)));
+        for generation in 2..22 {
+            // Now one backend, now both, now with a change of address lists.
+            let weights: &[(u8, u32)] = match generation % 3 {
+                0 => &[(11, 1)],
+                1 => &[(11, 3), (12, 1)],
+                _ => &[(12, 1), (11, 0)],
+            };
+            assert_eq!(
+                forwarder
+                    .set_plan(&net.plan(generation, "DRIVER_AF_XDP", weights))
+                    .unwrap()
+                    .generation,
+                generation
+            );
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    let received: BTreeSet<Vec<u8>> =
+        backend.take(sent).into_iter().map(|packet| packet.payload).collect();
+    let counters = at_rest(&mut forwarder);
+    assert!(sent > 500, "{sent}");
+    assert_eq!(received.len(), sent, "{:?}", dropped(&counters));
+    assert_eq!((counters.unaccounted, dropped(&counters)), (0, vec![]));
+    let by_name: u64 = counters.services.iter().map(|line| line.packets).sum();
+    assert_eq!(by_name, sent as u64, "counters by name go on over swaps");
+}
+
+/// Numbered datagrams from several ports, one a millisecond.
+fn send_until(stop: &AtomicBool) -> usize {
+    let sockets: Vec<UdpSocket> = (0..16).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) {
+        sockets[sent % 16].send_to(&(sent as u64).to_be_bytes(), (VIP, 53)).unwrap();
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sent
+}
+
+#[test]
+fn after_kill_9_it_goes_on_from_disk_with_its_connections() {
+    if !root_or_skip("after_kill_9_it_goes_on_from_disk_with_its_connections") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
+    let backend = net.listen(AddressFamily::INET);
+    net.send_udp(VIP, 30_000..30_100);
+    let before: BTreeMap<u16, Ipv4Addr> = by_port(backend.take(100));
+    // Confirmed a tick later, so that the sweep leaves them.
+    std::thread::sleep(Duration::from_millis(150));
+    net.send_udp(VIP, 30_000..30_100);
+    assert_eq!(by_port(backend.take(100)), before);
+    forwarder.set_plan(&net.plan(2, "DRIVER_AF_XDP", &[(11, 0), (12, 1)])).unwrap();
+    forwarder.kill_and_restart();
+    assert_eq!(forwarder.status().generation, 2, "from disk");
+    net.send_udp(VIP, 30_000..30_100);
+    assert_eq!(
+        by_port(backend.take(100)),
+        before,
+        "tracked connections stay with the draining backend"
+    );
+    net.send_udp(VIP, 31_000..31_050);
+    let fresh = by_port(backend.take(50));
+    assert_eq!(fresh.len(), 50);
+    assert!(fresh.values().all(|address| *address == Ipv4Addr::new(10, 0, 1, 12)), "{fresh:?}");
+    assert!(before.values().any(|address| *address == Ipv4Addr::new(10, 0, 1, 11)));
+}
+
+fn by_port(packets: Vec<Received>) -> BTreeMap<u16, Ipv4Addr> {
+    packets.iter().map(|packet| (packet.source_port, packet.backend())).collect()
+}
+
+#[test]
+fn a_second_forwarder_is_told_who_is_in_its_way() {
+    if !root_or_skip("a_second_forwarder_is_told_who_is_in_its_way") {
+        return;
+    }
+    let net = Net::new();
+    let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
+    let mut first = Forwarder::start(&net.balancer);
+    first.set_plan(&plan).unwrap();
+    let mut second = Forwarder::start(&net.balancer);
+    let refused = second.set_plan(&plan).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(refused.message().contains(&format!("process {}", first.pid())), "{refused}");
+    let output = command(&net.balancer.name, first.folder.path()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(stderr.contains(&first.pid().to_string()) && stderr.contains("--run-dir"), "{stderr}");
+    first.terminate();
+    second.set_plan(&plan).expect("the way is free");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    if !root_or_skip("what_does_not_fit_is_refused_and_changes_nothing") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let refuse = |forwarder: &mut Forwarder, plan: &Value, code, word: &str| {
+        let refused = forwarder.set_plan(plan).unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.message().contains(word), "{refused}");
+    };
+    let good = net.plan(5, "DRIVER_AF_XDP", &[(11, 1)]);
+    let with = |path: &str, value: Value| {
+        let mut plan = good.clone();
+        *plan.pointer_mut(path).unwrap() = value;
+        plan
+    };
+    use tonic::Code::{FailedPrecondition, InvalidArgument};
+    let missing = with("/forwarder/interfaces/0/name", json!("eth7"));
+    refuse(&mut forwarder, &missing, FailedPrecondition, "eth7");
+    let other_key = with("/cluster/keyId", json!("0011223344556677"));
+    refuse(&mut forwarder, &other_key, FailedPrecondition, "--secret-file");
+    let no_address = with("/backends/0/address", json!("10.0.1.999"));
+    refuse(&mut forwarder, &no_address, InvalidArgument, "backends[0].address");
+    assert_eq!(forwarder.status().generation, 0);
+    forwarder.set_plan(&good).unwrap();
+    refuse(&mut forwarder, &with("/generation", json!("4")), FailedPrecondition, "older");
+    let other_device = with("/forwarder/interfaces/1/driver", json!("DRIVER_AF_PACKET"));
+    refuse(&mut forwarder, &other_device, FailedPrecondition, "restart required");
+    assert!(forwarder.status().restart_required.contains("AF_PACKET"));
+    let other_name = with("/cluster/name", json!("other"));
+    refuse(&mut forwarder, &other_name, FailedPrecondition, "hash key");
+    forwarder.set_plan(&good).expect("the same plan again");
+    let status = forwarder.status();
+    assert_eq!((status.generation, status.restart_required.as_str()), (5, ""));
+}
+
+#[test]
+fn a_corrupt_plan_on_disk_means_an_empty_start() {
+    if !root_or_skip("a_corrupt_plan_on_disk_means_an_empty_start") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
+    forwarder.set_plan(&plan).unwrap();
+    std::fs::write(
+        forwarder.folder.path().join("state/plan.json"),
+        "{\"generation\": \"1\", \"serv",
+    )
+    .unwrap();
+    forwarder.kill_and_restart();
+    assert_eq!(forwarder.status().generation, 0);
+    forwarder.set_plan(&plan).unwrap();
+    forwarder.kill_and_restart();
+    assert_eq!(forwarder.status().generation, 1);
+}
+
+#[test]
+fn a_plan_that_cannot_be_saved_is_served_with_a_warning() {
+    if !root_or_skip("a_plan_that_cannot_be_saved_is_served_with_a_warning") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    // A folder in the way of the file stands for a full disk.
+    std::fs::create_dir(forwarder.folder.path().join("state/plan.json.new")).unwrap();
+    let answer = forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    assert!(
+        answer.warnings.iter().any(|warning| warning.contains("not saved")),
+        "{:?}",
+        answer.warnings
+    );
+    assert!(forwarder.metrics().contains("guideway_plan_saved 0\n"));
+    let backend = net.listen(AddressFamily::INET);
+    net.send_udp(VIP, 20_000..20_010);
+    assert_eq!(backend.take(10).len(), 10);
+}
