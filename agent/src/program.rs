@@ -39,14 +39,14 @@ impl Program {
         let loaded = EbpfLoader::new().load(OBJECT);
         let mut object = loaded.map_err(|error| {
             format!(
-                "cannot load the XDP program: {}; it needs CAP_BPF and CAP_NET_ADMIN",
+                "cannot load the XDP program: {}; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
                 with_causes(&error)
             )
         })?;
         let counters = Counters { outcomes: table(&mut object, "outcomes")? };
         let verified = xdp(&mut object)?.load();
         verified.map_err(|error| {
-            format!("the kernel refuses the XDP program: {}", with_causes(&error))
+            format!("the kernel refuses the XDP program (it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {}", with_causes(&error))
         })?;
         Ok(Program { object, counters })
     }
@@ -70,14 +70,23 @@ impl Program {
     /// Attaches the program; how it was attached.
     pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Mode, String> {
         let xdp = xdp(&mut self.object)?;
-        match mode {
+        let attached = match mode {
             Mode::Native | Mode::Generic => attach_in(xdp, interface, mode),
-            Mode::Auto => attach_in(xdp, interface, Mode::Native).or_else(|problem| {
-                let generic = attach_in(xdp, interface, Mode::Generic)?;
-                tracing::warn!("{problem}; falling back to generic mode, which is slower");
-                Ok(generic)
-            }),
-        }
+            Mode::Auto => match attach_in(xdp, interface, Mode::Native) {
+                Err(Refusal::Other(problem)) => {
+                    tracing::warn!("{problem}; trying generic mode, which is slower");
+                    attach_in(xdp, interface, Mode::Generic)
+                }
+                result => result,
+            },
+        };
+        attached.map_err(|refusal| match refusal {
+            Refusal::Occupied => format!(
+                "interface {interface} already has an XDP program, of another agent or another product; \
+                 see `ip link show {interface}`, stop what put it there or `ip link set {interface} xdp off` (`xdpgeneric off`)"
+            ),
+            Refusal::Other(problem) => problem,
+        })
     }
 
     /// What it counts.
@@ -110,21 +119,24 @@ fn table<T: TryFrom<Map, Error = MapError>>(object: &mut Ebpf, name: &str) -> Re
     T::try_from(map).map_err(|error| format!("{name}: {}", with_causes(&error)))
 }
 
-fn attach_in(xdp: &mut Xdp, interface: &str, mode: Mode) -> Result<Mode, String> {
+/// Why the program cannot be attached.
+enum Refusal {
+    /// The place is taken, in this mode or the other.
+    Occupied,
+    /// Anything else, told.
+    Other(String),
+}
+
+fn attach_in(xdp: &mut Xdp, interface: &str, mode: Mode) -> Result<Mode, Refusal> {
     let flags = if mode == Mode::Generic { XdpMode::Skb } else { XdpMode::Driver };
-    let mut problem = String::new();
     for _ in 0..ATTACH_TRIES {
         match xdp.attach(interface, flags) {
             Ok(_) => return Ok(mode),
-            Err(error) if is_busy(&error) => thread::sleep(ATTACH_PAUSE),
-            Err(error) => return Err(explained(interface, mode, &error)),
+            Err(error) if is_occupied(&error) => thread::sleep(ATTACH_PAUSE),
+            Err(error) => return Err(Refusal::Other(explained(interface, mode, &error))),
         }
-        problem = format!(
-            "interface {interface} already has an XDP program, of another agent or another product; \
-             see `ip link show {interface}`, stop what put it there or `ip link set {interface} xdp off`"
-        );
     }
-    Err(problem)
+    Err(Refusal::Occupied)
 }
 
 fn explained(interface: &str, mode: Mode, error: &ProgramError) -> String {
@@ -139,7 +151,7 @@ fn explained(interface: &str, mode: Mode, error: &ProgramError) -> String {
             format!("its MTU is too large for XDP: ip link set {interface} mtu 1600")
         }
         (_, Some(EOPNOTSUPP)) => "its driver has no native XDP: use --mode generic".to_string(),
-        (_, Some(EPERM)) => "not permitted: it needs CAP_BPF and CAP_NET_ADMIN".to_string(),
+        (_, Some(EPERM)) => "not permitted: it needs CAP_NET_ADMIN".to_string(),
         _ => with_causes(error),
     };
     format!("cannot attach to interface {interface} in {mode} mode: {reason}")
@@ -148,11 +160,13 @@ fn explained(interface: &str, mode: Mode, error: &ProgramError) -> String {
 // The system's error codes on Linux, on all processors that run BPF.
 const EPERM: i32 = 1;
 const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
 const ERANGE: i32 = 34;
 const EOPNOTSUPP: i32 = 95;
 
-fn is_busy(error: &ProgramError) -> bool {
-    os_error(error) == Some(EBUSY)
+/// Busy: by a program in the same mode; exists: in the other one.
+fn is_occupied(error: &ProgramError) -> bool {
+    matches!(os_error(error), Some(EBUSY | EEXIST))
 }
 
 /// The names of this network namespace's interfaces.

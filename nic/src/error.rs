@@ -21,7 +21,7 @@ pub enum OpenError {
     Program(#[from] ProgramFailure),
     /// The filter of a packet socket cannot run on it.
     #[error(
-        "cannot {action} the packet filter of interface {name}: {error}; it needs CAP_BPF and CAP_NET_ADMIN"
+        "cannot {action} the packet filter of interface {name}: {error}; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
     )]
     PacketFilter {
         /// The interface.

@@ -199,13 +199,15 @@ fn another_products_xdp_program_is_not_pushed_aside() {
     }
     let lab = Lab::new();
     let object = concat!(env!("OUT_DIR"), "/redirect.bpf.o");
-    #[rustfmt::skip]
-    run(&["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", "xdp", "obj", object, "sec", "xdp"]);
-    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto)).to_string();
-    assert!(
-        error.contains("already has an XDP program") && error.contains("ip link set eth0 xdp off"),
-        "{error}"
-    );
+    for mode in ["xdpdrv", "xdpgeneric"] {
+        let link =
+            ["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", mode];
+        run(&[&link[..], &["obj", object, "sec", "xdp"]].concat());
+        let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto)).to_string();
+        assert!(error.contains("already has an XDP program"), "{error}");
+        assert!(error.contains("ip link set eth0 xdp off"), "{error}");
+        run(&[&link[..], &["off"]].concat());
+    }
 }
 
 /// Of what is to the machine's own addresses only tunnels are ours, and only

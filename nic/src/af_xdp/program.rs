@@ -33,15 +33,17 @@ pub(super) struct Program {
 pub enum ProgramFailure {
     /// The kernel does not load it.
     #[error(
-        "cannot load the XDP filter: {0}; it needs CAP_BPF and CAP_NET_ADMIN, and Linux 5.11 or later"
+        "cannot load the XDP filter: {0}; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.11 or later"
     )]
     Load(String),
     /// The kernel does not verify it.
-    #[error("the kernel refuses the XDP filter: {0}")]
+    #[error(
+        "the kernel refuses the XDP filter (it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}"
+    )]
     Verify(String),
     /// Another program is there.
     #[error(
-        "interface {0} already has an XDP program: a forwarder that is still running, or another product's; see `ip link show {0}`, remove it with `ip link set {0} xdp off`"
+        "interface {0} already has an XDP program: a forwarder that is still running, or another product's; see `ip link show {0}`, remove it with `ip link set {0} xdp off` (or `xdpgeneric off`)"
     )]
     Occupied(String),
     /// The interface cannot.
@@ -124,7 +126,10 @@ fn attach_in(xdp: &mut Xdp, interface: &Interface, mode: Mode) -> Result<Mode, P
     for _ in 0..ATTACH_TRIES {
         match xdp.attach_to_if_index(interface.index, flags) {
             Ok(_) => return Ok(mode),
-            Err(error) if os_error(&error) == Some(libc::EBUSY) => thread::sleep(ATTACH_PAUSE),
+            // Busy: by a program in the same mode; exists: in the other one.
+            Err(error) if matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST)) => {
+                thread::sleep(ATTACH_PAUSE);
+            }
             Err(error) => return Err(explained(interface, mode, &error)),
         }
     }
@@ -140,9 +145,7 @@ fn explained(interface: &Interface, mode: Mode, error: &ProgramError) -> Program
             "its MTU of {} is too large for XDP: ip link set {} mtu 1600",
             interface.mtu, interface.name
         ),
-        Some(libc::EPERM) => {
-            "not permitted: give CAP_BPF and CAP_NET_ADMIN, or run as root".to_string()
-        }
+        Some(libc::EPERM) => "not permitted: give CAP_NET_ADMIN, or run as root".to_string(),
         _ => with_causes(error),
     };
     ProgramFailure::Attach { interface: interface.name.clone(), mode, error: reason }

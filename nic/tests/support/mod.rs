@@ -53,6 +53,12 @@ impl Lab {
         for namespace in [&lab.client, &lab.forwarder] {
             run(&["ip", "netns", "add", namespace]);
             run(&["ip", "-n", namespace, "link", "set", "lo", "up"]);
+            // Trap: until its own address is no longer tentative, IPv6
+            // resolves nobody else's.
+            for family in ["all", "default"] {
+                let setting = format!("net.ipv6.conf.{family}.accept_dad=0");
+                run(&["ip", "netns", "exec", namespace, "sysctl", "-qw", &setting]);
+            }
         }
         lab.cable("eth0", 2, ["10.77.0.1/24", "10.77.0.2/24"], ["fd77::1/64", "fd77::2/64"]);
         run(&["ip", "-n", &lab.client, "route", "add", "203.0.113.0/24", "via", "10.77.0.2"]);

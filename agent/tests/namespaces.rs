@@ -1,0 +1,401 @@
+//! The agent between two real kernels: one sends tunnelled packets, the other
+//! has the VIP and answers directly. Needs root.
+//!
+//! ```text
+//!  lb: tunnels from 10.66.0.1, fd66::1   ══ veth ══   backend: 10.66.0.2, fd66::2
+//!      clients on lo: 198.51.100.1, 2001:db8:c::1     VIPs on lo
+//! ```
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, Protocol as SocketProtocol, SendFlags, SocketType, sendto, socket,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wire::{EtherType, Protocol, checksum, geneve, gre, gue, ipv4, ipv6, udp};
+
+const PORT: u16 = 5353;
+const CLIENT_PORT: u16 = 40_000;
+
+/// Says by name that a test is not run, past the harness's capture.
+fn root_or_skip(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let line = format!("SKIPPED {test}: needs root for network namespaces\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    root
+}
+
+/// Both namespaces; gone when dropped.
+struct Lab {
+    lb: String,
+    backend: String,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab =
+            Lab { lb: format!("gw-agent-{unique}-l"), backend: format!("gw-agent-{unique}-b") };
+        for namespace in [&lab.lb, &lab.backend] {
+            run(&format!("ip netns add {namespace}"));
+            run(&format!("ip -n {namespace} link set lo up"));
+            // Trap: until its own address is no longer tentative, IPv6
+            // resolves nobody else's.
+            for family in ["all", "default"] {
+                run(&format!(
+                    "ip netns exec {namespace} sysctl -qw net.ipv6.conf.{family}.accept_dad=0"
+                ));
+            }
+        }
+        run(&format!("ip -n {} link add eth0 type veth peer eth0 netns {}", lab.lb, lab.backend));
+        for (number, namespace) in [&lab.lb, &lab.backend].into_iter().enumerate() {
+            let number = number + 1;
+            run(&format!("ip -n {namespace} addr add 10.66.0.{number}/24 dev eth0"));
+            run(&format!("ip -n {namespace} addr add fd66::{number}/64 dev eth0 nodad"));
+            run(&format!("ip -n {namespace} link set eth0 up"));
+            // Trap: without this the checksums of replies stay undone.
+            run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
+        }
+        lab.addresses();
+        lab
+    }
+
+    fn addresses(&self) {
+        for (namespace, v4, v6) in [
+            (&self.lb, "198.51.100.1/32", "2001:db8:c::1/128"),
+            (&self.backend, "203.0.113.10/32", "2001:db8:a::10/128"),
+        ] {
+            run(&format!("ip -n {namespace} addr add {v4} dev lo"));
+            run(&format!("ip -n {namespace} addr add {v6} dev lo nodad"));
+        }
+        run(&format!("ip -n {} addr add 10.66.0.99/24 dev eth0", self.lb));
+        run(&format!("ip -n {} route add default via 10.66.0.1", self.backend));
+        run(&format!("ip -n {} route add default via fd66::1", self.backend));
+        for setting in ["all", "default", "eth0"] {
+            run(&format!(
+                "ip netns exec {} sysctl -qw net.ipv4.conf.{setting}.rp_filter=0",
+                self.backend
+            ));
+        }
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.backend, env!("CARGO_BIN_EXE_guideway-agent")]);
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    /// What an agent that cannot start says.
+    fn refusal(&self, arguments: &str) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn within<T: Send>(&self, namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [&self.lb, &self.backend] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        }
+    }
+}
+
+fn run(command: &str) {
+    let mut words = command.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A running agent; killed when dropped.
+struct Agent {
+    child: Child,
+    ready: String,
+}
+
+impl Agent {
+    fn start(mut command: Command) -> Agent {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        Agent { child, ready }
+    }
+
+    /// Ends it as systemd does; whether it ended well.
+    fn terminate(mut self) -> bool {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The client's datagram to the VIP, whole and with its checksums.
+fn client_packet(v6: bool, text: &[u8]) -> Vec<u8> {
+    let (client, vip) = addresses(v6);
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let bytes = text.len() as u16 + 8;
+    let unsummed = [&udp::emit(CLIENT_PORT, PORT, bytes, 0)[..], text].concat();
+    let sum = checksum::pseudo_header(&octets(client), &octets(vip), 17, unsummed.len())
+        + checksum::sum(&unsummed);
+    let datagram = [&udp::emit(CLIENT_PORT, PORT, bytes, checksum::finish(sum))[..], text].concat();
+    let header = match (client, vip) {
+        (IpAddr::V4(client), IpAddr::V4(vip)) => ipv4::Emit {
+            packet_bytes: bytes + 20,
+            traffic_class: 0,
+            id: 0,
+            flags: 0x4000,
+            ttl: 60,
+            protocol: Protocol(17),
+            source: client.to_bits(),
+            destination: vip.to_bits(),
+        }
+        .to_bytes()
+        .to_vec(),
+        (IpAddr::V6(client), IpAddr::V6(vip)) => ipv6::Emit {
+            payload_bytes: bytes,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 60,
+            protocol: Protocol(17),
+            source: client.to_bits(),
+            destination: vip.to_bits(),
+        }
+        .to_bytes()
+        .to_vec(),
+        _ => unreachable!("both are of one family"),
+    };
+    [header, datagram].concat()
+}
+
+/// The client's address and the VIP.
+fn addresses(v6: bool) -> (IpAddr, IpAddr) {
+    let texts =
+        if v6 { ("2001:db8:c::1", "2001:db8:a::10") } else { ("198.51.100.1", "203.0.113.10") };
+    (texts.0.parse().unwrap(), texts.1.parse().unwrap())
+}
+
+/// Sends a packet through a tunnel: the kernel makes the outer header.
+fn send_tunnelled(tunnel: &str, source: &str, inner_v6: bool, inner: &[u8]) {
+    let source: IpAddr = source.parse().unwrap();
+    let backend: IpAddr = if source.is_ipv6() { "fd66::2" } else { "10.66.0.2" }.parse().unwrap();
+    let (ether_type, protocol) =
+        if inner_v6 { (EtherType::IPV6, 41) } else { (EtherType::IPV4, 4) };
+    let wrapped = |header: &[u8]| [header, inner].concat();
+    match tunnel {
+        "gre" => send_raw(
+            47,
+            source,
+            backend,
+            &wrapped(&gre::Header { recursion: 0, ether_type }.to_bytes()),
+        ),
+        "ipip" => send_raw(protocol, source, backend, inner),
+        "gue" => send_udp(gue::PORT, source, backend, &wrapped(&gue::emit(Protocol(protocol)))),
+        _ => send_udp(geneve::PORT, source, backend, &wrapped(&geneve::emit(ether_type))),
+    }
+}
+
+fn send_raw(protocol: u8, source: IpAddr, to: IpAddr, payload: &[u8]) {
+    let family = if to.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let protocol = SocketProtocol::from_raw(u32::from(protocol).try_into().unwrap());
+    let raw: OwnedFd = socket(family, SocketType::RAW, Some(protocol)).unwrap();
+    rustix::net::bind(&raw, &SocketAddr::new(source, 0)).unwrap();
+    sendto(&raw, payload, SendFlags::empty(), &SocketAddr::new(to, 0)).unwrap();
+}
+
+fn send_udp(port: u16, source: IpAddr, to: IpAddr, payload: &[u8]) {
+    UdpSocket::bind((source, 0)).unwrap().send_to(payload, (to, port)).unwrap();
+}
+
+/// Whether a client's packet reaches the VIP's server through the tunnel, and
+/// the answer the client.
+fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, patience: Duration) -> bool {
+    let (client, vip) = addresses(inner_v6);
+    let bound = |namespace: &str, address: IpAddr, port| {
+        let socket = lab.within(namespace, || UdpSocket::bind((address, port)).unwrap());
+        socket.set_read_timeout(Some(patience)).unwrap();
+        socket
+    };
+    let server = bound(&lab.backend, vip, PORT);
+    let client = bound(&lab.lb, client, CLIENT_PORT);
+    let text = format!("{tunnel} from {source}");
+    lab.within(&lab.lb, || {
+        send_tunnelled(tunnel, source, inner_v6, &client_packet(inner_v6, text.as_bytes()))
+    });
+    let mut buffer = [0; 2000];
+    let Ok((len, from)) = server.recv_from(&mut buffer) else { return false };
+    assert_eq!(buffer[..len], *text.as_bytes());
+    assert_eq!(from.port(), CLIENT_PORT);
+    server.send_to(&buffer[..len], from).unwrap();
+    client.recv(&mut buffer).is_ok_and(|len| buffer[..len] == *text.as_bytes())
+}
+
+const PATIENT: Duration = Duration::from_secs(3);
+const BRIEF: Duration = Duration::from_millis(200);
+
+#[test]
+fn clients_are_served_through_every_tunnel_and_answered_directly() {
+    if !root_or_skip("clients_are_served_through_every_tunnel_and_answered_directly") {
+        return;
+    }
+    for mode in ["native", "generic"] {
+        let lab = Lab::new();
+        let arguments =
+            format!("--interface eth0 --source 10.66.0.1 --source fd66::/64 --mode {mode}");
+        assert!(
+            !served(&lab, "gre", "10.66.0.1", false, BRIEF),
+            "without the agent nobody opens tunnels"
+        );
+        let agent = Agent::start(lab.command(&arguments));
+        assert_eq!(agent.ready, format!("ready: eth0 {mode}, 2 sources\n"));
+        for tunnel in ["gre", "ipip", "gue", "geneve"] {
+            for source in ["10.66.0.1", "fd66::1"] {
+                for inner_v6 in [false, true] {
+                    assert!(
+                        served(&lab, tunnel, source, inner_v6, PATIENT),
+                        "{mode} {tunnel} {source} {inner_v6}"
+                    );
+                }
+            }
+        }
+        assert!(!served(&lab, "gre", "10.66.0.99", false, BRIEF), "a stranger's tunnel was opened");
+        assert!(agent.terminate());
+        assert!(!served(&lab, "gre", "10.66.0.1", false, BRIEF), "the program outlived its agent");
+    }
+}
+
+#[test]
+fn counters_are_served_and_systemd_is_told() {
+    if !root_or_skip("counters_are_served_and_systemd_is_told") {
+        return;
+    }
+    let lab = Lab::new();
+    let name = std::env::temp_dir().join(format!("gw-agent-{}.sock", std::process::id()));
+    let systemd = UnixDatagram::bind(&name).unwrap();
+    systemd.set_read_timeout(Some(PATIENT)).unwrap();
+    let mut command =
+        lab.command("--interface eth0 --source 10.66.0.1 --metrics-listen 127.0.0.1:9479");
+    let agent = Agent::start({
+        command.env("NOTIFY_SOCKET", &name);
+        command
+    });
+    let mut told = [0; 64];
+    let len = systemd.recv(&mut told).unwrap();
+    assert_eq!(&told[..len], b"READY=1");
+    std::fs::remove_file(&name).unwrap();
+
+    assert!(served(&lab, "gre", "10.66.0.1", false, PATIENT));
+    lab.within(&lab.lb, || {
+        send_tunnelled("gre", "10.66.0.99", false, &client_packet(false, b"stranger"))
+    });
+    let backend: IpAddr = "10.66.0.2".parse().unwrap();
+    lab.within(&lab.lb, || {
+        send_raw(47, "10.66.0.1".parse().unwrap(), backend, &[0x80, 0, 8, 0, 0, 0, 0, 0])
+    });
+    let page = lab.within(&lab.backend, || get("/metrics"));
+    for line in [
+        "guideway_agent_decapsulated_packets_total{encap=\"gre\"} 1\n",
+        "guideway_agent_pass_packets_total{reason=\"unknown_source\"} 1\n",
+        "guideway_agent_drop_packets_total{reason=\"gre_flags\"} 1\n",
+        "guideway_agent_drop_packets_total{reason=\"ecn\"} 0\n",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+    assert!(lab.within(&lab.backend, || get("/other")).starts_with("HTTP/1.1 404"));
+    assert!(agent.terminate());
+}
+
+fn get(path: &str) -> String {
+    let deadline = Instant::now() + PATIENT;
+    loop {
+        // Counters follow the packets at once; what was just sent may still
+        // be on its way.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut stream = TcpStream::connect("127.0.0.1:9479").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        if !answer.contains("reason=\"gre_flags\"} 0") || Instant::now() > deadline {
+            return answer;
+        }
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_cure() {
+    if !root_or_skip("what_cannot_work_is_refused_with_a_cure") {
+        return;
+    }
+    let lab = Lab::new();
+    let missing = lab.refusal("--interface eth7 --source 10.66.0.1");
+    assert!(missing.contains("no interface eth7") && missing.contains("lo, eth0"), "{missing}");
+    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
+    let second = lab.refusal("--interface eth0 --source 10.66.0.1");
+    assert!(second.contains("eth0 already has an XDP program"), "{second}");
+    assert!(agent.terminate());
+    run(&format!("ip -n {} link set eth0 mtu 9000", lab.lb));
+    let native = lab.refusal("--interface eth0 --source 10.66.0.1 --mode native");
+    assert!(native.contains("cannot attach to interface eth0 in native mode"), "{native}");
+    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
+    assert_eq!(agent.ready, "ready: eth0 generic, 1 sources\n");
+}
+
+/// What the unit of systemd leaves it: CAP_NET_ADMIN, CAP_BPF, and
+/// CAP_PERFMON for the verifier to allow arithmetic on packet pointers.
+#[test]
+fn three_capabilities_are_enough() {
+    if !root_or_skip("three_capabilities_are_enough") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut command = Command::new("ip");
+    command.args([
+        "netns",
+        "exec",
+        &lab.backend,
+        "setpriv",
+        "--inh-caps=-all",
+        "--bounding-set=-all,+net_admin,+bpf,+perfmon",
+    ]);
+    command.args([
+        env!("CARGO_BIN_EXE_guideway-agent"),
+        "--interface",
+        "eth0",
+        "--source",
+        "10.66.0.1",
+    ]);
+    let agent = Agent::start(command);
+    assert_eq!(agent.ready, "ready: eth0 native, 1 sources\n");
+    assert!(served(&lab, "gre", "10.66.0.1", true, PATIENT));
+}
