@@ -296,8 +296,8 @@ func (b *builder) warnServices() {
 		if service.Shard == b.config.Machine.Shard {
 			here++
 		}
-		if service.Fragments == FragmentsAuto && servesUDP(service) {
-			b.warnf(path+".fragments", "is not given, and the service takes UDP: datagrams larger than the MTU come in fragments, which are dropped unless they are brought together; say `fragments: false` if clients send none")
+		if service.Fragments == FragmentsAuto && servesUDP(service) && len(b.config.Peers) > 0 {
+			b.warnf(path+".fragments", "is not given, and the service takes UDP: beside peers, datagrams larger than the MTU, which come in fragments, are dropped; say `fragments: true` to bring them together at one machine, or `fragments: false` if clients send none")
 		}
 		if service.Unmatched == UnmatchedPass {
 			b.warnf(path+".unmatched", "is pass: with net.ipv4.ip_forward on, the kernel sends such packets back to the router, in a loop; turn it off")

@@ -18,10 +18,7 @@ var unsupported = []struct {
 	needs string
 	cure  string
 }{
-	{"encapsulators", "", "tunnelled ingress", "leave it out"},
 	{"services[].mode", "stateless", "stateless services", "use stateful"},
-	{"services[].fragments", "true", "the fragment table", "use false or leave it out"},
-	{"services[].spill", "", "spill", "leave it out"},
 	{"health_checks[].via", "tunnel", "probes through the tunnel", "use direct"},
 	{"forwarder.steering", "software", "software steering", "use rss"},
 }
