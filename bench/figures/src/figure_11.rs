@@ -41,7 +41,8 @@ enum Method {
 }
 
 impl Method {
-    const ALL: [Method; 4] = [Method::Maglev, Method::KargerHashed, Method::KargerEven, Method::Rendezvous];
+    const ALL: [Method; 4] =
+        [Method::Maglev, Method::KargerHashed, Method::KargerEven, Method::Rendezvous];
 
     fn name(self) -> &'static str {
         match self {
@@ -96,7 +97,9 @@ impl Shares {
     fn of(table: &[u16], backends: u32) -> Shares {
         let mut counts = vec![0u32; backends as usize];
         table.iter().for_each(|owner| counts[usize::from(*owner)] += 1);
-        let percent = |count: Option<&u32>| f64::from(*count.expect("a backend")) * 100.0 / table.len() as f64;
+        let percent = |count: Option<&u32>| {
+            f64::from(*count.expect("a backend")) * 100.0 / table.len() as f64
+        };
         let (min, max) = (percent(counts.iter().min()), percent(counts.iter().max()));
         Shares { min, max, overprovision: max * f64::from(backends) - 100.0 }
     }
@@ -105,14 +108,21 @@ impl Shares {
 /// Builds the tables and tells their shares.
 #[must_use]
 pub fn run(options: &Options) -> Report {
-    let mut table =
-        Table::new(["size, method", "minimum, % of entries", "maximum, % of entries", "overprovision, %", "paper"]);
+    let mut table = Table::new([
+        "size, method",
+        "minimum, % of entries",
+        "maximum, % of entries",
+        "overprovision, %",
+        "paper",
+    ]);
     let mut bars = Vec::new();
     for size in &options.sizes {
         for method in Method::ALL {
-            let shares: Vec<Shares> =
-                (0..options.seeds).map(|seed| Shares::of(&method.table(options, *size, seed), options.backends)).collect();
-            let range = |part: fn(&Shares) -> f64| Range::of(&shares.iter().map(part).collect::<Vec<_>>());
+            let shares: Vec<Shares> = (0..options.seeds)
+                .map(|seed| Shares::of(&method.table(options, *size, seed), options.backends))
+                .collect();
+            let range =
+                |part: fn(&Shares) -> f64| Range::of(&shares.iter().map(part).collect::<Vec<_>>());
             let (min, max) = (range(|shares| shares.min), range(|shares| shares.max));
             table.row([
                 format!("{size} {}", method.name()),

@@ -43,9 +43,12 @@ struct Changed {
 
 /// Removes backends and compares tables.
 pub fn run(options: &Options) -> Result<Report, String> {
-    if let Some(failures) = options.failures.iter().find(|failures| **failures >= options.backends) {
+    if let Some(failures) = options.failures.iter().find(|failures| **failures >= options.backends)
+    {
         let backends = options.backends;
-        return Err(format!("--failures {failures} of --backends {backends}: at least one has to be left"));
+        return Err(format!(
+            "--failures {failures} of --backends {backends}: at least one has to be left"
+        ));
     }
     let mut headings = vec!["failed".to_owned(), "failed, %".to_owned()];
     for size in &options.sizes {
@@ -53,7 +56,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
         headings.push("of others, %".to_owned());
     }
     let mut table = Table::new(headings);
-    let mut lines: Vec<svg::Series> = options.sizes.iter().map(|size| line(format!("table of {size}"))).collect();
+    let mut lines: Vec<svg::Series> =
+        options.sizes.iter().map(|size| line(format!("table of {size}"))).collect();
     let mut inevitable = line("the failed backends' own".to_owned());
     for failures in &options.failures {
         let failed_percent = f64::from(*failures) * 100.0 / f64::from(options.backends);
@@ -105,7 +109,8 @@ fn survivors(random: &mut Random, backends: u32, failures: u32) -> Vec<u16> {
 }
 
 fn changed_entries(all: &[Candidate], before: &MaglevTable, left: &[u16], size: u32) -> u32 {
-    let candidates: Vec<Candidate> = left.iter().map(|index| all[usize::from(*index)].clone()).collect();
+    let candidates: Vec<Candidate> =
+        left.iter().map(|index| all[usize::from(*index)].clone()).collect();
     let after = MaglevTable::build(&candidates, size);
     let pairs = before.entries().iter().zip(after.entries());
     pairs.filter(|(before, after)| **before != left[usize::from(**after)]).count() as u32
@@ -148,7 +153,8 @@ mod tests {
 
     #[test]
     fn all_of_them_cannot_fail() {
-        let options = Options { backends: 5, sizes: vec![101], failures: vec![5], repetitions: 1, seed: 0 };
+        let options =
+            Options { backends: 5, sizes: vec![101], failures: vec![5], repetitions: 1, seed: 0 };
         assert!(run(&options).unwrap_err().contains("--failures 5"));
     }
 }

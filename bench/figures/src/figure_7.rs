@@ -71,7 +71,10 @@ impl Options {
             return Err("--rates: at least one".to_owned());
         }
         if !(1.0..=1000.0).contains(&self.peak_to_trough) {
-            return Err(format!("--peak-to-trough {}: from 1 (a flat day) to 1000", self.peak_to_trough));
+            return Err(format!(
+                "--peak-to-trough {}: from 1 (a flat day) to 1000",
+                self.peak_to_trough
+            ));
         }
         Ok(())
     }
@@ -148,12 +151,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
 fn summary_row(rate: f64, days: &[Day]) -> [String; 5] {
     let of_days = |of: &dyn Fn(&Day) -> f64| Range::of(&days.iter().map(of).collect::<Vec<_>>());
-    let variations = |day: &Day| Range::of(&day.iter().map(Spread::variation_percent).collect::<Vec<_>>());
+    let variations =
+        |day: &Day| Range::of(&day.iter().map(Spread::variation_percent).collect::<Vec<_>>());
     let factors = |day: &Day| Range::of(&day.iter().map(Spread::overprovision).collect::<Vec<_>>());
     let below = |day: &Day| {
-        day.iter().filter(|spread| spread.overprovision() < FACTOR).count() as f64 * 100.0 / day.len() as f64
+        day.iter().filter(|spread| spread.overprovision() < FACTOR).count() as f64 * 100.0
+            / day.len() as f64
     };
-    let (lowest, highest) = (of_days(&|day| variations(day).min).min, of_days(&|day| variations(day).max).max);
+    let (lowest, highest) =
+        (of_days(&|day| variations(day).min).min, of_days(&|day| variations(day).max).max);
     [
         format!("{rate}"),
         of_days(&|day| variations(day).median).show(2),
@@ -169,7 +175,8 @@ fn day_average(day: &Day) -> f64 {
 
 fn text(options: &Options, summary: &Table, plotted: &Day) -> String {
     let Options { endpoints, size, seeds, peak_to_trough, rates } = options;
-    let mut hourly = Table::new(["time", "average load", "standard deviation", "CV, %", "overprovision"]);
+    let mut hourly =
+        Table::new(["time", "average load", "standard deviation", "CV, %", "overprovision"]);
     let average = day_average(plotted);
     for interval in (0..INTERVALS).step_by(12) {
         let spread = plotted[interval as usize];
@@ -189,7 +196,10 @@ fn text(options: &Options, summary: &Table, plotted: &Day) -> String {
          Overprovision: the most loaded endpoint over the average, in one interval.\n\n"
     );
     let rate = rates[0];
-    let _ = write!(text, "{summary}\nOne day at {rate} connections/s per endpoint (seed 0), load over the day's average:\n\n{hourly}");
+    let _ = write!(
+        text,
+        "{summary}\nOne day at {rate} connections/s per endpoint (seed 0), load over the day's average:\n\n{hourly}"
+    );
     text
 }
 

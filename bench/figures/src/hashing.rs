@@ -29,7 +29,8 @@ pub fn karger(names: &[u64], views: u32, ring: Ring, size: u32) -> Vec<u16> {
     let mut points: Vec<u64> = names.iter().enumerate().flat_map(point).collect();
     points.sort_unstable();
 
-    let mut entries: Vec<(u64, u32)> = (0..size).map(|entry| (place(ring, entry, size), entry)).collect();
+    let mut entries: Vec<(u64, u32)> =
+        (0..size).map(|entry| (place(ring, entry, size), entry)).collect();
     entries.sort_unstable();
 
     let mut table = vec![0; size as usize];
@@ -111,14 +112,17 @@ mod tests {
         points.sort_unstable();
         for (entry, owner) in table.iter().enumerate() {
             let place = ((entry as u128) << 64) / 101;
-            let next = points.iter().find(|point| u128::from(point.0) >= place).unwrap_or(&points[0]);
+            let next =
+                points.iter().find(|point| u128::from(point.0) >= place).unwrap_or(&points[0]);
             assert_eq!(*owner, next.1, "entry {entry}");
         }
     }
 
     #[test]
     fn every_backend_gets_about_its_share() {
-        for table in [karger(&names(10), 1000, Ring::Hashed, 65_537), rendezvous(&names(10), 65_537)] {
+        for table in
+            [karger(&names(10), 1000, Ring::Hashed, 65_537), rendezvous(&names(10), 65_537)]
+        {
             for index in 0..10 {
                 let share = table.iter().filter(|owner| **owner == index).count();
                 assert!((5_500..7_500).contains(&share), "{share}");

@@ -73,7 +73,9 @@ fn report(figure: &Figure) -> Result<Report, String> {
 
 fn check_sizes(sizes: &[u32], backends: u32) -> Result<(), String> {
     match sizes.iter().find(|size| !is_table_size(**size) || **size <= backends) {
-        Some(size) => Err(format!("table size {size}: has to be a prime larger than the {backends} backends")),
+        Some(size) => {
+            Err(format!("table size {size}: has to be a prime larger than the {backends} backends"))
+        }
         None => Ok(()),
     }
 }
@@ -81,7 +83,9 @@ fn check_sizes(sizes: &[u32], backends: u32) -> Result<(), String> {
 fn publish(report: &Report, folder: Option<&std::path::Path>) -> Result<(), String> {
     print!("{}", report.text);
     match folder {
-        Some(folder) => report.save(folder).map_err(|error| format!("{}: {error}", folder.display())),
+        Some(folder) => {
+            report.save(folder).map_err(|error| format!("{}: {error}", folder.display()))
+        }
         None => Ok(()),
     }
 }

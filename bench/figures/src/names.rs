@@ -9,7 +9,9 @@ use crate::random::mix;
 #[must_use]
 pub fn candidates(seed: u64, count: u32) -> Vec<Candidate> {
     let width = count.to_string().len();
-    (0..count).map(|index| Candidate { name: format!("seed-{seed}-backend-{index:0width$}"), weight: 1 }).collect()
+    (0..count)
+        .map(|index| Candidate { name: format!("seed-{seed}-backend-{index:0width$}"), weight: 1 })
+        .collect()
 }
 
 /// The same as words for the other hashing methods: FNV-1a over the name,

@@ -20,7 +20,11 @@ impl Range {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len() - 1;
-        Range { median: (sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0, min: sorted[0], max: sorted[last] }
+        Range {
+            median: (sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0,
+            min: sorted[0],
+            max: sorted[last],
+        }
     }
 
     /// `median (min - max)` with so many decimals.
@@ -50,7 +54,8 @@ impl Spread {
         // Sums of integers are exact, whatever the order.
         let sum: u64 = counts.iter().map(|count| u64::from(*count)).sum();
         let mean = sum as f64 / n;
-        let variance = counts.iter().map(|count| (f64::from(*count) - mean).powi(2)).sum::<f64>() / n;
+        let variance =
+            counts.iter().map(|count| (f64::from(*count) - mean).powi(2)).sum::<f64>() / n;
         let max = counts.iter().max().map_or(0.0, |max| f64::from(*max));
         Spread { mean, deviation: variance.sqrt(), max }
     }

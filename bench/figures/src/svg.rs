@@ -52,15 +52,23 @@ pub fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
     let (x_min, x_max) = ends(points().map(|point| point.0));
     let (_, y_max) = ends(points().map(|point| point.1));
-    let (x, y) = (Scale::new(x_min, x_max, LEFT, WIDTH - RIGHT), Scale::new(0.0, y_max, HEIGHT - BOTTOM, TOP));
+    let (x, y) = (
+        Scale::new(x_min, x_max, LEFT, WIDTH - RIGHT),
+        Scale::new(0.0, y_max, HEIGHT - BOTTOM, TOP),
+    );
     let mut canvas = Canvas::new(frame);
     canvas.y_axis(&y);
     canvas.x_axis(&x);
     for (series, colour) in series.iter().zip(COLOURS.iter().cycle()) {
-        let path: Vec<String> =
-            series.points.iter().map(|point| format!("{:.1},{:.1}", x.at(point.0), y.at(point.1))).collect();
+        let path: Vec<String> = series
+            .points
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", x.at(point.0), y.at(point.1)))
+            .collect();
         let path = path.join(" ");
-        canvas.add(&format!(r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}"/>"#));
+        canvas.add(&format!(
+            r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}"/>"#
+        ));
     }
     canvas.legend(series.iter().map(|series| series.name.as_str()));
     canvas.finish()
@@ -94,7 +102,9 @@ pub fn bars(frame: &Frame<'_>, bars: &[Bar]) -> String {
 }
 
 fn ends(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
-    numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| (low.min(number), high.max(number)))
+    numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| {
+        (low.min(number), high.max(number))
+    })
 }
 
 /// From numbers to places on the page.
@@ -112,7 +122,8 @@ impl Scale {
         let span = if max > min { max - min } else { 1.0 };
         let rough = span / 6.0;
         let power = 10f64.powi(rough.log10().floor() as i32);
-        let step = [1.0, 2.0, 5.0, 10.0].map(|unit| unit * power).into_iter().find(|step| *step >= rough);
+        let step =
+            [1.0, 2.0, 5.0, 10.0].map(|unit| unit * power).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(10.0 * power);
         let from = (min / step).floor() * step;
         Scale { from, to: from + ((min + span - from) / step).ceil() * step, start, end, step }
@@ -163,7 +174,9 @@ impl Canvas {
     fn y_axis(&mut self, scale: &Scale) {
         for (y, label) in scale.ticks() {
             let right = WIDTH - RIGHT;
-            self.add(&format!(r##"<line x1="{LEFT}" x2="{right}" y1="{y:.1}" y2="{y:.1}" stroke="#ddd"/>"##));
+            self.add(&format!(
+                r##"<line x1="{LEFT}" x2="{right}" y1="{y:.1}" y2="{y:.1}" stroke="#ddd"/>"##
+            ));
             self.text(LEFT - 6.0, y + 4.0, "end", &label);
         }
     }
@@ -179,7 +192,9 @@ impl Canvas {
         for (name, colour) in names.zip(COLOURS.iter().cycle()) {
             let y = HEIGHT - 22.0;
             let top = y - 10.0;
-            self.add(&format!(r#"<rect x="{x:.1}" y="{top:.1}" width="12" height="12" fill="{colour}"/>"#));
+            self.add(&format!(
+                r#"<rect x="{x:.1}" y="{top:.1}" width="12" height="12" fill="{colour}"/>"#
+            ));
             self.text(x + 18.0, y, "start", name);
             x += 34.0 + 6.6 * name.chars().count() as f64;
         }

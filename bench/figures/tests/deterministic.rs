@@ -22,13 +22,20 @@ fn holds(report: &Report) {
 
 #[test]
 fn figure_7_of_two_days() {
-    let options = figure_7::Options { endpoints: 458, size: 65_537, rates: vec![0.05, 0.1], peak_to_trough: 3.0, seeds: 2 };
+    let options = figure_7::Options {
+        endpoints: 458,
+        size: 65_537,
+        rates: vec![0.05, 0.1],
+        peak_to_trough: 3.0,
+        seeds: 2,
+    };
     holds(&figure_7::run(&options).unwrap());
 }
 
 #[test]
 fn figure_11_of_three_seeds_in_a_small_table() {
-    let options = figure_11::Options { backends: 100, views: 100, sizes: vec![1009, 10_007], seeds: 3 };
+    let options =
+        figure_11::Options { backends: 100, views: 100, sizes: vec![1009, 10_007], seeds: 3 };
     holds(&figure_11::run(&options));
 }
 
@@ -51,5 +58,7 @@ fn a_saved_report_is_a_text_and_a_plot() {
     let report = figure_11::run(&options);
     report.save(folder.path()).unwrap();
     assert_eq!(std::fs::read_to_string(folder.path().join("figure-11.txt")).unwrap(), report.text);
-    assert!(std::fs::read_to_string(folder.path().join("figure-11.svg")).unwrap().starts_with("<svg"));
+    assert!(
+        std::fs::read_to_string(folder.path().join("figure-11.svg")).unwrap().starts_with("<svg")
+    );
 }

@@ -75,7 +75,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
         let mut line = svg::Series { name: kind.name().into(), points: vec![(0.0, 0.0)] };
         for workers in 1..=workers_max {
             let costs = measure(options, kind, workers)?;
-            let mean = |of: fn(&Cost) -> f64| costs.iter().map(of).sum::<f64>() / costs.len() as f64;
+            let mean =
+                |of: fn(&Cost) -> f64| costs.iter().map(of).sum::<f64>() / costs.len() as f64;
             // Each worker does what it can: rates add up, not times.
             let mpps: f64 = costs.iter().map(|cost| 1000.0 / cost.forwarding()).sum();
             table.row([
@@ -102,7 +103,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
 fn measure(options: &Options, kind: Kind, workers: usize) -> Result<Vec<Cost>, String> {
     // Plans and tables are made one after the other: memory of one worker
     // must not depend on the others' making theirs.
-    let workers: Vec<Worker> = (0..workers).map(|_| Worker::new(options, kind)).collect::<Result<_, _>>()?;
+    let workers: Vec<Worker> =
+        (0..workers).map(|_| Worker::new(options, kind)).collect::<Result<_, _>>()?;
     let together = Barrier::new(workers.len());
     let costs: Vec<Result<Cost, String>> = thread::scope(|scope| {
         let start = |worker: Worker| scope.spawn(|| rounds(options, worker, &together));
