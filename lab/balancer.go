@@ -122,23 +122,30 @@ func (lab *Lab) Weights() map[string]uint32 { return maps.Clone(lab.weights) }
 // SetWeights puts exactly these backends into the config, reloads the
 // controllers that run, and waits until their forwarders forward by it.
 func (lab *Lab) SetWeights(ctx context.Context, weights map[string]uint32) error {
+	if err := lab.reload(weights); err != nil {
+		return fmt.Errorf("change backends: %w", err)
+	}
+	return lab.waitPlans(ctx, readyLimit)
+}
+
+func (lab *Lab) reload(weights map[string]uint32) error {
 	if maps.Equal(lab.weights, weights) {
 		return nil
 	}
 	lab.weights = maps.Clone(weights)
 	if err := lab.writeConfigs(); err != nil {
-		return fmt.Errorf("change backends: %w", err)
+		return err
 	}
 	for _, n := range lab.layout.LoadBalancers {
 		controller, known := lab.find(n.Name, "controller")
-		if !known || !controller.alive() {
+		if !known {
 			continue
 		}
 		if err := controller.kill(syscall.SIGHUP); err != nil {
-			return fmt.Errorf("change backends: %w", err)
+			return err
 		}
 	}
-	return lab.waitPlans(ctx, readyLimit)
+	return nil
 }
 
 // Restore the whole topology: all that events can have taken away or changed.
@@ -148,13 +155,15 @@ func (lab *Lab) Restore(ctx context.Context) error {
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
+	// Before anything starts: SIGHUP would end a controller that has only just
+	// begun, and does not listen to it yet.
+	if err := lab.reload(lab.baseWeights()); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
 	for _, name := range lab.LoadBalancers() {
 		if err := lab.RestoreLoadBalancer(name); err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
-	}
-	if err := lab.SetWeights(ctx, lab.baseWeights()); err != nil {
-		return fmt.Errorf("restore: %w", err)
 	}
 	return lab.WaitReady(ctx, readyLimit)
 }

@@ -217,12 +217,13 @@ func emptyNamespace(namespace string) error {
 		if err != nil {
 			return err
 		}
-		pids := strings.Fields(out)
+		self := strconv.Itoa(os.Getpid())
+		pids := slices.DeleteFunc(strings.Fields(out), func(pid string) bool { return pid == self })
 		if len(pids) == 0 {
 			return nil
 		}
 		for _, text := range pids {
-			if pid, err := strconv.Atoi(text); err == nil && pid != os.Getpid() {
+			if pid, err := strconv.Atoi(text); err == nil {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}

@@ -19,13 +19,24 @@ const namespaceDir = "/run/netns"
 
 // Inside runs do on a thread that is in the named namespace.
 //
-// A namespace belongs to a thread, not to a goroutine: the thread is never
-// unlocked, so the runtime throws it away instead of reusing it elsewhere.
+// A namespace belongs to a thread, not to a goroutine. The thread goes back
+// afterwards; if it cannot, it is never unlocked, so that the runtime does not
+// reuse it elsewhere.
 func Inside(namespace string, do func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		result <- enterAndDo(namespace, do)
+		before, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			result <- fmt.Errorf("open own namespace: %w", err)
+			return
+		}
+		defer before.Close()
+		err = enterAndDo(namespace, do)
+		if unix.Setns(int(before.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- err
 	}()
 	return <-result
 }
