@@ -1,0 +1,99 @@
+//! The vectors that hold forever: the flow hash and checksums, worked out
+//! apart by vectors/make.py.
+
+use std::net::IpAddr;
+
+use datapath::{FlowHash, Secret};
+use serde_json::Value;
+use wire::{Family, FlowKey, Protocol, checksum, ip};
+
+fn read(name: &str) -> Value {
+    let path = format!("{}/../vectors/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    let list = value.as_array().expect("a list");
+    assert!(!list.is_empty(), "an empty list holds nothing");
+    list
+}
+
+fn text<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or_else(|| panic!("no text `{key}` in {value}"))
+}
+
+fn number(value: &Value, key: &str) -> u16 {
+    value[key]
+        .as_u64()
+        .and_then(|number| number.try_into().ok())
+        .unwrap_or_else(|| panic!("no number `{key}`"))
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+fn word(value: &Value, key: &str) -> u16 {
+    u16::from_str_radix(text(value, key), 16).unwrap()
+}
+
+#[test]
+fn flow_hashes_are_the_same_forever() {
+    for case in list(&read("flow_hash.json")) {
+        let secret = match case.get("secret") {
+            Some(secret) => Secret::from_file_content(secret.as_str().unwrap().as_bytes()).unwrap(),
+            None => Secret::derived(text(case, "cluster")),
+        };
+        assert_eq!(secret.key_id(), text(case, "key_id"));
+        let hash = FlowHash::new(&secret);
+        for flow in list(&case["flows"]) {
+            let key = flow_key(flow);
+            assert_eq!(format!("{:016x}", hash.flow(&key)), text(flow, "flow"), "{flow}");
+            assert_eq!(format!("{:016x}", hash.client(&key)), text(flow, "client"), "{flow}");
+        }
+    }
+}
+
+#[test]
+fn white_space_at_the_end_of_a_secret_does_not_count() {
+    for case in list(&read("flow_hash.json")).iter().filter_map(|case| case.get("secret")) {
+        let plain = Secret::from_file_content(case.as_str().unwrap().as_bytes()).unwrap();
+        let with_newline =
+            Secret::from_file_content(format!("{}\r\n \t\n", case.as_str().unwrap()).as_bytes())
+                .unwrap();
+        assert_eq!(plain.key_id(), with_newline.key_id());
+    }
+}
+
+fn flow_key(flow: &Value) -> FlowKey {
+    let address = |key: &str| -> IpAddr { text(flow, key).parse().unwrap() };
+    FlowKey {
+        family: Family::of(address("destination")),
+        protocol: Protocol(number(flow, "protocol") as u8),
+        source: ip::address_bits(address("source")),
+        destination: ip::address_bits(address("destination")),
+        source_port: number(flow, "source_port"),
+        destination_port: number(flow, "destination_port"),
+    }
+}
+
+#[test]
+fn checksums_are_those_of_rfc_1071() {
+    for vector in list(&read("checksums.json")["full"]) {
+        assert_eq!(
+            checksum::finish(checksum::sum(&bytes(text(vector, "bytes")))),
+            word(vector, "checksum"),
+            "{vector}"
+        );
+    }
+}
+
+#[test]
+fn updated_checksums_are_those_of_rfc_1624() {
+    for vector in list(&read("checksums.json")["updates"]) {
+        let updated =
+            checksum::update(word(vector, "before"), word(vector, "old"), word(vector, "new"));
+        assert_eq!(updated, word(vector, "after"), "{vector}");
+    }
+}
