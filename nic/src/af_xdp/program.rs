@@ -150,3 +150,6 @@ fn explained(interface: &Interface, mode: Mode, error: &ProgramError) -> Program
     };
     ProgramFailure::Attach { interface: interface.name.clone(), mode, error: reason }
 }
+
+#[cfg(test)]
+mod tests;
