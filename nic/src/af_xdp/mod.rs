@@ -16,7 +16,9 @@
 //! side. In generic mode frames joined by GRO or TSO are longer than a chunk
 //! and are dropped (`rx_dropped`): `ethtool -K IF gro off tso off gso off`.
 //! A frame longer than the egress link's MTU counts as sent; the link's own
-//! counter shows that it was not.
+//! counter shows that it was not. Zero-copy is used where the driver has it;
+//! all sockets of a worker must then have it, because they share its memory:
+//! between unequal interfaces set [`QueueOptions::copy`].
 
 mod program;
 mod queue;

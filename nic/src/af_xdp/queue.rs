@@ -14,6 +14,9 @@ use crate::device::{KernelCounters, Meter, Queue, Tally};
 use crate::memory::{Memory, Pool};
 
 /// One RX queue of an interface and the TX queue of the same number.
+///
+/// Chunks that are in its rings when it is dropped are lost to the pool: a
+/// queue is meant to live as long as its worker.
 pub struct XdpQueue {
     fd: Arc<OwnedFd>,
     memory: &'static Memory,
