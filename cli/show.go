@@ -17,6 +17,7 @@ func showCommand() *cobra.Command {
 		showVerb("backends", "Backends of each service, their state and why", showBackends),
 		showConnectionsCommand(),
 		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),
+		showVerb("peers", "The other load balancers, as this one finds them through the tunnel", showPeers),
 		showVerb("bgp", "BGP sessions, and every route: announced, or why not", showBGP),
 	)
 }

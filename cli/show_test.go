@@ -33,6 +33,7 @@ func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest
 			{Service: "web", Name: "web-2", Address: "10.1.0.12", Weight: 1, State: "down", Reason: "ok: status 503, wanted 200"},
 		},
 		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}}},
+		Peers:     []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Reason: "hold-timer-expired"}},
 	}, nil
 }
@@ -137,6 +138,7 @@ func TestShowWithBothProcesses(t *testing.T) {
 		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
 		{"drops", []string{"too_big 7 does not fit MTU no_service 3 nobody wants it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
+		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},
 	}
 	for _, c := range cases {

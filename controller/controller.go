@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/guideway/guideway/controller/api"
@@ -53,6 +54,7 @@ type Controller struct {
 
 	brain     *brain.State
 	prober    *prober.Prober
+	peers     *prober.Peers
 	forwarder *forwarder.Sink
 	speaker   *speaker.Speaker
 	announcer *announcer
@@ -60,6 +62,8 @@ type Controller struct {
 	web       *webServer
 
 	warned []string // the forwarder's latest warnings; of the sink's goroutine only
+	// A missing capability is said once.
+	peersForbidden sync.Once
 
 	// To the goroutine that owns the brain.
 	events chan brain.Event
@@ -128,6 +132,7 @@ func start(options Options) (*Controller, error) {
 		c.tell(brain.NeighborState{Address: s.Address, State: s.State})
 	})
 	c.announcer = newAnnouncer(c.log, c.speaker)
+	c.peers = prober.NewPeers(c.peerResult)
 	var err error
 	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
 	if err != nil {
@@ -188,6 +193,7 @@ func (c *Controller) step(event brain.Event) {
 	}
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
+		c.setPeers(compile.PeerTargets(want.Config))
 		c.web.listen(want.Config.Metrics.Listen)
 	}
 	if want.PlanChanged {
@@ -251,6 +257,28 @@ func (c *Controller) setTargets(targets []compile.Target) {
 	c.prober.Set(wanted)
 }
 
+func (c *Controller) setPeers(targets []compile.PeerTarget) {
+	wanted := make([]prober.PeerTarget, 0, len(targets))
+	for _, t := range targets {
+		wanted = append(wanted, prober.PeerTarget(t))
+	}
+	c.peers.Set(wanted)
+}
+
+// peerResult comes from the goroutines that ask.
+func (c *Controller) peerResult(result prober.PeerResult) {
+	event := brain.PeerResult{Peer: result.Peer, OK: result.Err == nil, Reason: "answers through the tunnel"}
+	if result.Err != nil {
+		event.Reason = result.Err.Error()
+	}
+	if errors.Is(result.Err, os.ErrPermission) {
+		c.peersForbidden.Do(func() {
+			c.log.Warn("peers cannot be asked whether they live, so they count as unhealthy and fragments stay here: give the controller CAP_NET_RAW", "error", result.Err)
+		})
+	}
+	c.tell(event)
+}
+
 func probeOf(t compile.Target) prober.Target {
 	probe := prober.Target{Address: t.Address, Interval: t.Check.Interval, Timeout: t.Check.Timeout}
 	if h := t.Check.HTTP; h != nil {
@@ -310,6 +338,7 @@ func (c *Controller) stop(ctx context.Context) error {
 	defer cancel()
 	c.announcer.stop()
 	c.prober.Set(nil)
+	c.peers.Set(nil)
 	c.web.stop()
 	if err := c.speaker.Stop(ctx); err != nil {
 		return fmt.Errorf("stop the controller: %w", err)

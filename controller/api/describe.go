@@ -42,6 +42,13 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 			State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
 		})
 	}
+	for _, p := range v.Peers {
+		peer := &controllerv1.Peer{Name: p.Name, Healthy: p.Healthy, Reason: p.Reason, Since: Timestamp(p.Since)}
+		for _, address := range p.Addresses {
+			peer.Addresses = append(peer.Addresses, address.String())
+		}
+		state.Peers = append(state.Peers, peer)
+	}
 	for _, r := range v.Routes {
 		state.Routes = append(state.Routes, describeRoute(r))
 	}

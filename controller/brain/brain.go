@@ -91,6 +91,10 @@ type State struct {
 	members    map[memberKey]*member
 	active     map[string]int // backends of a service that take new connections
 
+	peers map[string]*damped
+	// What the running plan said of peers that were not judged yet.
+	inheritedPeers map[string]bool
+
 	forwarder  forwarderState
 	plan       *planv1.Plan
 	generation uint64
@@ -165,8 +169,11 @@ func New(now time.Time) *State {
 		pending:   map[uint64]pendingPlan{},
 		neighbors: map[netip.Addr]string{},
 		drained:   map[string]bool{},
+		peers:     map[string]*damped{},
 		routes:    map[netip.Prefix]*routeState{},
 		forwarder: forwarderState{reason: "not yet connected"},
+
+		inheritedPeers: map[string]bool{},
 	}
 }
 

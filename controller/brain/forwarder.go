@@ -31,6 +31,7 @@ func (e ForwarderConnected) apply(s *State) {
 	f.met, f.connected, f.heardAt = true, true, s.now
 	f.accepted, f.running = 0, pendingPlan{}
 	s.inheritFrom(e.Plan)
+	s.inheritPeers(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.plan != nil && e.Plan.GetGeneration() == s.plan.Generation {
 		// The same process, out of touch for a moment: our plan still runs.

@@ -19,6 +19,7 @@ type View struct {
 	Services  []ServiceView
 	Backends  []BackendView
 	Routes    []RouteView
+	Peers     []PeerView
 	Neighbors map[netip.Addr]string
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string
@@ -96,6 +97,7 @@ func (s *State) View() View {
 	for _, warning := range s.current.config.Warnings {
 		v.Config.Warnings = append(v.Config.Warnings, warning.String())
 	}
+	v.Peers = s.viewPeers()
 	for i := range s.current.services {
 		service := &s.current.services[i]
 		v.Services = append(v.Services, s.viewService(service))

@@ -27,6 +27,7 @@ func state() *controllerv1.GetStateResponse {
 			{Service: "web", Name: "web-3", State: "draining", Weight: 3},
 		},
 		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
+		Peers:     []*controllerv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", State: "established", AnnouncedPrefixes: 1}},
 	}
 }
@@ -82,6 +83,8 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_backend_weight{backend="web-2",service="web"} 0`,
 		`guideway_backend_weight{backend="web-3",service="web"} 0`,
 		`guideway_route_announced{prefix="203.0.113.10/32"} 1`,
+		`guideway_peer_up{peer="lb-2"} 1`,
+		`guideway_peer_up{peer="lb-3"} 0`,
 		`guideway_bgp_session_up{neighbor="10.0.0.254"} 1`,
 		`guideway_bgp_announced_prefixes{neighbor="10.0.0.254"} 1`,
 		`guideway_drop_packets_total{reason="no_service"} 5`,

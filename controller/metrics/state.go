@@ -25,6 +25,7 @@ var (
 	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none.", "service", "backend")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
+	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
 	prefixes    = describe("guideway_bgp_announced_prefixes", "Prefixes announced to the neighbor.", "neighbor")
 )
@@ -34,7 +35,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, ready, drained, backendUp, weight, active, routeUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, ready, drained, backendUp, weight, active, routeUp, peerUp, sessionUp, prefixes} {
 		descriptions <- d
 	}
 }
@@ -63,6 +64,9 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for _, r := range state.Routes {
 		gauge(routeUp, bit(r.Announced), r.Prefix)
+	}
+	for _, p := range state.Peers {
+		gauge(peerUp, bit(p.Healthy), p.Name)
 	}
 	for _, n := range state.Neighbors {
 		gauge(sessionUp, bit(n.State == "established"), n.Address)

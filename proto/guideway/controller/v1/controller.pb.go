@@ -74,7 +74,9 @@ type GetStateResponse struct {
 	// In order of address.
 	Neighbors []*Neighbor `protobuf:"bytes,8,rep,name=neighbors,proto3" json:"neighbors,omitempty"`
 	// Empty: ready. Else what is missing, a sentence each.
-	NotReady      []string `protobuf:"bytes,9,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	NotReady []string `protobuf:"bytes,9,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// In order of the config.
+	Peers         []*Peer `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +170,13 @@ func (x *GetStateResponse) GetNeighbors() []*Neighbor {
 func (x *GetStateResponse) GetNotReady() []string {
 	if x != nil {
 		return x.NotReady
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
 	}
 	return nil
 }
@@ -814,6 +823,83 @@ func (x *Neighbor) GetAnnouncedPrefixes() uint32 {
 	return 0
 }
 
+// Another load balancer, as this machine finds it through the tunnel.
+type Peer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Healthy       bool                   `protobuf:"varint,3,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peer) Reset() {
+	*x = Peer{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peer) ProtoMessage() {}
+
+func (x *Peer) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peer.ProtoReflect.Descriptor instead.
+func (*Peer) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Peer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Peer) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Peer) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *Peer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Peer) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 type ReloadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -822,7 +908,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +920,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +933,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 type ReloadResponse struct {
@@ -859,7 +945,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +957,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +970,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -905,7 +991,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1003,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1016,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -955,7 +1041,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1053,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1066,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 type DrainMachineRequest struct {
@@ -992,7 +1078,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1090,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1103,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -1035,7 +1121,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1133,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1146,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
@@ -1068,7 +1154,7 @@ var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n" +
-	"\x0fGetStateRequest\"\xee\x03\n" +
+	"\x0fGetStateRequest\"\xa2\x04\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -1078,7 +1164,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bbackends\x18\x06 \x03(\v2\x1f.guideway.controller.v1.BackendR\bbackends\x125\n" +
 	"\x06routes\x18\a \x03(\v2\x1d.guideway.controller.v1.RouteR\x06routes\x12>\n" +
 	"\tneighbors\x18\b \x03(\v2 .guideway.controller.v1.NeighborR\tneighbors\x12\x1b\n" +
-	"\tnot_ready\x18\t \x03(\tR\bnotReady\"v\n" +
+	"\tnot_ready\x18\t \x03(\tR\bnotReady\x122\n" +
+	"\x05peers\x18\n" +
+	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\"v\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -1135,7 +1223,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12-\n" +
-	"\x12announced_prefixes\x18\x06 \x01(\rR\x11announcedPrefixes\"\x0f\n" +
+	"\x12announced_prefixes\x18\x06 \x01(\rR\x11announcedPrefixes\"\x9c\x01\n" +
+	"\x04Peer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +
+	"\ahealthy\x18\x03 \x01(\bR\ahealthy\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x0f\n" +
 	"\rReloadRequest\",\n" +
 	"\x0eReloadResponse\x12\x1a\n" +
 	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"E\n" +
@@ -1165,7 +1259,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),       // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),      // 1: guideway.controller.v1.GetStateResponse
@@ -1176,13 +1270,14 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*Backend)(nil),               // 6: guideway.controller.v1.Backend
 	(*Route)(nil),                 // 7: guideway.controller.v1.Route
 	(*Neighbor)(nil),              // 8: guideway.controller.v1.Neighbor
-	(*ReloadRequest)(nil),         // 9: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),        // 10: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),   // 11: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),  // 12: guideway.controller.v1.DrainBackendResponse
-	(*DrainMachineRequest)(nil),   // 13: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),  // 14: guideway.controller.v1.DrainMachineResponse
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Peer)(nil),                  // 9: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),         // 10: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),        // 11: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),   // 12: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),  // 13: guideway.controller.v1.DrainBackendResponse
+	(*DrainMachineRequest)(nil),   // 14: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),  // 15: guideway.controller.v1.DrainMachineResponse
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	2,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -1192,25 +1287,27 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	6,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
 	7,  // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
 	8,  // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	15, // 7: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	15, // 8: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	15, // 9: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	15, // 10: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	15, // 11: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	15, // 12: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	0,  // 13: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	9,  // 14: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	11, // 15: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	13, // 16: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	1,  // 17: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	10, // 18: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	12, // 19: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	14, // 20: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	9,  // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	16, // 8: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	16, // 9: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	16, // 10: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	16, // 11: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	16, // 12: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	16, // 13: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	16, // 14: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	0,  // 15: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	10, // 16: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	12, // 17: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	14, // 18: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	1,  // 19: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	11, // 20: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	13, // 21: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	15, // 22: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	19, // [19:23] is the sub-list for method output_type
+	15, // [15:19] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -1224,7 +1321,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

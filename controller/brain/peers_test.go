@@ -1,0 +1,73 @@
+package brain
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+const twoPeers = oneService + `
+peers: [{name: lb-2, addresses: [10.0.0.2]}, {name: lb-3, addresses: [10.0.0.3]}]
+`
+
+func (w *world) peers() []string {
+	var peers []string
+	for _, p := range w.last.Plan.GetPeers() {
+		peers = append(peers, fmt.Sprint(p.Name, " ", p.Healthy))
+	}
+	return peers
+}
+
+func (w *world) ask(peer string, answers ...bool) {
+	for _, ok := range answers {
+		w.do(PeerResult{Peer: peer, OK: ok, Reason: "because"})
+	}
+	w.pass(2 * coalesce)
+}
+
+func TestAPeerIsUnhealthyUntilItsFirstAnswerThenDampened(t *testing.T) {
+	w := start(t, twoPeers)
+	expect := func(step string, want ...string) {
+		t.Helper()
+		if got := w.peers(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", step, got, want)
+		}
+	}
+	w.pass(2 * coalesce)
+	expect("not yet asked", "lb-2 false", "lb-3 false")
+	w.ask("lb-2", true)
+	w.ask("lb-3", false)
+	expect("asked", "lb-2 true", "lb-3 false")
+	w.ask("lb-2", false, false)
+	expect("two probes without an answer", "lb-2 true", "lb-3 false")
+	w.ask("lb-2", false)
+	expect("three", "lb-2 false", "lb-3 false")
+	w.ask("lb-2", true)
+	expect("one answer", "lb-2 false", "lb-3 false")
+	w.ask("lb-2", true)
+	expect("two", "lb-2 true", "lb-3 false")
+	want := Transition{Kind: "peer", Name: "lb-2", From: "up", To: "down", Reason: "because"}
+	if !slices.Contains(w.log, want) {
+		t.Errorf("log %+v lacks %+v", w.log, want)
+	}
+	if v := w.state.View().Peers; len(v) != 2 || !v[0].Healthy || v[1].Healthy || v[1].Reason != "because" {
+		t.Errorf("view %+v", v)
+	}
+	w.ask("a stranger", true)
+	expect("a peer that is not in the config", "lb-2 true", "lb-3 false")
+}
+
+func TestAStartingControllerKeepsPeersAsTheyAreInTheRunningPlan(t *testing.T) {
+	w := startCold(t, twoPeers)
+	w.connect(&planv1.Plan{Generation: 7, Peers: []*planv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}}})
+	w.pass(2 * coalesce)
+	if got := w.peers(); !slices.Equal(got, []string{"lb-2 true", "lb-3 false"}) {
+		t.Errorf("%v", got)
+	}
+	w.ask("lb-2", false)
+	if got := w.peers(); !slices.Equal(got, []string{"lb-2 false", "lb-3 false"}) {
+		t.Errorf("its first probe decides alone: %v", got)
+	}
+}

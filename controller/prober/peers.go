@@ -1,0 +1,287 @@
+package prober
+
+// Peers: the other load balancers, asked through the tunnel by which fragments
+// are redirected to them.
+//
+//	us ══ GRE, once more permitted ══► the peer's forwarder ── unwraps ──► echo request to a VIP
+//	us ◄────────────── echo reply from the VIP ─────────────────────────────── answers
+//
+// Nobody but a forwarder that has us for a peer and that VIP in its plan
+// answers: the peer's kernel knows neither.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+)
+
+const (
+	peerInterval = time.Second
+	peerTimeout  = 500 * time.Millisecond
+)
+
+// PeerTarget is how to ask one peer: see compile.PeerTarget, whose fields
+// these are.
+type PeerTarget struct {
+	Peer string
+	// Of the tunnel.
+	From, To netip.Addr
+	// Of the echo request inside.
+	Source, VIP netip.Addr
+	// Not empty: the peer cannot be asked, and why.
+	Problem string
+}
+
+// PeerResult is the outcome of asking once; Err is nil if the peer answered,
+// and wraps os.ErrPermission if this process may not ask.
+type PeerResult struct {
+	Peer string
+	Err  error
+}
+
+// Peers asks each peer by its own schedule. Like Prober it is a sink.
+type Peers struct {
+	probe func(context.Context, PeerTarget) error
+	tell  func(PeerResult)
+
+	mu      sync.Mutex
+	running map[PeerTarget]context.CancelFunc
+	group   sync.WaitGroup
+}
+
+// NewPeers asks nobody yet; tell is called from several goroutines.
+func NewPeers(tell func(PeerResult)) *Peers { return newPeers(probePeer, tell) }
+
+func newPeers(probe func(context.Context, PeerTarget) error, tell func(PeerResult)) *Peers {
+	return &Peers{probe: probe, tell: tell, running: map[PeerTarget]context.CancelFunc{}}
+}
+
+// Set starts what is new and stops what is no longer wanted.
+func (p *Peers) Set(want []PeerTarget) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wanted := make(map[PeerTarget]bool, len(want))
+	for _, t := range want {
+		wanted[t] = true
+	}
+	for t, stop := range p.running {
+		if !wanted[t] {
+			stop()
+			delete(p.running, t)
+		}
+	}
+	for t := range wanted {
+		if p.running[t] == nil {
+			ctx, stop := context.WithCancel(context.Background())
+			p.running[t] = stop
+			p.group.Go(func() { p.schedule(ctx, t) })
+		}
+	}
+}
+
+// Stop ends every schedule and waits for what is under way.
+func (p *Peers) Stop() {
+	p.Set(nil)
+	p.group.Wait()
+}
+
+func (p *Peers) schedule(ctx context.Context, t PeerTarget) {
+	for {
+		started := time.Now()
+		err := p.attempt(ctx, t)
+		if ctx.Err() != nil {
+			return
+		}
+		p.tell(PeerResult{Peer: t.Peer, Err: err})
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(0, spread(peerInterval)-time.Since(started))):
+		}
+	}
+}
+
+func (p *Peers) attempt(ctx context.Context, t PeerTarget) error {
+	if t.Problem != "" {
+		return errors.New(t.Problem)
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	return p.probe(ctx, t)
+}
+
+// probePeer asks once. A socket for each time costs little at this rate, and
+// addresses may come and go.
+func probePeer(ctx context.Context, t PeerTarget) error {
+	replies, err := listenEchoReplies(t.Source)
+	if err != nil {
+		return fmt.Errorf("listen for the reply at %s: %w", t.Source, permission(err))
+	}
+	defer replies.Close()
+	deadline, _ := ctx.Deadline()
+	if err := replies.SetDeadline(deadline); err != nil {
+		return fmt.Errorf("ask %s: %w", t.To, err)
+	}
+	echo := icmp.Echo{ID: rand.IntN(1 << 16), Seq: rand.IntN(1 << 16), Data: []byte("guideway peer")}
+	packet, err := tunnelledEcho(t, &echo)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", t.To, err)
+	}
+	if err := sendGRE(t.From, t.To, packet); err != nil {
+		return fmt.Errorf("send to %s: %w", t.To, permission(err))
+	}
+	err = awaitEchoReply(replies, t.VIP, &echo)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, peerTimeout, t.From, t.VIP)
+	}
+	return err
+}
+
+// permission keeps os.ErrPermission and names the cure.
+func permission(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: this takes the capability CAP_NET_RAW", err)
+	}
+	return err
+}
+
+// A bound raw socket hears what is for that address only; the filter leaves
+// echo replies.
+func listenEchoReplies(at netip.Addr) (*icmp.PacketConn, error) {
+	if at.Is4() {
+		conn, err := icmp.ListenPacket("ip4:icmp", at.String())
+		if err != nil {
+			return nil, err
+		}
+		var filter ipv4.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv4.ICMPTypeEchoReply)
+		return conn, conn.IPv4PacketConn().SetICMPFilter(&filter)
+	}
+	conn, err := icmp.ListenPacket("ip6:ipv6-icmp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	var filter ipv6.ICMPFilter
+	filter.SetAll(true)
+	filter.Accept(ipv6.ICMPTypeEchoReply)
+	return conn, conn.IPv6PacketConn().SetICMPFilter(&filter)
+}
+
+func sendGRE(from, to netip.Addr, packet []byte) error {
+	network := "ip4:47"
+	if to.Is6() {
+		network = "ip6:47"
+	}
+	conn, err := net.DialIP(network, &net.IPAddr{IP: from.AsSlice()}, &net.IPAddr{IP: to.AsSlice()})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.Write(packet)
+	return err
+}
+
+func awaitEchoReply(conn *icmp.PacketConn, from netip.Addr, asked *icmp.Echo) error {
+	protocol := protocolICMP
+	if from.Is6() {
+		protocol = protocolICMPv6
+	}
+	buffer := make([]byte, 1500)
+	for {
+		n, sender, err := conn.ReadFrom(buffer)
+		if err != nil {
+			return err
+		}
+		reply, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil || senderOf(sender) != from {
+			continue
+		}
+		echo, isEcho := reply.Body.(*icmp.Echo)
+		if isEcho && echo.ID == asked.ID && echo.Seq == asked.Seq {
+			return nil
+		}
+	}
+}
+
+const (
+	protocolICMP   = 1
+	protocolICMPv6 = 58
+	// RFC 1701, bits 5 to 7: how many further encapsulations are permitted.
+	// Zero is for backends: a peer refuses it.
+	greOnceMore  = 1 << 8
+	etherTypeIP4 = 0x0800
+	etherTypeIP6 = 0x86dd
+)
+
+// tunnelledEcho is everything behind the outer IP header, which the kernel
+// writes.
+func tunnelledEcho(t PeerTarget, echo *icmp.Echo) ([]byte, error) {
+	etherType, emit := uint16(etherTypeIP4), echoRequest4
+	if t.VIP.Is6() {
+		etherType, emit = etherTypeIP6, echoRequest6
+	}
+	inner, err := emit(t.Source, t.VIP, echo)
+	if err != nil {
+		return nil, err
+	}
+	packet := binary.BigEndian.AppendUint16(nil, greOnceMore)
+	packet = binary.BigEndian.AppendUint16(packet, etherType)
+	return append(packet, inner...), nil
+}
+
+func echoRequest4(source, destination netip.Addr, echo *icmp.Echo) ([]byte, error) {
+	message, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: echo}).Marshal(nil)
+	if err != nil {
+		return nil, err
+	}
+	header := make([]byte, 20, 20+len(message))
+	header[0] = 4<<4 | 5
+	binary.BigEndian.PutUint16(header[2:], uint16(20+len(message)))
+	header[6] = 0x40 // do not fragment
+	header[8] = 64
+	header[9] = protocolICMP
+	copy(header[12:], source.AsSlice())
+	copy(header[16:], destination.AsSlice())
+	binary.BigEndian.PutUint16(header[10:], onesComplement(header))
+	return append(header, message...), nil
+}
+
+func echoRequest6(source, destination netip.Addr, echo *icmp.Echo) ([]byte, error) {
+	pseudo := icmp.IPv6PseudoHeader(source.AsSlice(), destination.AsSlice())
+	message, err := (&icmp.Message{Type: ipv6.ICMPTypeEchoRequest, Body: echo}).Marshal(pseudo)
+	if err != nil {
+		return nil, err
+	}
+	header := make([]byte, 40, 40+len(message))
+	header[0] = 6 << 4
+	binary.BigEndian.PutUint16(header[4:], uint16(len(message)))
+	header[6] = protocolICMPv6
+	header[7] = 64
+	copy(header[8:], source.AsSlice())
+	copy(header[24:], destination.AsSlice())
+	return append(header, message...), nil
+}
+
+// onesComplement is the Internet checksum (RFC 1071) of whole words.
+func onesComplement(words []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(words); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(words[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,191 @@
+package prober
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+func peerTarget(from, to, source, vip string) PeerTarget {
+	return PeerTarget{
+		Peer: "lb-2", From: netip.MustParseAddr(from), To: netip.MustParseAddr(to),
+		Source: netip.MustParseAddr(source), VIP: netip.MustParseAddr(vip),
+	}
+}
+
+func TestATunnelledEchoIsWhatAPeerUnwraps(t *testing.T) {
+	echo := &icmp.Echo{ID: 7, Seq: 9, Data: []byte("hello")}
+	packet, err := tunnelledEcho(peerTarget("10.0.0.1", "10.0.0.2", "10.0.0.1", "203.0.113.10"), echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%x", packet[:4]); got != "01000800" {
+		t.Errorf("GRE header %s", got)
+	}
+	header, err := ipv4.ParseHeader(packet[4:])
+	if err != nil || header.TotalLen != len(packet)-4 || header.Protocol != 1 || !header.Src.Equal(net.IPv4(10, 0, 0, 1)) || !header.Dst.Equal(net.IPv4(203, 0, 113, 10)) {
+		t.Errorf("%v %v", header, err)
+	}
+	// A header with its own checksum sums to zero.
+	if sum := onesComplement(packet[4:24]); sum != 0 {
+		t.Errorf("checksum is off by %#x", sum)
+	}
+	message, err := icmp.ParseMessage(1, packet[24:])
+	if err != nil || message.Type != ipv4.ICMPTypeEcho || message.Body.(*icmp.Echo).Seq != 9 {
+		t.Errorf("%v %v", message, err)
+	}
+
+	packet, err = tunnelledEcho(peerTarget("10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8:a::10"), echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%x", packet[:4]); got != "010086dd" {
+		t.Errorf("GRE header %s", got)
+	}
+	header6, err := ipv6.ParseHeader(packet[4:])
+	if err != nil || header6.PayloadLen != len(packet)-44 || header6.NextHeader != 58 || header6.Dst.String() != "2001:db8:a::10" {
+		t.Errorf("%v %v", header6, err)
+	}
+}
+
+func TestEachPeerIsAskedEachSecondUntilItIsNoLongerWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		peers := newPeers(func(_ context.Context, t PeerTarget) error {
+			if t.Peer == "dead" {
+				return os.ErrDeadlineExceeded
+			}
+			return nil
+		}, func(r PeerResult) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(r.Peer, " ", r.Err))
+		})
+		count := func(what string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(slices.DeleteFunc(slices.Clone(told), func(s string) bool { return s != what }))
+		}
+		peers.Set([]PeerTarget{{Peer: "alive"}, {Peer: "dead"}, {Peer: "odd", Problem: "no address"}})
+		time.Sleep(10 * time.Second)
+		for _, what := range []string{"alive <nil>", "dead i/o timeout", "odd no address"} {
+			if n := count(what); n < 9 || n > 12 {
+				t.Errorf("%q %d times in 10 s", what, n)
+			}
+		}
+		peers.Set([]PeerTarget{{Peer: "alive"}})
+		before := count("dead i/o timeout")
+		time.Sleep(5 * time.Second)
+		if after := count("dead i/o timeout"); after != before {
+			t.Errorf("asked %d times after it was removed", after-before)
+		}
+		peers.Stop()
+	})
+}
+
+// A forwarder's stand-in: the real one is tried in the lab.
+func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
+	inNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo",
+		"addr add 2001:db8::1/128 dev lo nodad", "addr add 2001:db8::2/128 dev lo nodad", "addr add 2001:db8:a::10/128 dev lo nodad", "link set lo up")
+	for _, target := range []PeerTarget{
+		peerTarget("10.9.0.1", "10.9.0.2", "10.9.0.1", "203.0.113.10"),
+		peerTarget("2001:db8::1", "2001:db8::2", "2001:db8::1", "2001:db8:a::10"),
+		peerTarget("10.9.0.1", "10.9.0.2", "2001:db8::1", "2001:db8:a::10"),
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := probePeer(ctx, target)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "does not have this machine's "+target.From.String()+" as a peer") {
+			t.Errorf("nobody is there, yet: %v", err)
+		}
+		stop := standIn(t, target)
+		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+		if err := probePeer(ctx, target); err != nil {
+			t.Errorf("%v: %v", target, err)
+		}
+		cancel()
+		stop()
+	}
+}
+
+func TestWithoutTheCapabilityTheCureIsNamed(t *testing.T) {
+	err := permission(fmt.Errorf("socket: %w", unix.EPERM))
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+		t.Error(err)
+	}
+}
+
+// inNamespace gives the test's thread a network namespace of its own, which
+// dies with the thread: it is never unlocked.
+func inNamespace(t *testing.T, setup ...string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	for _, line := range setup {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+}
+
+// standIn unwraps one packet and answers it; its sockets are made by the
+// caller's thread, in the caller's namespace.
+func standIn(t *testing.T, target PeerTarget) (stop func()) {
+	t.Helper()
+	network := map[bool]string{true: "ip4:47", false: "ip6:47"}[target.To.Is4()]
+	tunnel, err := net.ListenIP(network, &net.IPAddr{IP: target.To.AsSlice()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network = map[bool]string{true: "ip4:icmp", false: "ip6:ipv6-icmp"}[target.VIP.Is4()]
+	vip, err := icmp.ListenPacket(network, target.VIP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		packet := make([]byte, 1500)
+		n, _, err := tunnel.ReadFromIP(packet)
+		if err != nil || binary.BigEndian.Uint16(packet)>>8&7 == 0 {
+			return
+		}
+		inner, protocol, reply := packet[4+20:n], 1, icmp.Type(ipv4.ICMPTypeEchoReply)
+		if target.VIP.Is6() {
+			inner, protocol, reply = packet[4+40:n], 58, ipv6.ICMPTypeEchoReply
+		}
+		message, err := icmp.ParseMessage(protocol, inner)
+		if err != nil {
+			return
+		}
+		message.Type = reply
+		answer, err := message.Marshal(nil)
+		if err == nil {
+			_, _ = vip.WriteTo(answer, &net.IPAddr{IP: target.Source.AsSlice()})
+		}
+	}()
+	return func() { tunnel.Close(); vip.Close(); <-done }
+}
