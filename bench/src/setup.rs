@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datapath::table::{ConnectionTable, Identity, words_for};
 use datapath::verdict::DeviceIndex;
-use datapath::{Clock, Counters, Datapath, Egress, FlowHash, NextHop, Outbox, Secret, View};
+use datapath::{Clock, Counters, Datapath, Egress, NextHop, Outbox, Secret, View};
 use plan::{Planner, proto};
 use wire::MacAddress;
 
@@ -129,10 +129,10 @@ impl Worker {
         let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
         let (table, _) = ConnectionTable::open(words, &identity);
         let counters: &Counters = Box::leak(Box::default());
-        let hash = FlowHash::new(&Secret::derived("bench"));
+        let secret = Secret::derived("bench");
         Worker {
             view: View::new(plan, egress, 1),
-            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
             counters,
             table_bytes: size_of_val(words),

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use plan::{BackendId, Plan, Service};
 use wire::{EtherType, FlowKey, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6};
 
+use crate::prefetch::prefetch;
 use crate::verdict::DeviceIndex;
 
 /// The outer TTL and hop limit (RFC 1700's default).
@@ -36,8 +37,9 @@ pub struct Egress {
     spills: Box<[Box<[Tunnel]>]>,
 }
 
-/// The way to one backend.
+/// The way to one backend: one cache line.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 pub struct Tunnel {
     /// The outer IP header without lengths, traffic class, flow label and
     /// checksum.
@@ -103,6 +105,12 @@ impl Egress {
     pub fn toward(&self, backend: BackendId, hash: u64) -> Option<(&Tunnel, &Hop)> {
         let tunnel = self.tunnels.get(backend.index())?.as_ref()?;
         Some((tunnel, self.hop(tunnel, hash)?))
+    }
+
+    /// Asks for the tunnel to a backend, which will be needed soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, backend: BackendId) {
+        self.tunnels.get(backend.index()).map(prefetch);
     }
 
     /// The tunnel to a peer, and the next hop for this flow.

@@ -15,9 +15,6 @@ use wire::{EtherType, Family, Frame, Headers, Protocol, checksum, ethernet, gene
 use crate::decapsulate::Budget;
 use crate::egress::{Hop, Outer, Tunnel};
 
-/// The longest tunnel header: UDP and Geneve.
-const TUNNEL_BYTES_MAX: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
-
 /// What encapsulation needs to know of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Inner {
@@ -84,7 +81,9 @@ pub struct Misfit {
 /// # Errors
 /// If the result does not fit the next hop's MTU; the frame is unchanged
 /// then.
-#[inline]
+// Inlined with everything it calls: then each combination of headers is a
+// few copies of constant length.
+#[inline(always)]
 pub fn encapsulate(
     frame: &mut Frame<'_>,
     inner: &Inner,
@@ -92,26 +91,82 @@ pub fn encapsulate(
     tunnel: &Tunnel,
     hop: &Hop,
 ) -> Result<(), Misfit> {
-    let (header, header_bytes) = tunnel_header(inner, style.encap, style.recursion);
-    let outer_bytes = tunnel.outer.header_bytes() + header_bytes;
-    let packet_bytes = usize::from(inner.packet_bytes) + outer_bytes;
+    match style.encap {
+        Encap::Gre => {
+            let header = gre::Header { recursion: style.recursion, ether_type: inner_type(inner.family) };
+            wrap(frame, inner, style, tunnel, hop, header.to_bytes())
+        }
+        Encap::Ipip => wrap(frame, inner, style, tunnel, hop, []),
+        Encap::Gue => {
+            let header = gue::emit(outer_protocol(inner.family, Encap::Ipip));
+            wrap(frame, inner, style, tunnel, hop, behind_udp::<4, 12>(inner, gue::PORT, header))
+        }
+        Encap::Geneve => {
+            let header = geneve::emit(inner_type(inner.family));
+            wrap(frame, inner, style, tunnel, hop, behind_udp::<8, 16>(inner, geneve::PORT, header))
+        }
+    }
+}
+
+/// Puts link, outer IP and this tunnel header in front.
+#[inline(always)]
+fn wrap<const TUNNEL: usize>(
+    frame: &mut Frame<'_>,
+    inner: &Inner,
+    style: Style,
+    tunnel: &Tunnel,
+    hop: &Hop,
+    header: [u8; TUNNEL],
+) -> Result<(), Misfit> {
+    let class = traffic_class(inner, style.dscp);
+    let protocol = outer_protocol(inner.family, style.encap);
+    match &tunnel.outer {
+        Outer::V4 { header: outer, sum, source_host_mask } => {
+            let front = front::<{ ipv4::HEADER_BYTES }, TUNNEL>(frame, inner, hop)?;
+            let host = inner.hash as u32 & source_host_mask;
+            write_v4(front.ip, (outer, *sum), front.packet_bytes, class, protocol, host);
+            *front.tunnel = header;
+        }
+        Outer::V6 { header: outer } => {
+            let front = front::<{ ipv6::HEADER_BYTES }, TUNNEL>(frame, inner, hop)?;
+            write_v6(front.ip, outer, front.packet_bytes, class, protocol, inner.hash);
+            *front.tunnel = header;
+            if tunnel.udp_checksum && protocol == Protocol::UDP {
+                fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The room in front of the inner packet.
+struct Front<'f, const IP: usize, const TUNNEL: usize> {
+    ip: &'f mut [u8; IP],
+    tunnel: &'f mut [u8; TUNNEL],
+    packet_bytes: u16,
+}
+
+/// Makes room in front of the inner packet if it fits, cuts padding off, and
+/// writes the link header.
+#[inline(always)]
+fn front<'f, const IP: usize, const TUNNEL: usize>(
+    frame: &'f mut Frame<'_>,
+    inner: &Inner,
+    hop: &Hop,
+) -> Result<Front<'f, IP, TUNNEL>, Misfit> {
+    let packet_bytes = usize::from(inner.packet_bytes) + IP + TUNNEL;
     if packet_bytes > usize::from(hop.mtu) {
-        return Err(Misfit { mtu: hop.mtu.saturating_sub(outer_bytes as u16) });
+        return Err(Misfit { mtu: hop.mtu.saturating_sub((IP + TUNNEL) as u16) });
     }
     frame.truncate(ethernet::HEADER_BYTES + usize::from(inner.packet_bytes));
     let front = frame
-        .replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + outer_bytes)
+        .replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + IP + TUNNEL)
         .expect("the headroom holds the longest outer header");
-    let (link, rest) = front.split_at_mut(ethernet::HEADER_BYTES);
-    link.copy_from_slice(&hop.ethernet);
-    let (ip, tunnel_bytes) = rest.split_at_mut(tunnel.outer.header_bytes());
-    let protocol = outer_protocol(inner.family, style.encap);
-    tunnel.outer.write(ip, packet_bytes as u16, traffic_class(inner, style.dscp), protocol, inner.hash);
-    tunnel_bytes.copy_from_slice(&header[..header_bytes]);
-    if tunnel.udp_checksum && protocol == Protocol::UDP {
-        fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
-    }
-    Ok(())
+    let (link, rest) = front.split_first_chunk_mut().expect("it has this length");
+    *link = hop.ethernet;
+    let (ip, rest) = rest.split_first_chunk_mut().expect("it has this length");
+    let tunnel = rest.first_chunk_mut().expect("it has this length");
+    Ok(Front { ip, tunnel, packet_bytes: packet_bytes as u16 })
 }
 
 #[inline]
@@ -124,31 +179,14 @@ fn outer_protocol(inner: Family, encap: Encap) -> Protocol {
     }
 }
 
-/// The tunnel header's bytes, and how many of them count.
-#[inline]
-fn tunnel_header(inner: &Inner, encap: Encap, recursion: u8) -> ([u8; TUNNEL_BYTES_MAX], usize) {
-    let mut bytes = [0; TUNNEL_BYTES_MAX];
-    let header_bytes = match encap {
-        Encap::Gre => {
-            let header = gre::Header { recursion, ether_type: inner_type(inner.family) };
-            bytes[..gre::HEADER_BYTES].copy_from_slice(&header.to_bytes());
-            gre::HEADER_BYTES
-        }
-        Encap::Ipip => 0,
-        Encap::Gue => {
-            let bytes_after_udp = gue::HEADER_BYTES as u16 + inner.packet_bytes;
-            bytes[..8].copy_from_slice(&udp_header(inner, gue::PORT, bytes_after_udp));
-            bytes[8..12].copy_from_slice(&gue::emit(outer_protocol(inner.family, Encap::Ipip)));
-            udp::HEADER_BYTES + gue::HEADER_BYTES
-        }
-        Encap::Geneve => {
-            let bytes_after_udp = geneve::HEADER_BYTES as u16 + inner.packet_bytes;
-            bytes[..8].copy_from_slice(&udp_header(inner, geneve::PORT, bytes_after_udp));
-            bytes[8..16].copy_from_slice(&geneve::emit(inner_type(inner.family)));
-            udp::HEADER_BYTES + geneve::HEADER_BYTES
-        }
-    };
-    (bytes, header_bytes)
+/// A tunnel header of `HEADER` bytes behind a UDP header: `BOTH` bytes.
+#[inline(always)]
+fn behind_udp<const HEADER: usize, const BOTH: usize>(inner: &Inner, port: u16, header: [u8; HEADER]) -> [u8; BOTH] {
+    let mut both = [0; BOTH];
+    let udp = udp_header(inner, port, HEADER as u16 + inner.packet_bytes);
+    both[..udp::HEADER_BYTES].copy_from_slice(&udp);
+    both[udp::HEADER_BYTES..].copy_from_slice(&header);
+    both
 }
 
 /// The source port tells flows apart in the fabric: from the flow hash, in
@@ -200,33 +238,44 @@ impl Outer {
             Outer::V6 { .. } => ipv6::HEADER_BYTES,
         }
     }
+}
 
-    /// Writes the header for a packet of `packet_bytes` bytes, itself
-    /// included.
-    #[inline]
-    fn write(&self, to: &mut [u8], packet_bytes: u16, traffic_class: u8, protocol: Protocol, hash: u64) {
-        match self {
-            Outer::V4 { header, sum, source_host_mask } => {
-                let host = hash as u32 & source_host_mask;
-                let sum = sum + u64::from(traffic_class) + u64::from(packet_bytes) + u64::from(protocol.0) + u64::from(host);
-                to.copy_from_slice(header);
-                to[1] = traffic_class;
-                to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
-                to[9] = protocol.0;
-                to[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
-                if *source_host_mask != 0 {
-                    let network = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
-                    to[12..16].copy_from_slice(&(network | host).to_be_bytes());
-                }
-            }
-            Outer::V6 { header } => {
-                to.copy_from_slice(header);
-                // RFC 6438: the flow label tells flows apart in the fabric.
-                let first = 6 << 28 | u32::from(traffic_class) << 20 | (hash as u32 & 0xf_ffff);
-                to[..4].copy_from_slice(&first.to_be_bytes());
-                to[4..6].copy_from_slice(&(packet_bytes - ipv6::HEADER_BYTES as u16).to_be_bytes());
-                to[6] = protocol.0;
-            }
-        }
-    }
+/// Writes the header for a packet of `packet_bytes` bytes, itself included.
+/// `outer` has the sum of its constant words beside it, so that the checksum
+/// is a matter of a few additions; `host` fills the source's free bits.
+#[inline(always)]
+fn write_v4(
+    to: &mut [u8; ipv4::HEADER_BYTES],
+    (outer, sum): (&[u8; ipv4::HEADER_BYTES], u64),
+    packet_bytes: u16,
+    traffic_class: u8,
+    protocol: Protocol,
+    host: u32,
+) {
+    let sum = sum + u64::from(traffic_class) + u64::from(packet_bytes) + u64::from(protocol.0) + u64::from(host);
+    let network = u32::from_be_bytes([outer[12], outer[13], outer[14], outer[15]]);
+    *to = *outer;
+    to[1] = traffic_class;
+    to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+    to[9] = protocol.0;
+    to[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    to[12..16].copy_from_slice(&(network | host).to_be_bytes());
+}
+
+/// The same for IPv6.
+#[inline(always)]
+fn write_v6(
+    to: &mut [u8; ipv6::HEADER_BYTES],
+    outer: &[u8; ipv6::HEADER_BYTES],
+    packet_bytes: u16,
+    traffic_class: u8,
+    protocol: Protocol,
+    hash: u64,
+) {
+    *to = *outer;
+    // RFC 6438: the flow label tells flows apart in the fabric.
+    let first = 6 << 28 | u32::from(traffic_class) << 20 | (hash as u32 & 0xf_ffff);
+    to[..4].copy_from_slice(&first.to_be_bytes());
+    to[4..6].copy_from_slice(&(packet_bytes - ipv6::HEADER_BYTES as u16).to_be_bytes());
+    to[6] = protocol.0;
 }

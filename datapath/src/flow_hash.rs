@@ -7,9 +7,10 @@
 
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use arrayvec::ArrayVec;
 use sha2::{Digest, Sha256};
 use wire::flow::BLOCK_BYTES;
-use wire::{Family, FlowKey};
+use wire::{BATCH_MAX, Family, FlowKey};
 
 /// What the hash key comes from.
 #[derive(Clone, PartialEq, Eq)]
@@ -55,6 +56,18 @@ impl Secret {
             SecretKind::File(secret) => {
                 let digest = Sha256::new().chain_update(b"guideway key id\0").chain_update(secret).finalize();
                 digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+        }
+    }
+
+    /// The key that marks of traced packets are signed with; None without a
+    /// secret file: anybody could sign then.
+    #[must_use]
+    pub fn trace_key(&self) -> Option<[u8; 32]> {
+        match &self.0 {
+            SecretKind::Derived(_) => None,
+            SecretKind::File(secret) => {
+                Some(Sha256::new().chain_update(b"guideway trace\0").chain_update(secret).finalize().into())
             }
         }
     }
@@ -119,8 +132,44 @@ impl FlowHash {
         }
     }
 
-    /// Encrypts the blocks of several IPv4 flows at once, which keeps the
-    /// AES unit busy: several times faster than one after the other.
+    /// The hashes of a batch's flows, in their order. All are encrypted at
+    /// once, which keeps the AES unit busy: several times faster than one
+    /// after the other.
+    #[inline]
+    pub fn flows<'k>(&self, keys: impl Iterator<Item = &'k FlowKey> + Clone) -> ArrayVec<u64, BATCH_MAX> {
+        let mut blocks = ArrayVec::<Block, BATCH_MAX>::new();
+        let mut chained = false;
+        for key in keys.clone() {
+            let first = match key.family {
+                Family::V4 => key.block_v4(),
+                Family::V6 => key.blocks_v6()[0],
+            };
+            chained |= key.family == Family::V6;
+            blocks.push(first.into());
+        }
+        self.encrypt_all(&mut blocks);
+        if chained {
+            self.chain_all(keys, &mut blocks);
+        }
+        blocks.iter().map(|block| first_half((*block).into())).collect()
+    }
+
+    /// Goes on with those that have further blocks.
+    fn chain_all<'k>(&self, keys: impl Iterator<Item = &'k FlowKey> + Clone, blocks: &mut [Block]) {
+        for round in 1..3 {
+            let mut states = ArrayVec::<Block, BATCH_MAX>::new();
+            let chained = || keys.clone().enumerate().filter(|(_, key)| key.family == Family::V6);
+            for (at, key) in chained() {
+                states.push(xor(blocks[at].into(), key.blocks_v6()[round]).into());
+            }
+            self.encrypt_all(&mut states);
+            for ((at, _), state) in chained().zip(&states) {
+                blocks[at] = *state;
+            }
+        }
+    }
+
+    /// Encrypts blocks that do not depend on each other.
     #[inline]
     pub fn encrypt_all(&self, blocks: &mut [Block]) {
         self.cipher.encrypt_blocks(blocks);
@@ -135,10 +184,13 @@ impl FlowHash {
 
     #[inline]
     fn chain(&self, blocks: &[[u8; BLOCK_BYTES]]) -> [u8; BLOCK_BYTES] {
-        blocks.iter().fold([0; BLOCK_BYTES], |state, block| {
-            self.encrypt((u128::from_ne_bytes(state) ^ u128::from_ne_bytes(*block)).to_ne_bytes())
-        })
+        blocks.iter().fold([0; BLOCK_BYTES], |state, block| self.encrypt(xor(state, *block)))
     }
+}
+
+#[inline]
+fn xor(a: [u8; BLOCK_BYTES], b: [u8; BLOCK_BYTES]) -> [u8; BLOCK_BYTES] {
+    (u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b)).to_ne_bytes()
 }
 
 /// The hash in an encrypted block.

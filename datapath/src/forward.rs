@@ -9,15 +9,16 @@ use crate::counters::Counters;
 use crate::decapsulate::{Budget, decapsulate};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::Style;
-use crate::flow_hash::FlowHash;
+use crate::flow_hash::{FlowHash, Secret};
 use crate::limiter::Limiter;
-use crate::outbox::Outbox;
-use crate::recorder::{Lookup, Recorder};
+use crate::outbox::{Kind, Outbox};
+use crate::recorder::{Journey, Lookup, Recorder};
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
 use crate::table::{ConnectionTable, Ticks};
+use crate::trace::{self, Mark, Reporter, Tracer};
 use crate::track::track;
 use crate::verdict::Verdict;
-use crate::view::{View, WorkerCounters};
+use crate::view::{MemberTraffic, View, WorkerCounters};
 
 /// What one worker forwards with.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct Datapath<'m> {
     pub(crate) table: ConnectionTable<'m>,
     pub(crate) counters: &'m Counters,
     pub(crate) ticks: Ticks,
+    tracer: Tracer,
     limiter: Limiter,
     clock: Clock,
     worker: usize,
@@ -35,14 +37,22 @@ impl<'m> Datapath<'m> {
     /// A datapath for the worker of that index.
     #[must_use]
     pub fn new(
-        hash: FlowHash,
+        secret: &Secret,
         table: ConnectionTable<'m>,
         counters: &'m Counters,
         clock: Clock,
         worker: usize,
     ) -> Datapath<'m> {
-        let limiter = Limiter::new(ANSWERS_PER_SECOND);
-        Datapath { hash, table, counters, ticks: Ticks::new(Now(0)), limiter, clock, worker }
+        Datapath {
+            hash: FlowHash::new(secret),
+            table,
+            counters,
+            ticks: Ticks::new(Now(0)),
+            tracer: Tracer::new(secret),
+            limiter: Limiter::new(ANSWERS_PER_SECOND),
+            clock,
+            worker,
+        }
     }
 
     /// The worker's connection table.
@@ -78,38 +88,75 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Some(headers) = headers::parse(frame.bytes())? else { return Ok(Verdict::Pass) };
-        let tunnelled = view.takes_tunnel(&headers.key);
-        let (headers, budget) = match tunnelled {
-            true => decapsulate(frame, &headers, &view.plan.ingress)?,
-            false => (headers, Budget::FRESH),
-        };
+        let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
+        match self.recognise(view, frame, &arrived.headers) {
+            Some(mark) => Ok(self.traced(view, frame, &arrived, &mark, outbox)),
+            None => self.onward(view, frame, &arrived, Remember::of(frame), outbox, recorder),
+        }
+    }
+
+    fn onward(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        Arrived { headers, budget, tunnelled }: &Arrived,
+        remember: Remember,
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
         recorder.parsed(&headers.key);
 
-        let matched = match match_service(view, &headers)? {
+        let matched = match match_service(view, headers)? {
             Destination::Service(matched) => matched,
-            Destination::Kernel if tunnelled => return Err(DropReason::NoService),
+            Destination::Kernel if *tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
-            Destination::SlowPath => return Ok(Verdict::Slow(budget)),
-            Destination::Owner => return self.to_owner(view, frame, &headers, budget, outbox),
+            Destination::SlowPath => return Ok(Verdict::Slow(*budget)),
+            Destination::Owner => return self.to_owner(view, frame, headers, *budget, outbox),
         };
         recorder.matched(matched);
         let service = view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
-        let chosen = self.track(view, service, &headers, hash, recorder);
-        let chosen = chosen.or_else(|| self.select(view, service, &headers, hash, recorder));
+        let chosen = self.track(view, service, headers, hash, recorder);
+        let chosen = chosen.or_else(|| self.select(view, service, headers, (hash, remember), recorder));
         let Some((member, backend)) = chosen else {
-            return self.spill(view, frame, service, &headers, (hash, budget), outbox);
+            return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
         recorder.backend(backend);
 
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
         let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, &headers, hash, way, self.answering(view), outbox)?;
+        let verdict = send(frame, headers, hash, way, self.answering(view), outbox)?;
 
-        self.count(view, matched, service, member, &headers);
+        self.count(view, matched, service, member, headers);
         Ok(verdict)
+    }
+
+    /// The packet's mark, if somebody traces it.
+    #[inline]
+    pub(crate) fn recognise(&self, view: &View, frame: &Frame<'_>, headers: &Headers) -> Option<Mark> {
+        let now = self.ticks.now();
+        self.tracer.recognise(frame, headers, now, || view.unix_ms(now))
+    }
+
+    /// Forwards a marked packet and reports on it (paper 4.4).
+    #[cold]
+    pub(crate) fn traced(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        arrived: &Arrived,
+        mark: &Mark,
+        outbox: &mut Outbox<'m>,
+    ) -> Verdict {
+        let mut journey = Journey::default();
+        let link = *frame.bytes().first_chunk().expect("it was parsed");
+        let verdict = self.onward(view, frame, arrived, Remember::No, outbox, &mut journey).unwrap_or_else(Verdict::Drop);
+        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
+        if let Some(report) = trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox) {
+            outbox.push(Kind::Report, None, report);
+        }
+        verdict
     }
 
     /// The backend that the connection keeps.
@@ -136,7 +183,7 @@ impl<'m> Datapath<'m> {
         view: &View,
         service: &Service,
         headers: &Headers,
-        hash: u64,
+        (hash, remember): (u64, Remember),
         recorder: &mut impl Recorder,
     ) -> Option<(u16, BackendId)> {
         let selector = match service.affinity {
@@ -146,7 +193,10 @@ impl<'m> Datapath<'m> {
         recorder.hashed(hash, selector);
         let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);
-        self.counters_of(view).members[service.first_member as usize + usize::from(selected.member)].new_connections.add(1);
+        if remember == Remember::No {
+            return Some((selected.member, selected.backend));
+        }
+        self.member_counters(view, service, selected.member).new_connections.add(1);
         self.table.insert(
             hash,
             service.id,
@@ -197,9 +247,13 @@ impl<'m> Datapath<'m> {
 
     #[inline]
     pub(crate) fn count(&self, view: &View, matched: Matched, service: &Service, member: u16, headers: &Headers) {
-        let counters = self.counters_of(view);
-        counters.matches[matched.matched as usize].count(headers.packet_bytes);
-        counters.members[service.first_member as usize + usize::from(member)].traffic.count(headers.packet_bytes);
+        self.counters_of(view).matches[matched.matched as usize].count(headers.packet_bytes);
+        self.member_counters(view, service, member).traffic.count(headers.packet_bytes);
+    }
+
+    #[inline]
+    pub(crate) fn member_counters<'v>(&self, view: &'v View, service: &Service, member: u16) -> &'v MemberTraffic {
+        &self.counters_of(view).members[service.first_member as usize + usize::from(member)]
     }
 
     #[inline]
@@ -211,6 +265,42 @@ impl<'m> Datapath<'m> {
     fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
         &view.counters[self.worker]
     }
+}
+
+/// A packet that has arrived, out of its tunnel if it came in one.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub headers: Headers,
+    /// How many further encapsulations it is permitted.
+    pub budget: Budget,
+    pub tunnelled: bool,
+}
+
+/// Whether a selection becomes an entry of the connection table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remember {
+    Yes,
+    /// Of a marked packet, or of one that went astray.
+    No,
+}
+
+impl Remember {
+    #[inline]
+    pub(crate) fn of(frame: &Frame<'_>) -> Remember {
+        if frame.is_stray() { Remember::No } else { Remember::Yes }
+    }
+}
+
+/// Parses the frame, and takes it out of its tunnel if it came in one; None:
+/// not an IP packet.
+#[inline]
+pub(crate) fn receive(view: &View, frame: &mut Frame<'_>) -> Result<Option<Arrived>, DropReason> {
+    let Some(headers) = headers::parse(frame.bytes())? else { return Ok(None) };
+    if !view.takes_tunnel(&headers.key) {
+        return Ok(Some(Arrived { headers, budget: Budget::FRESH, tunnelled: false }));
+    }
+    let (headers, budget) = decapsulate(frame, &headers, &view.plan.ingress)?;
+    Ok(Some(Arrived { headers, budget, tunnelled: true }))
 }
 
 /// Sends a packet to the cluster that its service spills to.

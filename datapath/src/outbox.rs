@@ -17,11 +17,13 @@ pub enum Kind {
     Released,
     /// A copy of an ICMP error for a peer.
     Copy,
+    /// A report on a traced packet.
+    Report,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &'static [Kind] = &[Kind::Fragment, Kind::Released, Kind::Copy];
+    pub const ALL: &'static [Kind] = &[Kind::Fragment, Kind::Released, Kind::Copy, Kind::Report];
     /// How many there are.
     pub const COUNT: usize = Kind::ALL.len();
 
@@ -32,6 +34,7 @@ impl Kind {
             Kind::Fragment => "fragment",
             Kind::Released => "released",
             Kind::Copy => "copy",
+            Kind::Report => "report",
         }
     }
 }

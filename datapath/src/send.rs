@@ -41,7 +41,7 @@ pub struct Answering<'a> {
 
 /// Encapsulates the packet. One that does not fit is answered, if it must not
 /// be fragmented; otherwise its pieces are encapsulated one by one.
-#[inline]
+#[inline(always)]
 pub fn send<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,

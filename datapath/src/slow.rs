@@ -17,15 +17,16 @@ use crate::counters::Counters;
 use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{Inner, Style, encapsulate};
-use crate::flow_hash::FlowHash;
+use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
 use crate::fragments::{DatagramKey, Decision, FragmentTable};
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
-use crate::recorder::{Lookup, NoRecorder, Recorder};
+use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::reply;
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, send};
 use crate::table::TableReader;
+use crate::trace::{self, Reporter, Tracer};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -39,6 +40,7 @@ pub struct SlowPath<'m> {
     tables: Vec<TableReader<'m>>,
     fragments: FragmentTable,
     counters: &'m Counters,
+    tracer: Tracer,
     answers: Limiter,
     copies: Limiter,
     clock: Clock,
@@ -50,10 +52,11 @@ pub struct SlowPath<'m> {
 impl<'m> SlowPath<'m> {
     /// A slow path beside workers with these tables.
     #[must_use]
-    pub fn new(hash: FlowHash, tables: Vec<TableReader<'m>>, counters: &'m Counters, clock: Clock) -> SlowPath<'m> {
+    pub fn new(secret: &Secret, tables: Vec<TableReader<'m>>, counters: &'m Counters, clock: Clock) -> SlowPath<'m> {
         let worker = tables.len();
         SlowPath {
-            hash,
+            hash: FlowHash::new(secret),
+            tracer: Tracer::new(secret),
             tables,
             fragments: FragmentTable::default(),
             counters,
@@ -101,19 +104,41 @@ impl<'m> SlowPath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
+        let Some(mark) = self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now)) else {
+            return self.onward(view, frame, &headers, budget, outbox, recorder);
+        };
+        let mut journey = Journey::default();
+        let link = *frame.bytes().first_chunk().expect("it was parsed");
+        let verdict = self.onward(view, frame, &headers, budget, outbox, &mut journey).unwrap_or_else(Verdict::Drop);
+        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
+        if let Some(report) = trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox) {
+            outbox.push(Kind::Report, None, report);
+        }
+        Ok(verdict)
+    }
+
+    fn onward(
+        &mut self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        budget: Budget,
+        outbox: &mut Outbox<'m>,
+        recorder: &mut impl Recorder,
+    ) -> Result<Verdict, DropReason> {
         recorder.parsed(&headers.key);
-        if let Some(datagram) = DatagramKey::of(&headers) {
+        if let Some(datagram) = DatagramKey::of(headers) {
             return match headers.fragment {
-                Fragment::Later { .. } => self.later(view, frame, &headers, (datagram, budget), outbox, recorder),
-                _ => self.first(view, frame, &headers, (datagram, budget), outbox, recorder),
+                Fragment::Later { .. } => self.later(view, frame, headers, (datagram, budget), outbox, recorder),
+                _ => self.first(view, frame, headers, (datagram, budget), outbox, recorder),
             };
         }
-        match icmp::kind(headers.key.family, message(frame, &headers)).ok_or(DropReason::TransportHeader)? {
+        match icmp::kind(headers.key.family, message(frame, headers)).ok_or(DropReason::TransportHeader)? {
             icmp::Kind::EchoRequest => {
-                reply::echo(frame, &headers, view.reply_link);
+                reply::echo(frame, headers, view.reply_link);
                 Ok(Verdict::Reply)
             }
-            icmp::Kind::Error => self.error(view, frame, &headers, budget, outbox, recorder),
+            icmp::Kind::Error => self.error(view, frame, headers, budget, outbox, recorder),
             icmp::Kind::Other => Err(DropReason::Icmp),
         }
     }

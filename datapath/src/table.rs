@@ -44,6 +44,7 @@ type Bucket = [AtomicU64; BUCKET_ENTRIES];
 
 /// The kind of a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub enum Class {
     /// One packet seen, or several within a tick: may be a flood.
     Unconfirmed,
@@ -58,6 +59,8 @@ pub enum Class {
 }
 
 impl Class {
+    const COUNT: usize = 5;
+
     /// The name that people see; what closes is one class to them.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -85,42 +88,45 @@ pub struct Entry {
 const TAG_MASK: u64 = !0 << 42;
 const SERVICE_SHIFT: u32 = 28;
 const BACKEND_SHIFT: u32 = 12;
-const CLASS_SHIFT: u32 = 10;
-const TIME_MASK: u64 = 0x3ff;
 /// Tag and service: what a packet must agree in to hit.
 const MATCH_MASK: u64 = !0 << SERVICE_SHIFT;
-/// Closing and reset share a class of two bits and the upper bit of the time.
-const RESET_FLAG: u64 = 0x200;
+/// Closing and reset share a class of two bits: the upper bit of the time
+/// tells them apart. So the class is read from three bits.
+const CLASS_SHIFT: u32 = 9;
+const CLASSES: [Class; 8] = [
+    Class::Unconfirmed,
+    Class::Unconfirmed,
+    Class::Established,
+    Class::Established,
+    Class::Datagram,
+    Class::Datagram,
+    Class::Closing,
+    Class::Reset,
+];
+/// The bits of a class, and of its time, by class.
+const CLASS_BITS: [u64; Class::COUNT] = [0 << 9, 2 << 9, 4 << 9, 6 << 9, 7 << 9];
+const TIME_MASKS: [u16; Class::COUNT] = [0x3ff, 0x3ff, 0x3ff, 0x1ff, 0x1ff];
 
 impl Entry {
+    #[inline]
     fn to_word(self, hash: u64) -> u64 {
-        let (class, time) = match self.class {
-            Class::Unconfirmed => (0, u64::from(self.time)),
-            Class::Established => (1, u64::from(self.time)),
-            Class::Datagram => (2, u64::from(self.time)),
-            Class::Closing => (3, u64::from(self.time)),
-            Class::Reset => (3, u64::from(self.time) | RESET_FLAG),
-        };
-        match_word(hash, self.service) | u64::from(self.backend.0) << BACKEND_SHIFT | class << CLASS_SHIFT | time
+        match_word(hash, self.service)
+            | u64::from(self.backend.0) << BACKEND_SHIFT
+            | CLASS_BITS[self.class as usize]
+            | u64::from(self.time)
     }
 
+    #[inline]
     fn from_word(word: u64) -> Option<Entry> {
         if word == 0 {
             return None;
         }
-        let time = (word & TIME_MASK) as u16;
-        let (class, time) = match word >> CLASS_SHIFT & 3 {
-            0 => (Class::Unconfirmed, time),
-            1 => (Class::Established, time),
-            2 => (Class::Datagram, time),
-            _ if word & RESET_FLAG == 0 => (Class::Closing, time),
-            _ => (Class::Reset, time & !(RESET_FLAG as u16)),
-        };
+        let class = CLASSES[(word >> CLASS_SHIFT) as usize & 7];
         Some(Entry {
             service: ServiceId((word >> SERVICE_SHIFT) as u16 & (limits::SERVICE_IDS as u16 - 1)),
             backend: BackendId((word >> BACKEND_SHIFT) as u16),
             class,
-            time,
+            time: word as u16 & TIME_MASKS[class as usize],
         })
     }
 }
@@ -134,9 +140,7 @@ fn match_word(hash: u64, service: ServiceId) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
     now: Now,
-    unconfirmed: u16,
-    established: u16,
-    closing: u16,
+    by_class: [u16; Class::COUNT],
 }
 
 impl Ticks {
@@ -151,12 +155,10 @@ impl Ticks {
     /// The moment `now`.
     #[must_use]
     pub fn new(now: Now) -> Ticks {
-        Ticks {
-            now,
-            unconfirmed: (now.0 / Ticks::UNCONFIRMED_MS) as u16 & 0x3ff,
-            established: (now.0 / Ticks::ESTABLISHED_MS) as u16 & 0x3ff,
-            closing: (now.0 / Ticks::CLOSING_MS) as u16 & 0x1ff,
-        }
+        let unconfirmed = (now.0 / Ticks::UNCONFIRMED_MS) as u16 & 0x3ff;
+        let established = (now.0 / Ticks::ESTABLISHED_MS) as u16 & 0x3ff;
+        let closing = (now.0 / Ticks::CLOSING_MS) as u16 & 0x1ff;
+        Ticks { now, by_class: [unconfirmed, established, established, closing, closing] }
     }
 
     /// The moment in milliseconds.
@@ -169,19 +171,14 @@ impl Ticks {
     #[inline]
     #[must_use]
     pub fn of(&self, class: Class) -> u16 {
-        match class {
-            Class::Unconfirmed => self.unconfirmed,
-            Class::Established | Class::Datagram => self.established,
-            Class::Closing | Class::Reset => self.closing,
-        }
+        self.by_class[class as usize]
     }
 
     /// The ticks since an entry was written.
     #[inline]
     #[must_use]
     pub fn since(&self, entry: &Entry) -> u16 {
-        let mask = if entry.class >= Class::Closing { 0x1ff } else { 0x3ff };
-        self.of(entry.class).wrapping_sub(entry.time) & mask
+        self.of(entry.class).wrapping_sub(entry.time) & TIME_MASKS[entry.class as usize]
     }
 
     fn unit_ms(class: Class) -> u64 {
@@ -198,13 +195,8 @@ impl Ticks {
 #[derive(Debug)]
 pub struct Lifetimes(Box<[Option<ServiceLifetimes>]>);
 
-#[derive(Debug, Clone, Copy)]
-struct ServiceLifetimes {
-    unconfirmed: u16,
-    established: u16,
-    datagram: u16,
-    closing: u16,
-}
+/// By class.
+type ServiceLifetimes = [u16; Class::COUNT];
 
 impl Lifetimes {
     /// An entry after a RST lives this long without a packet.
@@ -215,7 +207,7 @@ impl Lifetimes {
     pub fn new(plan: &Plan) -> Lifetimes {
         let mut lifetimes = vec![None; plan.service_ids()].into_boxed_slice();
         for service in plan.services() {
-            lifetimes[service.id.index()] = Some(ServiceLifetimes::new(&service.timeouts));
+            lifetimes[service.id.index()] = Some(lifetimes_of(&service.timeouts));
         }
         Lifetimes(lifetimes)
     }
@@ -228,27 +220,21 @@ impl Lifetimes {
         self.ticks(entry).is_none_or(|ticks_max| ticks.since(entry) > ticks_max)
     }
 
+    #[inline]
     fn ticks(&self, entry: &Entry) -> Option<u16> {
-        let lifetimes = (*self.0.get(entry.service.index())?)?;
-        Some(match entry.class {
-            Class::Unconfirmed => lifetimes.unconfirmed,
-            Class::Established => lifetimes.established,
-            Class::Datagram => lifetimes.datagram,
-            Class::Closing => lifetimes.closing,
-            Class::Reset => to_ticks(Lifetimes::RESET_MS, Class::Reset),
-        })
+        let lifetimes = self.0.get(entry.service.index())?.as_ref()?;
+        Some(lifetimes[entry.class as usize])
     }
 }
 
-impl ServiceLifetimes {
-    fn new(timeouts: &Timeouts) -> ServiceLifetimes {
-        ServiceLifetimes {
-            unconfirmed: to_ticks(timeouts.unconfirmed_ms, Class::Unconfirmed),
-            established: to_ticks(timeouts.tcp_ms, Class::Established),
-            datagram: to_ticks(timeouts.udp_ms, Class::Datagram),
-            closing: to_ticks(timeouts.closing_ms, Class::Closing),
-        }
-    }
+fn lifetimes_of(timeouts: &Timeouts) -> ServiceLifetimes {
+    [
+        to_ticks(timeouts.unconfirmed_ms, Class::Unconfirmed),
+        to_ticks(timeouts.tcp_ms, Class::Established),
+        to_ticks(timeouts.udp_ms, Class::Datagram),
+        to_ticks(timeouts.closing_ms, Class::Closing),
+        to_ticks(Lifetimes::RESET_MS, Class::Reset),
+    ]
 }
 
 /// Rounded up: with more than this many ticks gone, at least `ms` are.
@@ -424,12 +410,16 @@ impl<'m> ConnectionTable<'m> {
     #[inline]
     #[must_use]
     pub fn find(&self, hash: u64, service: ServiceId) -> Option<(&'m AtomicU64, Entry)> {
-        let wanted = match_word(hash, service);
-        self.bucket(hash).iter().find_map(|place| {
-            let word = place.load(Ordering::Relaxed);
-            let entry = if (word ^ wanted) & MATCH_MASK == 0 { Entry::from_word(word) } else { None };
-            entry.map(|entry| (place, entry))
-        })
+        let bucket = self.bucket(hash);
+        let mut hits = own_places(bucket, match_word(hash, service));
+        while hits != 0 {
+            let place = &bucket[hits.trailing_zeros() as usize % BUCKET_ENTRIES];
+            if let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) {
+                return Some((place, entry));
+            }
+            hits &= hits - 1;
+        }
+        None
     }
 
     /// Writes what a packet changed in an entry that [`find`] gave.
@@ -485,25 +475,18 @@ impl<'m> ConnectionTable<'m> {
 
     fn place_for(&self, word: u64, hash: u64, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<(&'m AtomicU64, Taken)> {
         let bucket = self.bucket(hash);
-        let mut best: Option<(u32, &AtomicU64, Taken)> = None;
-        for place in bucket {
-            let there = place.load(Ordering::Relaxed);
-            let (rank, taken) = match Entry::from_word(there) {
-                Some(_) if (there ^ word) & MATCH_MASK == 0 => return Some((place, Taken::Own)),
-                None => (u32::MAX, Taken::Empty),
-                Some(entry) if lifetimes.expired(&entry, ticks) => (u32::MAX - 1, Taken::Expired(entry)),
-                Some(entry) if entry.class == Class::Unconfirmed => {
-                    (u32::from(ticks.since(&entry)), Taken::Displaced(entry))
-                }
-                Some(_) => continue,
-            };
-            if best.as_ref().is_none_or(|(other, _, _)| *other < rank) {
-                best = Some((rank, place, taken));
-            }
+        let empty = places(bucket, |there| there == 0);
+        let own = own_places(bucket, word & MATCH_MASK) & !empty;
+        if own != 0 {
+            return Some((&bucket[own.trailing_zeros() as usize % BUCKET_ENTRIES], Taken::Own));
         }
-        best.map(|(_, place, taken)| (place, taken))
+        if empty != 0 {
+            return Some((&bucket[empty.trailing_zeros() as usize % BUCKET_ENTRIES], Taken::Empty));
+        }
+        displaceable(bucket, ticks, lifetimes)
     }
 
+    #[inline]
     fn count(&self, service: ServiceId, change: i32) {
         let count = &self.by_service[service.index()];
         count.store(count.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
@@ -572,6 +555,40 @@ impl Identity {
     fn worker_word(&self) -> u64 {
         u64::from(self.workers) << 32 | u64::from(self.worker)
     }
+}
+
+/// The places of a flow, one bit each; empty ones may look like it.
+#[inline]
+fn own_places(bucket: &Bucket, wanted: u64) -> u32 {
+    places(bucket, |word| word ^ wanted < 1 << SERVICE_SHIFT)
+}
+
+/// The places of a bucket that `is_one` says yes to, one bit each. All are
+/// asked before any is picked: a branch for each would be guessed wrong for
+/// most packets.
+#[inline]
+fn places(bucket: &Bucket, is_one: impl Fn(u64) -> bool) -> u32 {
+    bucket.iter().rev().fold(0, |bits, place| bits + bits + u32::from(is_one(place.load(Ordering::Relaxed))))
+}
+
+/// The place of a full bucket that an insert may take: an expired entry's, or
+/// else the oldest unconfirmed one's.
+fn displaceable<'b>(bucket: &'b Bucket, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<(&'b AtomicU64, Taken)> {
+    let mut best: Option<(u32, &AtomicU64, Taken)> = None;
+    for place in bucket {
+        let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) else { continue };
+        let (rank, taken) = match entry {
+            entry if lifetimes.expired(&entry, ticks) => (u32::MAX, Taken::Expired(entry)),
+            entry if entry.class == Class::Unconfirmed => {
+                (u32::from(ticks.since(&entry)), Taken::Displaced(entry))
+            }
+            _ => continue,
+        };
+        if best.as_ref().is_none_or(|(other, _, _)| *other < rank) {
+            best = Some((rank, place, taken));
+        }
+    }
+    best.map(|(_, place, taken)| (place, taken))
 }
 
 /// The place an insert takes.

@@ -26,7 +26,7 @@ pub struct Kept {
 
 /// The backend that this packet's connection keeps, if it has one that the
 /// plan still lets keep it.
-#[inline]
+#[inline(always)]
 pub fn track(
     table: &ConnectionTable<'_>,
     service: &Service,

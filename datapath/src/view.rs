@@ -6,6 +6,7 @@ use std::sync::Arc;
 use plan::Plan;
 use wire::FlowKey;
 
+use crate::clock::Now;
 use crate::counters::Counter;
 use crate::egress::Egress;
 use crate::reply::ReplyLink;
@@ -22,6 +23,9 @@ pub struct View {
     pub lifetimes: Lifetimes,
     /// Link addresses of answers; None: those of the packet, exchanged.
     pub reply_link: Option<ReplyLink>,
+    /// Unix time less our own clock, in milliseconds: marks of traced packets
+    /// carry the former.
+    pub unix_offset_ms: i64,
     /// One for each worker, and one for the slow path.
     pub counters: Arc<[WorkerCounters]>,
 }
@@ -38,7 +42,7 @@ impl View {
     #[must_use]
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
-        View { reply_link: self.reply_link, ..view }
+        View { reply_link: self.reply_link, unix_offset_ms: self.unix_offset_ms, ..view }
     }
 
     /// True for packets that are a tunnel's, to this machine or to a VIP, and
@@ -53,9 +57,15 @@ impl View {
                 || self.plan.vips.address(key.family, key.destination).is_some())
     }
 
+    /// Unix time in milliseconds.
+    #[must_use]
+    pub fn unix_ms(&self, now: Now) -> u64 {
+        now.0.wrapping_add_signed(self.unix_offset_ms)
+    }
+
     fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {
         let lifetimes = Lifetimes::new(&plan);
-        View { plan, egress, lifetimes, reply_link: None, counters }
+        View { plan, egress, lifetimes, reply_link: None, unix_offset_ms: 0, counters }
     }
 }
 

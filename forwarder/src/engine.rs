@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use datapath::slow::SlowPath;
 use datapath::table::TableReader;
-use datapath::{Clock, Counters, Datapath, FlowHash, Now, Totals, View};
+use datapath::{Clock, Counters, Datapath, Now, Secret, Totals, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Meter, WorkerIo};
 
 use crate::tables::Tables;
+use crate::worker::capture::{self, Filter, Source, Switch};
+use crate::worker::samples::DropSamples;
 use crate::worker::{self, Board, Desk, slow};
 
 /// A worker goes round at least twenty times a second; one that has not for
@@ -24,8 +26,8 @@ pub struct Start<'a> {
     pub io: Vec<WorkerIo>,
     /// What to forward by.
     pub view: Arc<View>,
-    /// The flow hash.
-    pub hash: FlowHash,
+    /// The cluster's secret.
+    pub secret: Secret,
     /// Where the connection tables are.
     pub tables: &'a Tables,
     /// Names the hash key in their headers.
@@ -46,6 +48,10 @@ pub struct Engine {
     counters: Vec<&'static Counters>,
     meters: Vec<Vec<Meter>>,
     tables: Vec<TableReader<'static>>,
+    samples: Vec<&'static DropSamples>,
+    captures: Arc<Switch>,
+    /// None: a capture is under way, and has them.
+    sources: Mutex<Option<Vec<Source>>>,
     /// Views that a hanging worker may still use.
     kept: Mutex<Vec<Arc<View>>>,
 }
@@ -73,8 +79,12 @@ impl Engine {
             counters: Vec::new(),
             meters: Vec::new(),
             tables: Vec::new(),
+            samples: Vec::new(),
+            captures: Arc::default(),
+            sources: Mutex::default(),
             kept: Mutex::default(),
         };
+        let mut sources = Vec::with_capacity(workers);
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, io) in start.io.into_iter().enumerate() {
             let opened = start.tables.table(start.key_digest, index, workers, connections)?;
@@ -86,19 +96,25 @@ impl Engine {
             engine.counters.push(counters);
             engine.meters.push(io.queues.iter().map(|queue| queue.meter()).collect());
             engine.tables.push(opened.reader);
+            let samples: &'static DropSamples = Box::leak(Box::default());
+            engine.samples.push(samples);
+            let (tap, source) = capture::pair(&engine.captures);
+            sources.push(source);
             answerers.push(answerer);
             parts.push(worker::Parts {
                 index,
                 queues: io.queues,
                 pool: io.pool,
                 datapath: Datapath::new(
-                    start.hash.clone(),
+                    &start.secret,
                     opened.table,
                     counters,
                     opened.clock,
                     index,
                 ),
                 counters,
+                samples,
+                tap,
                 asker,
                 board: Arc::clone(&engine.board),
                 waiter,
@@ -106,8 +122,9 @@ impl Engine {
                 busy_poll: start.busy_poll,
             });
         }
-        let path = engine.slow_path(start.hash);
+        let path = engine.slow_path(&start.secret);
         engine.counters.push(path.counters());
+        *engine.sources.lock().expect("nobody else has it yet") = Some(sources);
         let board = Arc::clone(&engine.board);
         engine.lock_threads().push(slow::start(slow::Parts {
             path,
@@ -122,10 +139,10 @@ impl Engine {
         Ok(engine)
     }
 
-    fn slow_path(&self, hash: FlowHash) -> SlowPath<'static> {
+    fn slow_path(&self, secret: &Secret) -> SlowPath<'static> {
         let counters: &'static Counters = Box::leak(Box::default());
         SlowPath::new(
-            hash,
+            secret,
             self.tables.clone(),
             counters,
             Clock::resume(Now(worker::monotonic_ms())),
@@ -175,6 +192,30 @@ impl Engine {
         &self.counters
     }
 
+    /// Each worker's latest dropped frames.
+    #[must_use]
+    pub fn samples(&self) -> &[&'static DropSamples] {
+        &self.samples
+    }
+
+    /// Captures packets until the session is dropped; None: another session
+    /// does.
+    #[must_use]
+    pub fn capture(self: &Arc<Engine>, filter: Filter) -> Option<Session> {
+        let mut sources = self.lock_sources().take()?;
+        // What a worker was about to hand over when the last session ended.
+        for source in &mut sources {
+            while source.next().is_some() {}
+            source.missed();
+        }
+        self.captures.turn_on(Arc::new(filter));
+        Some(Session { engine: Arc::clone(self), sources })
+    }
+
+    fn lock_sources(&self) -> std::sync::MutexGuard<'_, Option<Vec<Source>>> {
+        self.sources.lock().expect("no holder of this lock panics")
+    }
+
     /// Each worker's queues' counters, by device.
     #[must_use]
     pub fn meters(&self) -> &[Vec<Meter>] {
@@ -204,5 +245,19 @@ impl Engine {
 
     fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// A capture under way.
+pub struct Session {
+    engine: Arc<Engine>,
+    /// One for each worker.
+    pub sources: Vec<Source>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.captures.turn_off();
+        *self.engine.lock_sources() = Some(std::mem::take(&mut self.sources));
     }
 }

@@ -16,7 +16,7 @@ use datapath::outbox::Kind;
 use datapath::reply::ReplyLink;
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop,
     Outbox, Secret, SlowPath, Totals, Verdict, View,
 };
 use nic::pcap::{Packet, Reader, Writer};
@@ -108,15 +108,14 @@ impl Replay {
         let egress = Egress::new(&plan, |_| vec![hop]);
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
-        let hash = FlowHash::new(secret);
         let view = View::new(plan.into(), egress, 1);
         Replay {
             view: View {
                 reply_link: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
                 ..view
             },
-            slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
-            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            slow: SlowPath::new(secret, vec![reader], counters, Clock::default()),
+            datapath: Datapath::new(secret, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
             counters,
             // As many as a batch has, and as many for what it originates.

@@ -27,11 +27,11 @@ pub fn pseudo_header(source: &[u8], destination: &[u8], protocol: u8, payload_by
 #[inline]
 #[must_use]
 pub fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    let (low, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    // No overflow: after a carry the rest is less than what was added.
+    let both = low + u32::from(carry);
+    // Each half plus the other: the lower one's carry goes where it belongs.
+    (both.wrapping_add(both.rotate_left(16)) >> 16) as u16
 }
 
 /// The checksum field's value for a sum taken with the field as zero.
@@ -45,7 +45,18 @@ pub fn finish(sum: u64) -> u16 {
 #[inline]
 #[must_use]
 pub fn is_valid(bytes: &[u8]) -> bool {
-    fold(sum(bytes)) == 0xffff
+    fold(sum_unordered(bytes)) == 0xffff
+}
+
+/// The sum in the machine's byte order: RFC 1071 section 2(B) shows that only
+/// the order of the result's bytes depends on it.
+#[inline]
+fn sum_unordered(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut tail = [0u8; 4];
+    tail[..rest.len()].copy_from_slice(rest);
+    let whole: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    whole + u64::from(u32::from_ne_bytes(tail))
 }
 
 /// The checksum after one 16-bit word changed from `old` to `new`
@@ -66,6 +77,13 @@ mod tests {
         assert_eq!(fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), 0xddf2);
     }
 
+    #[test]
+    fn folding_carries_round_the_end() {
+        for (sum, folded) in [(0, 0), (0xffff, 0xffff), (0x1_0000, 1), (0xffff_ffff, 0xffff), (1 << 32, 1), (u64::MAX, 0xffff)] {
+            assert_eq!(fold(sum), folded, "{sum:x}");
+        }
+    }
+
     /// The plainest sum there is, to hold the others against.
     fn by_words(bytes: &[u8]) -> u16 {
         let mut total = 0u32;
@@ -80,6 +98,7 @@ mod tests {
         #[test]
         fn sum_equals_the_plain_sum(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(fold(sum(&bytes)), by_words(&bytes));
+            prop_assert_eq!(is_valid(&bytes), by_words(&bytes) == 0xffff);
         }
 
         #[test]

@@ -39,6 +39,7 @@ pub struct Frame<'m> {
     chunk: &'m mut [u8],
     start: u32,
     end: u32,
+    stray: bool,
 }
 
 impl<'m> Frame<'m> {
@@ -48,7 +49,7 @@ impl<'m> Frame<'m> {
     /// If the range does not lie inside the chunk.
     pub fn new(chunk: &'m mut [u8], start: usize, end: usize) -> Frame<'m> {
         assert!(start <= end && end <= chunk.len(), "frame {start}..{end} outside its chunk of {}", chunk.len());
-        Frame { chunk, start: start as u32, end: end as u32 }
+        Frame { chunk, start: start as u32, end: end as u32, stray: false }
     }
 
     /// A frame with a copy of `bytes` behind the usual headroom; gives the
@@ -110,6 +111,19 @@ impl<'m> Frame<'m> {
     #[must_use]
     pub fn byte_in_front(&self) -> Option<&u8> {
         self.chunk.get((self.start as usize).wrapping_sub(1))
+    }
+
+    /// Marks the frame as steered to another worker than its flow's, because
+    /// that one was full: it must not be remembered there.
+    pub fn set_stray(&mut self) {
+        self.stray = true;
+    }
+
+    /// True for a frame that went astray.
+    #[inline]
+    #[must_use]
+    pub fn is_stray(&self) -> bool {
+        self.stray
     }
 
     /// Cuts the frame's end so that `len` bytes remain; a frame that is

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop, Outbox, Secret,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox, Secret,
     SlowPath, TableReader, Verdict, View,
 };
 use etherparse::PacketBuilder;
@@ -57,15 +57,15 @@ impl Machine {
     pub fn new(message: proto::Plan, connections: u64) -> Machine {
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
-        let hash = FlowHash::new(&Secret::derived("test"));
+        let secret = Secret::derived("test");
         let mut planner = Planner::default();
         let view = view(&mut planner, message);
         Machine {
             planner,
             view,
             readers: vec![reader],
-            slow: SlowPath::new(hash.clone(), vec![reader], counters, Clock::default()),
-            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            slow: SlowPath::new(&secret, vec![reader], counters, Clock::default()),
+            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
             counters,
             now_ms: 0,

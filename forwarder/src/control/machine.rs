@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath::{FlowHash, View};
+use datapath::{Secret, View};
 use nic::af_xdp::QueueOptions;
 use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, WorkerIo};
 use plan::{Plan, proto};
@@ -66,14 +66,14 @@ impl Machine {
         &self,
         io: Vec<WorkerIo>,
         view: Arc<View>,
-        hash: FlowHash,
+        secret: Secret,
         tables: &Tables,
         options: &Options,
     ) -> Result<Engine> {
         Engine::start(Start {
             io,
             view,
-            hash,
+            secret,
             tables,
             key_digest: key_digest(&self.key_id, &self.cluster),
             connections_max: self.connections_max(),

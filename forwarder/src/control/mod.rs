@@ -265,11 +265,12 @@ impl Control {
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
         let snapshot = self.resolve(&plan, &machine.interface_indices());
         let view =
-            Arc::new(View::new(Arc::clone(&plan), egress::egress(&plan, &snapshot), io.len()));
-        let hash = self.flow_hash(&plan);
+            Arc::new(new_view(Arc::clone(&plan), egress::egress(&plan, &snapshot), io.len()));
+        let secret = self.secret(&plan);
+        let hash = datapath::FlowHash::new(&secret);
         let connections_max = machine.connections_max();
         let engine = machine
-            .start(io, Arc::clone(&view), hash.clone(), &self.tables, &self.options)
+            .start(io, Arc::clone(&view), secret, &self.tables, &self.options)
             .map_err(failed)?;
         let running = Forwarding {
             devices: machine.shown(engine.workers()),
@@ -303,7 +304,7 @@ impl Control {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
         let snapshot = self.resolve(&plan, &machine.interface_indices());
-        let view = View::new(
+        let view = new_view(
             Arc::clone(&plan),
             egress::egress(&plan, &snapshot),
             running.engine.workers(),
@@ -342,9 +343,9 @@ impl Control {
         }
     }
 
-    fn flow_hash(&self, plan: &Plan) -> datapath::FlowHash {
-        let secret = self.secret.clone().unwrap_or_else(|| Secret::derived(&plan.cluster));
-        datapath::FlowHash::new(&secret)
+    /// The cluster's secret; without a file, one derived from its name.
+    fn secret(&self, plan: &Plan) -> Secret {
+        self.secret.clone().unwrap_or_else(|| Secret::derived(&plan.cluster))
     }
 
     /// Ids that no entry can hold any more: two whole sweeps of every table
@@ -429,3 +430,11 @@ fn key_mismatch(wanted: &str, ours: &str) -> String {
         "cluster.key_id: the plan is for key `{wanted}`, this forwarder hashes with `{ours}`: {cure}"
     )
 }
+/// A view that knows what time it is for people: marks of traced packets
+/// carry that.
+fn new_view(plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let unix_offset_ms = unix.as_millis() as i64 - worker::monotonic_ms() as i64;
+    View { unix_offset_ms, ..View::new(plan, egress, workers) }
+}
+

@@ -1,0 +1,298 @@
+//! The packet tracer (paper 4.4): marked packets are forwarded as usual, and
+//! every load balancer on their way reports what it did with them to the
+//! receiver that the mark names.
+//!
+//! ```text
+//!  IP packet of PACKET_BYTES | headers | padding | mark, 60 bytes |
+//!
+//!  mark   0 magic, 8   receiver, 16   port, 2   zero, 2   nonce, 8   unix ms, 8   MAC, 16
+//! ```
+//!
+//! Other packets pay one comparison of their length. The MAC (HMAC-SHA-256
+//! under a key of the cluster's secret, cut to 16 bytes) covers the mark and
+//! the five-tuple, so nobody outside can ask; stale marks and those seen
+//! before are ignored, and reports are limited. Marked packets look
+//! connections up but never make one.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+
+use arrayvec::{ArrayString, ArrayVec};
+use hmac::{Hmac, KeyInit, Mac};
+use plan::Plan;
+use sha2::Sha256;
+use wire::{EtherType, FlowKey, Frame, Headers, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6, udp};
+
+use crate::clock::Now;
+use crate::decapsulate::Budget;
+use crate::flow_hash::Secret;
+use crate::limiter::Limiter;
+use crate::outbox::Outbox;
+use crate::recorder::Journey;
+use crate::reply::ReplyLink;
+use crate::verdict::Verdict;
+
+/// Bytes of every marked IP packet: a prime that nothing else likes.
+pub const PACKET_BYTES: u16 = 227;
+/// Bytes of the mark, at the packet's end.
+pub const MARK_BYTES: usize = 60;
+/// Reports a second, of each worker.
+pub const REPORTS_PER_SECOND: u64 = 100;
+/// How far a mark's time may be from ours, in milliseconds.
+pub const STALE_MS: u64 = 30_000;
+/// UDP source port of reports.
+pub const REPORT_PORT: u16 = 6079;
+
+const MAGIC: [u8; 8] = *b"GWTRACE\x01";
+const SIGNED_BYTES: usize = MARK_BYTES - 16;
+/// Nonces remembered: more than a worker reports while a mark is not stale
+/// would need; a flood only makes its own marks repeatable.
+const SEEN_MAX: usize = 4096;
+
+/// A mark that was recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Where reports go.
+    pub receiver: IpAddr,
+    /// Its UDP port.
+    pub port: u16,
+    /// Tells traces apart.
+    pub nonce: u64,
+}
+
+/// Recognises marks and limits reports.
+pub struct Tracer {
+    key: Option<[u8; 32]>,
+    limiter: Limiter,
+    seen: RefCell<ArrayVec<u64, SEEN_MAX>>,
+}
+
+impl std::fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tracer")
+    }
+}
+
+impl Tracer {
+    /// For the cluster's secret; without one nothing is ever recognised.
+    #[must_use]
+    pub fn new(secret: &Secret) -> Tracer {
+        Tracer {
+            key: secret.trace_key(),
+            limiter: Limiter::new(REPORTS_PER_SECOND),
+            seen: RefCell::new(ArrayVec::new()),
+        }
+    }
+
+    /// The packet's mark, if it has one that is to be reported on.
+    #[inline]
+    #[must_use]
+    pub fn recognise(
+        &self,
+        frame: &Frame<'_>,
+        headers: &Headers,
+        now: Now,
+        unix_ms: impl FnOnce() -> u64,
+    ) -> Option<Mark> {
+        if headers.packet_bytes != PACKET_BYTES { None } else { self.check(frame, headers, now, unix_ms()) }
+    }
+
+    #[cold]
+    fn check(&self, frame: &Frame<'_>, headers: &Headers, now: Now, unix_ms: u64) -> Option<Mark> {
+        let end = ethernet::HEADER_BYTES + usize::from(PACKET_BYTES);
+        let bytes: &[u8; MARK_BYTES] = frame.bytes().get(..end)?.last_chunk()?;
+        if bytes[..8] != MAGIC {
+            return None;
+        }
+        let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("the mark is longer"));
+        let (nonce, time) = (word(28), word(36));
+        if time.abs_diff(unix_ms) > STALE_MS || !self.is_signed(bytes, &headers.key) || !self.is_new(nonce) {
+            return None;
+        }
+        let receiver = Ipv6Addr::from_bits(u128::from_be_bytes(*bytes[8..].first_chunk()?));
+        let port = u16::from_be_bytes([bytes[24], bytes[25]]);
+        self.limiter.allows(now).then_some(Mark { receiver: receiver.to_canonical(), port, nonce })
+    }
+
+    fn is_signed(&self, mark: &[u8; MARK_BYTES], key: &FlowKey) -> bool {
+        let Some(secret) = &self.key else { return false };
+        authenticator(secret, &mark[..SIGNED_BYTES], key).verify_truncated_left(&mark[SIGNED_BYTES..]).is_ok()
+    }
+
+    fn is_new(&self, nonce: u64) -> bool {
+        let mut seen = self.seen.borrow_mut();
+        if seen.contains(&nonce) {
+            return false;
+        }
+        if seen.is_full() {
+            seen.remove(0);
+        }
+        seen.push(nonce);
+        true
+    }
+}
+
+/// The mark's bytes, for whoever sends marked packets.
+#[must_use]
+pub fn sign(secret: &[u8; 32], mark: &Mark, unix_ms: u64, key: &FlowKey) -> [u8; MARK_BYTES] {
+    let receiver = match mark.receiver {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let mut bytes = [0; MARK_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..24].copy_from_slice(&receiver.octets());
+    bytes[24..26].copy_from_slice(&mark.port.to_be_bytes());
+    bytes[28..36].copy_from_slice(&mark.nonce.to_be_bytes());
+    bytes[36..44].copy_from_slice(&unix_ms.to_be_bytes());
+    let mac = authenticator(secret, &bytes[..SIGNED_BYTES], key).finalize().into_bytes();
+    bytes[SIGNED_BYTES..].copy_from_slice(&mac[..MARK_BYTES - SIGNED_BYTES]);
+    bytes
+}
+
+/// Over the mark, then family (4 or 6), protocol, source, destination (16
+/// bytes each, IPv4 in the last four) and ports.
+fn authenticator(secret: &[u8; 32], signed: &[u8], key: &FlowKey) -> Hmac<Sha256> {
+    let family = match key.family {
+        wire::Family::V4 => 4,
+        wire::Family::V6 => 6,
+    };
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length");
+    mac.update(signed);
+    mac.update(&[family, key.protocol.0]);
+    mac.update(&key.source.to_be_bytes());
+    mac.update(&key.destination.to_be_bytes());
+    mac.update(&key.source_port.to_be_bytes());
+    mac.update(&key.destination_port.to_be_bytes());
+    mac
+}
+
+/// Who reports.
+#[derive(Debug, Clone, Copy)]
+pub struct Reporter<'v> {
+    /// Its plan.
+    pub plan: &'v Plan,
+    /// Its worker; the number of workers for the slow path.
+    pub worker: usize,
+    /// Link addresses of what it answers.
+    pub link: Option<ReplyLink>,
+}
+
+/// Makes the report on a marked packet; None: no memory, or no own address of
+/// the receiver's family.
+pub fn report<'m>(
+    reporter: Reporter<'_>,
+    mark: &Mark,
+    budget: Budget,
+    verdict: Verdict,
+    journey: &Journey,
+    received_link: &[u8; ethernet::HEADER_BYTES],
+    outbox: &mut Outbox<'m>,
+) -> Option<Frame<'m>> {
+    let mut text = ArrayString::<1024>::new();
+    write_text(&mut text, reporter, mark, budget, verdict, journey).ok()?;
+    let (header, header_bytes, ether_type) = ip_header(reporter.plan, mark, text.len())?;
+    let link = match reporter.link {
+        Some(link) => ethernet::emit(link.source, link.destination, ether_type),
+        // Back to whom it came from.
+        None => ethernet::emit(mac(&received_link[..6]), mac(&received_link[6..12]), ether_type),
+    };
+    let datagram_bytes = (udp::HEADER_BYTES + text.len()) as u16;
+    let mut datagram = udp::emit(REPORT_PORT, mark.port, datagram_bytes, 0);
+    let addresses = if ether_type == EtherType::IPV4 { 12..20 } else { 8..40 };
+    let sum = checksum::sum(&header[addresses])
+        + u64::from(Protocol::UDP.0)
+        + u64::from(datagram_bytes)
+        + checksum::sum(&datagram)
+        + checksum::sum(text.as_bytes());
+    let sum = checksum::finish(sum);
+    datagram[6..8].copy_from_slice(&(if sum == 0 { 0xffff } else { sum }).to_be_bytes());
+    outbox.copy_of(&[&link, &header[..header_bytes], &datagram, text.as_bytes()])
+}
+
+fn mac(bytes: &[u8]) -> MacAddress {
+    MacAddress(*bytes.first_chunk().expect("six bytes"))
+}
+
+/// From this machine to the receiver.
+fn ip_header(plan: &Plan, mark: &Mark, text_bytes: usize) -> Option<([u8; ipv6::HEADER_BYTES], usize, EtherType)> {
+    const TTL: u8 = 64;
+    let datagram_bytes = udp::HEADER_BYTES + text_bytes;
+    let mut bytes = [0; ipv6::HEADER_BYTES];
+    match mark.receiver {
+        IpAddr::V4(receiver) => {
+            let header = ipv4::Emit {
+                packet_bytes: (ipv4::HEADER_BYTES + datagram_bytes) as u16,
+                traffic_class: 0,
+                id: 0,
+                flags: ipv4::DONT_FRAGMENT,
+                ttl: TTL,
+                protocol: Protocol::UDP,
+                source: plan.source_v4?,
+                destination: receiver.to_bits(),
+            };
+            bytes[..ipv4::HEADER_BYTES].copy_from_slice(&header.to_bytes());
+            Some((bytes, ipv4::HEADER_BYTES, EtherType::IPV4))
+        }
+        IpAddr::V6(receiver) => {
+            let header = ipv6::Emit {
+                payload_bytes: datagram_bytes as u16,
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: TTL,
+                protocol: Protocol::UDP,
+                source: plan.source_v6?,
+                destination: receiver.to_bits(),
+            };
+            bytes.copy_from_slice(&header.to_bytes());
+            Some((bytes, ipv6::HEADER_BYTES, EtherType::IPV6))
+        }
+    }
+}
+
+/// One JSON object.
+fn write_text(
+    text: &mut ArrayString<1024>,
+    reporter: Reporter<'_>,
+    mark: &Mark,
+    budget: Budget,
+    verdict: Verdict,
+    journey: &Journey,
+) -> std::fmt::Result {
+    let plan = reporter.plan;
+    write!(text, "{{\"nonce\":\"{:016x}\",\"machine\":", mark.nonce)?;
+    write_string(text, &plan.machine)?;
+    write!(text, ",\"generation\":{},\"worker\":{},\"budget\":{}", plan.generation, reporter.worker, budget.0)?;
+    if let Some(service) = journey.service().and_then(|id| plan.service(id)) {
+        text.write_str(",\"service\":")?;
+        write_string(text, &service.name)?;
+    }
+    if let Some(matched) = journey.matched.and_then(|matched| plan.matches.get(matched.matched as usize)) {
+        write!(text, ",\"matched\":\"{} {} {}\"", matched.target, matched.protocol, matched.ports)?;
+    }
+    write!(text, ",\"table\":\"{}\"", journey.lookup.name())?;
+    if let Some(slot) = journey.slot {
+        write!(text, ",\"slot\":{slot}")?;
+    }
+    if let Some(backend) = journey.backend.and_then(|id| plan.backend(id)) {
+        text.write_str(",\"backend\":")?;
+        write_string(text, &backend.name)?;
+    }
+    if let Verdict::Drop(reason) = verdict {
+        write!(text, ",\"reason\":\"{}\"", reason.name())?;
+    }
+    write!(text, ",\"verdict\":\"{}\"}}", verdict.name())
+}
+
+fn write_string(text: &mut ArrayString<1024>, value: &str) -> std::fmt::Result {
+    text.write_char('"')?;
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => write!(text, "\\{character}")?,
+            control if control.is_control() => write!(text, "\\u{:04x}", u32::from(control))?,
+            other => text.write_char(other)?,
+        }
+    }
+    text.write_char('"')
+}
