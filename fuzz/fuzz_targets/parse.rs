@@ -1,0 +1,21 @@
+//! Parsing any bytes: never a panic, and nothing read beyond the frame.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wire::{Family, ethernet, headers, icmp};
+
+fuzz_target!(|frame: &[u8]| {
+    let Ok(Some(headers)) = headers::parse(frame) else { return };
+    let packet = &frame[ethernet::HEADER_BYTES..];
+    let (packet_bytes, transport) =
+        (usize::from(headers.packet_bytes), usize::from(headers.transport_offset));
+    assert!(packet_bytes <= packet.len() && transport <= packet_bytes);
+    assert_eq!(packet[0] >> 4, if headers.key.family == Family::V4 { 4 } else { 6 });
+    // Padding is no part of the packet: without it everything is the same.
+    let trimmed = &frame[..ethernet::HEADER_BYTES + packet_bytes];
+    let again = headers::parse(trimmed).ok().flatten().expect("still whole without its padding");
+    assert_eq!(format!("{headers:?}"), format!("{again:?}"));
+    // Whatever it is, it may be taken for an ICMP message.
+    let _ = icmp::kind(headers.key.family, &packet[transport..packet_bytes]);
+    let _ = icmp::quoted(headers.key.family, &packet[transport..packet_bytes]);
+});

@@ -1,0 +1,132 @@
+//! Small plans, every byte of the input a choice. The addresses are those of
+//! the golden folders, so that their packets find services here.
+
+use plan::proto::{self, BackendState, Encap, PortRange, PrefixSuffix, Vip, vip::Target};
+
+use crate::Bytes;
+
+/// Egress MTUs worth trying: too small for anything, the minima of the
+/// standards, the usual one, none.
+pub const MTUS: [u16; 8] = [60, 100, 576, 1280, 1324, 1500, 1600, 65535];
+
+const BACKENDS: [(&str, &str); 4] = [
+    ("b1", "10.1.0.11"),
+    ("b2", "10.1.0.12"),
+    ("b3", "2001:db8:0:2::11"),
+    ("b4", "2001:db8:0:2::12"),
+];
+
+/// A plan of three services, of which `choices` says the rest. It is valid.
+pub fn plan(choices: &mut Bytes<'_>, generation: u64) -> proto::Plan {
+    let flags = choices.byte();
+    let peers = flags & 1 != 0;
+    let plan = proto::Plan {
+        generation,
+        cluster: Some(proto::Cluster { name: "fuzz".into(), key_id: "derived".into() }),
+        machine: Some(proto::Machine {
+            name: "lb-1".into(),
+            addresses: vec!["10.0.0.1".into(), "2001:db8:0:1::1".into()],
+        }),
+        peers: if peers {
+            vec![peer(2, flags & 2 != 0), peer(3, flags & 4 != 0)]
+        } else {
+            Vec::new()
+        },
+        encapsulators: if flags & 8 != 0 {
+            vec!["192.0.2.0/24".into(), "2001:db8:c::/48".into()]
+        } else {
+            Vec::new()
+        },
+        tunnel: Some(proto::Tunnel {
+            udp6_checksum: flags & 16 != 0,
+            source_prefix: if flags & 32 != 0 { "10.0.64.0/20".into() } else { String::new() },
+        }),
+        prefix_groups: vec![proto::PrefixGroup {
+            name: "g".into(),
+            prefixes: vec![
+                "198.51.100.0/24".into(),
+                "203.0.112.0/24".into(),
+                "2001:db8:a::/64".into(),
+            ],
+        }],
+        backends: BACKENDS
+            .iter()
+            .map(|(name, address)| proto::Backend {
+                name: (*name).into(),
+                address: (*address).into(),
+            })
+            .collect(),
+        ..Default::default()
+    };
+    let services = vec![
+        service(
+            "exact",
+            vec![exact("203.0.113.10", &[80, 443]), exact("2001:db8:f::10", &[80, 443])],
+            choices,
+        ),
+        service(
+            "all",
+            vec![
+                exact("203.0.113.44", &[]),
+                exact("2001:db8:f::66", &[]),
+                exact("203.0.113.46", &[]),
+            ],
+            choices,
+        ),
+        service("suffix", vec![suffix("0.0.0.10"), suffix("::10")], choices),
+    ];
+    proto::Plan { services, ..plan }
+}
+
+fn peer(number: u8, healthy: bool) -> proto::Peer {
+    let addresses = vec![format!("10.0.0.{number}"), format!("2001:db8:0:1::{number}")];
+    proto::Peer { name: format!("lb-{number}"), addresses, healthy }
+}
+
+fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> proto::Service {
+    const ENCAPS: [Encap; 4] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve];
+    let (how, rules) = (choices.byte(), choices.byte());
+    let states = u16::from_le_bytes([choices.byte(), choices.byte()]);
+    let spill = name == "suffix" && rules & 128 != 0;
+    proto::Service {
+        name: name.into(),
+        vips,
+        members: BACKENDS
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _))| member(name, states >> (index * 4)))
+            .collect(),
+        encap: ENCAPS[usize::from(how & 3)] as i32,
+        affinity: i32::from(how >> 2 & 1),
+        table_size: [3, 5, 7, 101][usize::from(how >> 3 & 3)].max(5),
+        connections_quota: u64::from(how >> 5 & 3),
+        dscp: (how & 128 != 0).then_some(46),
+        on_down: i32::from(rules & 1),
+        when_none: i32::from(rules >> 1 & 3).min(2),
+        unmatched: i32::from(rules >> 3 & 1),
+        fragments: i32::from(rules >> 4 & 3).min(2),
+        spill: if spill {
+            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into() }]
+        } else {
+            Vec::new()
+        },
+        ..Default::default()
+    }
+}
+
+fn member(name: &str, choices: u16) -> proto::Member {
+    const STATES: [BackendState; 4] =
+        [BackendState::Active, BackendState::Draining, BackendState::Down, BackendState::Disabled];
+    let weight = [1, 3, 0, 1000][usize::from(choices >> 2 & 3)];
+    proto::Member { backend: name.into(), weight, state: STATES[usize::from(choices & 3)] as i32 }
+}
+
+fn exact(address: &str, ports: &[u32]) -> Vip {
+    let ports = ports.iter().map(|port| PortRange { first: *port, last: *port }).collect();
+    Vip { target: Some(Target::Address(address.into())), ports, ..Default::default() }
+}
+
+fn suffix(suffix: &str) -> Vip {
+    let target = PrefixSuffix { prefix_group: "g".into(), suffix: suffix.into(), suffix_bits: 0 };
+    Vip { target: Some(Target::PrefixSuffix(target)), ..Default::default() }
+}
