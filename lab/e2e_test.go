@@ -417,6 +417,37 @@ func TestACancelledDemoLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestAKilledDemoIsRemovedByTheNext(t *testing.T) {
+	bin := needLab(t)
+	killed := exec.Command(filepath.Join(bin, "guideway"), "demo", "--events", "drain_backend")
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("demo-%d", killed.Process.Pid)
+	for deadline := time.Now().Add(20 * time.Second); len(leftovers(t, name)) < 5; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the demo built nothing")
+		}
+	}
+	directory := filepath.Dir(lab.DefaultRunDir(name))
+	if err := lab.RemoveLeftovers(directory); err != nil {
+		t.Error(err)
+	}
+	if len(leftovers(t, name)) == 0 {
+		t.Error("a lab whose owner lives was removed")
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait() // it was killed
+	if err := lab.RemoveLeftovers(directory); err != nil {
+		t.Error(err)
+	}
+	if left := leftovers(t, name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+}
+
 // A broken load balancer must be noticed: this is the test of the testers.
 func TestTheDemoFailsWhenConnectionsBreak(t *testing.T) {
 	o := options(t, "unwell")

@@ -47,7 +47,11 @@ func Up(ctx context.Context, o Options, owned bool) (*Lab, error) {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	if err := lab.build(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), lab.remove(keepLogs))
+		what := keepLogs
+		if ctx.Err() != nil {
+			what = removeLogs // somebody changed their mind: nothing to look into
+		}
+		return nil, errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), lab.remove(what))
 	}
 	return lab, nil
 }
@@ -239,7 +243,9 @@ func removeFiles(o Options, what logs) error {
 		return os.RemoveAll(filepath.Join(o.RunDir, stateFile))
 	}
 	if o.RunDir == DefaultRunDir(o.Name) {
-		return os.RemoveAll(o.RunDir)
+		err := os.RemoveAll(o.RunDir)
+		_ = os.Remove(filepath.Dir(o.RunDir)) // only if this was the last lab
+		return err
 	}
 	paths := []string{stateFile, "router"}
 	for _, n := range newLayout(o).nodes() {

@@ -20,11 +20,11 @@ type allowance struct {
 	request func(load.Failure) bool
 }
 
-// echoConnections that may break.
-func (a allowance) echoConnections(live []load.Live) int {
+// count the connections of a kind that may break.
+func (a allowance) count(live []load.Live, kind string) int {
 	n := 0
 	for _, l := range live {
-		if l.Kind == load.KindEcho && a.connections[l.Flow] {
+		if l.Kind == kind && a.connections[l.Flow] {
 			n++
 		}
 	}
@@ -33,7 +33,8 @@ func (a allowance) echoConnections(live []load.Live) int {
 
 // judgement of one event's failures.
 type judgement struct {
-	failedAllowed int
+	// byRule are the failed requests that only the rule allows.
+	byRule int
 	// beyond are the failures that nothing allows.
 	beyond []load.Failure
 }
@@ -43,14 +44,11 @@ type judgement struct {
 func (a allowance) judge(failures []load.Failure) judgement {
 	var j judgement
 	for _, failure := range failures {
-		allowed := a.connections[failure.Flow]
-		if failure.Kind != load.KindEcho {
-			allowed = allowed || a.request != nil && a.request(failure)
-			if allowed {
-				j.failedAllowed++
-			}
-		}
-		if !allowed {
+		switch {
+		case a.connections[failure.Flow]:
+		case failure.Kind != load.KindEcho && a.request != nil && a.request(failure):
+			j.byRule++
+		default:
 			j.beyond = append(j.beyond, failure)
 		}
 	}

@@ -65,14 +65,14 @@ func TestOnlyAllowedFailuresAreForgiven(t *testing.T) {
 		{Kind: load.KindFresh, Flow: flow(5), Reason: "dial: time limit", Begun: found.Add(time.Second)},
 	}
 	j := allowed.judge(failures)
-	if j.failedAllowed != 2 || len(j.beyond) != 2 {
+	if j.byRule != 1 || len(j.beyond) != 2 {
 		t.Fatalf("judgement %+v", j)
 	}
 	lines := describe(j.beyond)
 	if len(lines) != 2 || !strings.Contains(lines[0], "echo read: reset") || !strings.Contains(lines[1], "fresh dial: time limit") {
 		t.Errorf("described as %q", lines)
 	}
-	if got := (allowance{}).judge(failures); len(got.beyond) != len(failures) || got.failedAllowed != 0 {
+	if got := (allowance{}).judge(failures); len(got.beyond) != len(failures) || got.byRule != 0 {
 		t.Errorf("without any allowance %+v", got)
 	}
 }
@@ -97,7 +97,7 @@ func TestWhoMayBreakWhenAMachineDies(t *testing.T) {
 	if len(three) != 3 || three[flow(2)] {
 		t.Errorf("of three machines: %v", three)
 	}
-	if n := (allowance{connections: two}).echoConnections(live); n != 1 {
+	if n := (allowance{connections: two}).count(live, load.KindEcho); n != 1 {
 		t.Errorf("%d echo connections", n)
 	}
 }

@@ -172,9 +172,11 @@ func (s *stage) endLoad() error {
 	}
 	s.recent = report.Recent
 	j := s.allowed.judge(report.Failures)
-	s.result.Requests, s.result.Failed, s.result.FailedAllowed = report.Requests, report.Failed, j.failedAllowed
+	s.result.Requests, s.result.Failed = report.Requests, report.Failed
+	// Each kept connection that may break may fail the request on it.
+	s.result.FailedAllowed = s.allowed.count(s.lastLive, load.KindKeepAlive) + j.byRule
 	s.result.Connections, s.result.Broken = report.Connections, report.Broken
-	s.result.BrokenAllowed = s.allowed.echoConnections(s.lastLive)
+	s.result.BrokenAllowed = s.allowed.count(s.lastLive, load.KindEcho)
 	s.result.messages, s.result.longestPause = report.Messages, report.LongestPause
 	for _, line := range describe(j.beyond) {
 		s.result.problem("not allowed: %s", line)
