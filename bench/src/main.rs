@@ -9,6 +9,7 @@ mod clock;
 mod machine;
 mod measure;
 mod random;
+mod report;
 mod setup;
 mod tables;
 mod traffic;
@@ -22,6 +23,7 @@ use crate::clock::Samples;
 use crate::machine::Chase;
 use crate::measure::Measurement;
 use crate::setup::Setup;
+use crate::tables::Builds;
 use crate::traffic::{Frames, Kind, Traffic};
 
 /// Measures what a packet costs. BENCH_REPORT=file.json also writes a report.
@@ -36,6 +38,9 @@ struct Options {
     /// Backends behind each service
     #[arg(long, default_value_t = 100)]
     backends: u32,
+    /// Backends of the tables whose building is timed
+    #[arg(long, default_value_t = 1000)]
+    table_backends: u32,
     /// Bytes of the inner IP packet (a TCP header must fit)
     #[arg(long, default_value_t = 46)]
     packet_bytes: usize,
@@ -105,16 +110,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|(name, setup, kind)| Measurement::new(name, setup, kind, &mut frames))
         .collect();
     let mut floor = (Samples::default(), Traffic::new(&options.setup(), Kind::Data));
+    let mut builds = [Builds::new(65_537, options.table_backends), Builds::new(655_373, options.table_backends)];
     let mut machine = if options.skip_machine { Vec::new() } else { machine_samples() };
     for _ in 0..options.rounds {
         floor.0.push(measure::floor_ns(&mut frames, &mut floor.1));
         machine.iter_mut().for_each(MachineSamples::sample);
+        builds.iter_mut().for_each(Builds::sample);
         for measurement in &mut measurements {
             measurement.sample(&mut frames, options.passes);
         }
     }
-    print(&measurements, &floor.0, &machine);
-    Ok(())
+    print(&measurements, &floor.0, &machine, &builds);
+    match std::env::var_os("BENCH_REPORT") {
+        Some(path) => report::write(path.as_ref(), &measurements, &floor.0, &builds),
+        None => Ok(()),
+    }
 }
 
 struct MachineSamples {
@@ -141,12 +151,16 @@ fn machine_samples() -> Vec<MachineSamples> {
     all
 }
 
-fn print(measurements: &[Measurement], floor: &Samples, machine: &[MachineSamples]) {
+fn print(measurements: &[Measurement], floor: &Samples, machine: &[MachineSamples], builds: &[Builds]) {
     let row = |name: &str, ns: &Samples, note: &str| println!("{name:<38} {:>8.1} {:>8.1}  {note}", ns.median(), ns.best());
     println!("{:<38} {:>8} {:>8}", "nanoseconds", "median", "best");
     row("floor: a bare loop over the frames", floor, "");
     machine.iter().for_each(|samples| row(&samples.name, &samples.ns, ""));
     for measurement in measurements {
         row(measurement.name, &measurement.ns, &measurement.check());
+    }
+    println!("{:<38} {:>8} {:>8}", "milliseconds", "median", "best");
+    for build in builds {
+        println!("{:<38} {:>8.2} {:>8.2}", format!("table of {} entries", build.size), build.ms.median(), build.ms.best());
     }
 }

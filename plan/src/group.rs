@@ -39,24 +39,28 @@ pub struct Group {
 }
 
 /// A place in the hash of members by backend; backend zero: empty.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Slot {
     backend: u16,
     member: u16,
+    /// The member's, so that a lookup is one access.
+    standing: Standing,
 }
+
+const EMPTY: Slot = Slot { backend: 0, member: 0, standing: Standing::Gone };
 
 impl Group {
     /// A group of `members`, each backend once, whose `table` selects among
     /// the members that `candidates` point to.
     pub(crate) fn new(members: Vec<Member>, table: Option<Table>, candidates: Vec<u16>) -> Group {
         let size = (members.len() * 2).next_power_of_two().max(2);
-        let mut by_backend = vec![Slot::default(); size].into_boxed_slice();
+        let mut by_backend = vec![EMPTY; size].into_boxed_slice();
         for (index, member) in members.iter().enumerate() {
             let mut at = home(member.backend, size);
             while by_backend[at].backend != 0 {
                 at = (at + 1) & (size - 1);
             }
-            by_backend[at] = Slot { backend: member.backend.0, member: index as u16 };
+            by_backend[at] = Slot { backend: member.backend.0, member: index as u16, standing: member.standing };
         }
         Group { members: members.into(), by_backend, table, candidates: candidates.into() }
     }
@@ -81,7 +85,7 @@ impl Group {
         loop {
             let slot = self.by_backend[at];
             if slot.backend == backend.0 {
-                return Some((slot.member, self.members[usize::from(slot.member)].standing));
+                return Some((slot.member, slot.standing));
             }
             if slot.backend == 0 {
                 return None;

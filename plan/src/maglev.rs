@@ -105,8 +105,8 @@ impl Table {
 /// entry each round, as in the paper.
 #[must_use]
 pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box<[u16]> {
-    const FREE: u16 = u16::MAX;
-    assert!(!permutations.is_empty() && permutations.len() < usize::from(FREE).min(size as usize + 1));
+    let count_max = usize::from(u16::MAX).min(size as usize);
+    assert!(!permutations.is_empty() && permutations.len() <= count_max);
     let quotas = quotas(weights, size);
     let weight_max = u64::from(*weights.iter().max().expect("at least one candidate"));
     let mut turns: Vec<Turn> = permutations
@@ -120,17 +120,21 @@ pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box
             weight: u64::from(*weight),
         })
         .collect();
-    let mut entries = vec![FREE; size as usize].into_boxed_slice();
+    let mut entries = vec![0; size as usize].into_boxed_slice();
+    let mut taken = Taken::new(size);
+    let mut scarce: Option<Scarce> = None;
     let mut left = size;
     let mut round = 0u64;
     while left > 0 {
         round += 1;
         for (index, turn) in turns.iter_mut().enumerate() {
             while turn.taken < turn.quota && u64::from(turn.taken) * weight_max < round * turn.weight {
-                while entries[turn.next as usize] != FREE {
-                    turn.step(size);
-                }
-                entries[turn.next as usize] = index as u16;
+                let entry = if left > size.isqrt() {
+                    taken.walk(turn, size)
+                } else {
+                    scarce.get_or_insert_with(|| Scarce::new(&taken, permutations, size)).take(index)
+                };
+                entries[entry as usize] = index as u16;
                 turn.taken += 1;
                 left -= 1;
             }
@@ -148,14 +152,80 @@ struct Turn {
     weight: u64,
 }
 
-impl Turn {
+/// Which entries are taken, one bit each: small enough for the first-level
+/// cache, which the entries are not.
+struct Taken(Vec<u64>);
+
+impl Taken {
+    fn new(size: u32) -> Taken {
+        Taken(vec![0; size as usize / 64 + 1])
+    }
+
+    /// The next entry of that permutation that was empty.
     #[inline]
-    fn step(&mut self, size: u32) {
-        self.next += self.skip;
-        if self.next >= size {
-            self.next -= size;
+    fn walk(&mut self, turn: &mut Turn, size: u32) -> u32 {
+        loop {
+            let entry = turn.next;
+            turn.next += turn.skip;
+            if turn.next >= size {
+                turn.next -= size;
+            }
+            let (word, bit) = (&mut self.0[entry as usize / 64], 1 << (entry % 64));
+            if *word & bit == 0 {
+                *word |= bit;
+                return entry;
+            }
         }
     }
+}
+
+/// The last empty entries. A permutation comes by an empty one only every
+/// size / left steps, and half of all steps would go to the last sqrt(size)
+/// entries. So each of them is asked at which step the permutation reaches it:
+/// (entry - offset) x skip^-1 mod size. The first is the next, because all
+/// that the backend has passed is taken.
+struct Scarce<'p> {
+    left: Vec<u32>,
+    permutations: &'p [Permutation],
+    /// By candidate: skip^-1 / size as a fraction of 2^64; zero: not computed.
+    fractions: Vec<u64>,
+    size: u32,
+}
+
+impl<'p> Scarce<'p> {
+    fn new(taken: &Taken, permutations: &'p [Permutation], size: u32) -> Scarce<'p> {
+        let is_left = |entry: &u32| taken.0[*entry as usize / 64] & 1 << (entry % 64) == 0;
+        Scarce { left: (0..size).filter(is_left).collect(), permutations, fractions: vec![0; permutations.len()], size }
+    }
+
+    /// Takes the next entry of that candidate's permutation.
+    ///
+    /// Steps are compared as fractions of 2^64, for which one multiplication
+    /// that wraps is the whole of "mod size": steps are 2^64 / size apart, more
+    /// than 2^44, and rounding adds up to less than size, 2^20.
+    fn take(&mut self, candidate: usize) -> u32 {
+        let Permutation { offset, skip } = self.permutations[candidate];
+        let fraction = &mut self.fractions[candidate];
+        if *fraction == 0 {
+            *fraction = ((u128::from(inverse(skip, self.size)) << 64) / u128::from(self.size)) as u64 + 1;
+        }
+        let step = |entry: u32| u64::from(entry).wrapping_sub(u64::from(offset)).wrapping_mul(*fraction);
+        let first = (0..self.left.len()).min_by_key(|at| step(self.left[*at])).expect("quotas sum up to the size");
+        self.left.swap_remove(first)
+    }
+}
+
+/// The number that times `number` is one, modulo the prime `size` (Euclid's
+/// algorithm, extended).
+fn inverse(number: u32, size: u32) -> u32 {
+    let (mut rest, mut next_rest) = (i64::from(size), i64::from(number));
+    let (mut factor, mut next_factor) = (0, 1);
+    while next_rest != 0 {
+        let quotient = rest / next_rest;
+        (rest, next_rest) = (next_rest, rest - quotient * next_rest);
+        (factor, next_factor) = (next_factor, factor - quotient * next_factor);
+    }
+    factor.rem_euclid(i64::from(size)) as u32
 }
 
 /// Each backend's entries: size x w / sum of weights, by largest remainder,
@@ -268,6 +338,26 @@ mod tests {
                 let ideal = f64::from(size) * f64::from(*weight) / f64::from(total);
                 prop_assert!((got - ideal).abs() < 1.0, "{} entries, ideal {}", got, ideal);
             }
+        }
+    }
+
+    #[test]
+    fn inverses_are_inverse() {
+        for size in [7u32, 65_537, 655_373] {
+            for number in [1, 2, 3, size / 2, size - 1] {
+                assert_eq!(u64::from(number) * u64::from(inverse(number, size)) % u64::from(size), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn large_tables_are_those_of_pseudocode_1_too() {
+        for (size, count) in [(65_537, 1), (65_537, 1000), (655_373, 300)] {
+            let names: Vec<String> = (0..count).map(|index| format!("backend-{index}")).collect();
+            let permutations: Vec<Permutation> = names.iter().map(|name| Permutation::of(name, size)).collect();
+            let ours = populate(&permutations, &vec![1; count], size);
+            let paper = pseudocode_1(&permutations, size);
+            assert!(ours.iter().zip(&paper).all(|(ours, paper)| i32::from(*ours) == *paper), "{size} {count}");
         }
     }
 

@@ -125,13 +125,17 @@ impl Vips {
     #[inline]
     #[must_use]
     pub fn find(&self, key: &FlowKey) -> Found {
-        let mut known: Option<AddressInfo> = None;
-        if let Some(address) = self.at(exact_key(key.family, key.destination)) {
-            if let Some(matched) = self.at_ports(address, key.protocol, key.destination_port) {
-                return Found::Service(matched);
-            }
-            known = Some(address.info);
+        let exact = self.at(exact_key(key.family, key.destination));
+        if let Some(address) = exact
+            && let Some(matched) = self.at_ports(address, key.protocol, key.destination_port)
+        {
+            return Found::Service(matched);
         }
+        self.find_further(key, exact.map(|address| address.info))
+    }
+
+    /// Where the exact address has nothing for the packet.
+    fn find_further(&self, key: &FlowKey, mut known: Option<AddressInfo>) -> Found {
         if !self.classes.is_empty()
             && let Some(found) = self.find_suffix(key, &mut known)
         {
@@ -198,6 +202,9 @@ impl Vips {
     #[inline]
     fn in_ranges(&self, table: &PortTable, port: u16) -> Option<Matched> {
         let ranges = &self.ranges[table.first as usize..][..table.count as usize];
+        if let [only] = ranges {
+            return (only.first <= port && port <= only.last).then_some(only.matched);
+        }
         let at = ranges.partition_point(|range| range.last < port);
         ranges.get(at).filter(|range| range.first <= port).map(|range| range.matched)
     }
