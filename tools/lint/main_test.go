@@ -31,7 +31,7 @@ func goodTree() map[string]string {
 	}
 	files[architecture] = "# Code map\n"
 	for _, folder := range []string{
-		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "docs", "lab", "utils", "tools", "bench",
+		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
 		files[architecture] += folder + "/   what is in it\n"
 		files[folder+"/README"] = ""
