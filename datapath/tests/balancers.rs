@@ -229,6 +229,27 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
 }
 
 #[test]
+fn congestion_met_in_a_tunnel_is_told_onwards() {
+    let mut machine = Machine::new(peered(1, 4), 100);
+    let with_ecn = |frame: &mut Vec<u8>, ecn: u8| {
+        frame[15] = ecn;
+        frame[24..26].fill(0);
+        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    };
+    let mut capable = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+    with_ecn(&mut capable, 0b10);
+    let mut outer = tunnelled(LB_2, LB_1, 1, &capable);
+    with_ecn(&mut outer, 0b11);
+    let (verdict, _, sent) = machine.forward(0, &outer);
+    assert!(matches!(verdict, Verdict::Send(_)));
+    assert_eq!((sent[15] & 3, sent[39] & 3), (0b11, 0b10), "told by the outer header, the inner packet unchanged");
+    let mut outer = tunnelled(LB_2, LB_1, 1, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn));
+    with_ecn(&mut outer, 0b11);
+    assert_eq!(machine.forward(0, &outer).0, Verdict::Drop(DropReason::Congestion));
+}
+
+#[test]
 fn without_peers_a_tunnel_to_ourselves_is_the_kernels() {
     let mut machine = Machine::new(message(1), 100);
     let inner = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);

@@ -184,3 +184,29 @@ fn fragments_that_came_early_follow_their_first_one() {
     assert_eq!((totals.unaccounted(received), totals.sent, totals.held), (0, 20, 60));
     assert_eq!(rig.sent().len(), 80, "every piece went to the backend");
 }
+
+#[test]
+fn what_is_not_for_a_vip_cannot_be_given_back_and_is_counted() {
+    let rig = Rig::new();
+    rig.peer.push(&ethernet::emit(MacAddress([255; 6]), MacAddress([2; 6]), EtherType(0x0806)));
+    let (received, totals) = rig.until(1, |totals| totals.accounted() == 1);
+    assert_eq!((totals.unaccounted(received), totals.passed), (0, 0));
+    assert_eq!(totals.dropped[DropReason::NotPassed.index()], 1);
+}
+
+#[test]
+fn a_flood_of_questions_to_the_slow_path_is_dropped_by_name_and_blocks_nobody() {
+    let rig = Rig::new();
+    let echo = frame(Protocol::ICMP, (0, 0), &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+    let start = Instant::now();
+    let mut pushed = 0;
+    while rig.engine.totals().1.dropped[DropReason::SlowPathFull.index()] == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the slow path keeps up with {pushed} frames");
+        (0..2000).for_each(|_| rig.peer.push(&echo));
+        pushed += 2000;
+    }
+    let (received, totals) = rig.until(pushed, |totals| totals.accounted() == pushed);
+    assert_eq!(totals.unaccounted(received), 0);
+    let refused = totals.dropped[DropReason::SlowPathFull.index()];
+    assert_eq!(totals.replied + refused + totals.dropped[DropReason::TxFull.index()], pushed);
+}
