@@ -52,7 +52,7 @@ pub struct Options {
     pub size: u32,
     /// Connections per second and endpoint, on average over the day; the
     /// first is plotted
-    #[arg(long, value_delimiter = ',', default_value = "1,0.1,0.3,3,10")]
+    #[arg(long, value_delimiter = ',', default_value = "1,0.1,0.3,3")]
     pub rates: Vec<f64>,
     /// The day's highest rate over its lowest
     #[arg(long, default_value_t = 3.0)]

@@ -10,6 +10,7 @@
 pub mod figure_11;
 pub mod figure_12;
 pub mod figure_7;
+pub mod figure_8;
 pub mod figure_9;
 pub mod hashing;
 pub mod machine;
@@ -19,3 +20,4 @@ pub mod report;
 pub mod stats;
 pub mod svg;
 pub mod table_build;
+pub mod traffic;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
-use guideway_figures::{figure_7, figure_9, figure_11, figure_12, table_build};
+use guideway_figures::{figure_7, figure_8, figure_9, figure_11, figure_12, table_build};
 use plan::maglev::is_table_size;
 
 /// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
@@ -17,7 +17,16 @@ struct Cli {
     #[arg(long, global = true, value_name = "FOLDER")]
     out: Option<PathBuf>,
     #[command(subcommand)]
-    figure: Figure,
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Figure(Figure),
+    /// The sending end of figure 8, which starts it itself
+    #[command(hide = true)]
+    Sender(figure_8::sender::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -25,6 +34,9 @@ enum Figure {
     /// Spread of load over endpoints in the course of a day (a model)
     #[command(name = "7")]
     Seven(figure_7::Options),
+    /// Throughput with and without kernel bypass, over veth (measured; root)
+    #[command(name = "8")]
+    Eight(figure_8::Options),
     /// Throughput by type of TCP packets, in memory (measured)
     #[command(name = "9")]
     Nine(figure_9::Options),
@@ -40,7 +52,15 @@ enum Figure {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match report(&cli.figure).and_then(|report| publish(&report, cli.out.as_deref())) {
+    let done = match &cli.command {
+        Command::Figure(figure) => {
+            report(figure).and_then(|report| publish(&report, cli.out.as_deref()))
+        }
+        Command::Sender(options) => {
+            figure_8::sender::run(options).map(|answer| println!("{answer}"))
+        }
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("guideway-figures: {error}");
@@ -55,6 +75,7 @@ fn report(figure: &Figure) -> Result<Report, String> {
             check_sizes(&[options.size], options.endpoints)?;
             figure_7::run(options)
         }
+        Figure::Eight(options) => figure_8::run(options),
         Figure::Nine(options) => figure_9::run(options),
         Figure::Eleven(options) => {
             check_sizes(&options.sizes, options.backends)?;

@@ -10,7 +10,6 @@
 //! measured in turns with it and subtracted. CPU time, so that workers that
 //! wait for a core on a busy machine count as if they had it.
 
-mod traffic;
 mod worker;
 
 use std::sync::Barrier;
@@ -20,7 +19,7 @@ use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use traffic::Kind;
+use crate::traffic::shuffled;
 use worker::Worker;
 
 /// What may be varied.
@@ -44,6 +43,48 @@ pub struct Options {
     /// Packets of a round
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u32).range(64..))]
     pub packets: u32,
+}
+
+/// A type of traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Each packet opens a connection.
+    Syn,
+    /// Packets of many connections in no order.
+    NonSyn,
+    /// Packets of one connection.
+    Constant,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Syn, Kind::NonSyn, Kind::Constant];
+
+    /// The paper's name.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Syn => "SYN",
+            Kind::NonSyn => "non-SYN",
+            Kind::Constant => "constant 5-tuple",
+        }
+    }
+
+    /// What its section 5.2.2 says.
+    fn paper(self) -> &'static str {
+        match self {
+            Kind::Syn => "6 threads saturate",
+            Kind::NonSyn | Kind::Constant => "5 threads saturate",
+        }
+    }
+
+    /// The connection of the packet with that number.
+    #[inline]
+    fn connection(self, packet: u64, connections: u32) -> u32 {
+        match self {
+            Kind::Syn => packet as u32,
+            Kind::NonSyn => shuffled(packet, connections),
+            Kind::Constant => 0,
+        }
+    }
 }
 
 /// What one worker took for a packet, in nanoseconds of CPU time.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use datapath::batch::Verdicts;
 use datapath::table::{ConnectionTable, Identity, words_for};
 use datapath::verdict::DeviceIndex;
-use datapath::{Clock, Counters, Datapath, Egress, FlowHash, NextHop, Outbox, Secret, View};
+use datapath::{Clock, Counters, Datapath, Egress, NextHop, Outbox, Secret, View};
 use plan::{Planner, proto};
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame, HEADROOM_BYTES, MacAddress};
 
-use super::Options;
-use super::traffic::{FRAME_BYTES, Kind, Template, VIP};
+use super::{Kind, Options};
 use crate::machine;
+use crate::traffic::{FRAME_BYTES, Template, VIP};
 
 /// Batches in which the clock goes on by a millisecond: as at 4 Mpps.
 const BATCHES_PER_MS: u32 = 64;
@@ -46,16 +46,16 @@ impl Worker {
         let words = words.map_err(|error| format!("memory for a connection table: {error}"))?;
         let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
         let (table, _) = ConnectionTable::open(words, &identity);
-        let hash = FlowHash::new(&Secret::derived("figures"));
+        let secret = Secret::derived("figures");
         Ok(Worker {
-            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
             view: View::new(plan, egress, 1),
             counters,
             outbox: Outbox::default(),
             verdicts: Verdicts::new(),
             chunks: Vec::leak(vec![0; BATCH_MAX * CHUNK_BYTES]).chunks_mut(CHUNK_BYTES).collect(),
             batch: Batch::new(),
-            template: Template::new(kind == Kind::Syn),
+            template: Template::tcp(kind == Kind::Syn),
             kind,
             connections: options.connections,
             packets: 0,
@@ -120,7 +120,12 @@ impl Worker {
             self.now_ms += 1;
         }
         self.datapath.begin(self.now_ms, &self.view);
-        self.datapath.forward_batch(&self.view, &mut self.batch, &mut self.outbox, &mut self.verdicts);
+        self.datapath.forward_batch(
+            &self.view,
+            &mut self.batch,
+            &mut self.outbox,
+            &mut self.verdicts,
+        );
         for verdict in &self.verdicts {
             self.counters.count(*verdict);
         }
@@ -135,12 +140,20 @@ impl Worker {
     pub fn check(&self) -> Result<(), String> {
         let totals = self.counters.totals();
         if totals.sent != totals.accounted() {
-            return Err(format!("only {} of {} packets were sent on", totals.sent, totals.accounted()));
+            return Err(format!(
+                "only {} of {} packets were sent on",
+                totals.sent,
+                totals.accounted()
+            ));
         }
-        let (hits, misses) = (self.counters.connections.hits.get(), self.counters.connections.misses.get());
+        let (hits, misses) =
+            (self.counters.connections.hits.get(), self.counters.connections.misses.get());
         let expected = if self.kind == Kind::Syn { misses > hits } else { hits > misses };
         if !expected {
-            return Err(format!("{}: {hits} packets found their entry, {misses} did not", self.kind.name()));
+            return Err(format!(
+                "{}: {hits} packets found their entry, {misses} did not",
+                self.kind.name()
+            ));
         }
         Ok(())
     }
@@ -152,13 +165,19 @@ fn message(options: &Options) -> proto::Plan {
         let [_, _, high, low] = index.to_be_bytes();
         proto::Backend { name: name(index), address: format!("10.1.{high}.{low}") }
     };
-    let member =
-        |index| proto::Member { backend: name(index), weight: 1, state: proto::BackendState::Active as i32 };
+    let member = |index| proto::Member {
+        backend: name(index),
+        weight: 1,
+        state: proto::BackendState::Active as i32,
+    };
     let [a, b, c, d] = VIP;
     let target = Some(proto::vip::Target::Address(format!("{a}.{b}.{c}.{d}")));
     proto::Plan {
         generation: 1,
-        machine: Some(proto::Machine { name: "figures".into(), addresses: vec!["10.0.0.1".into()] }),
+        machine: Some(proto::Machine {
+            name: "figures".into(),
+            addresses: vec!["10.0.0.1".into()],
+        }),
         backends: (0..options.backends).map(backend).collect(),
         services: vec![proto::Service {
             name: "web".into(),

@@ -1,0 +1,335 @@
+//! Figure 8: throughput with and without kernel bypass; and how near the
+//! forwarder comes to a program that only sends frames back.
+//!
+//! Paper 5.2.1: minimum-sized UDP packets from many ports, throughput by
+//! number of packet threads, through the Linux stack and past it. Here both
+//! ends are on one machine, in namespaces, with a veth pair for a cable:
+//!
+//! ```text
+//!  sender ══ veth, a queue per worker ══ forwarder (af_packet | af_xdp) or reflector
+//!         ◄══════ what comes back is counted at the sender's interface
+//! ```
+//!
+//! The three take turns, so that each meets the same neighbours. Over veth
+//! nothing is zero-copy: an allocation and a copy per packet in the kernel on
+//! either way cost far more than the forwarder. With as few cores as workers
+//! and a sender there are, they share them.
+
+mod net;
+pub mod sender;
+mod subject;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::machine;
+use crate::report::{Report, Table};
+use crate::stats::Range;
+use crate::svg;
+use net::{INTERFACE, Net, RETURNS};
+use subject::{Running, Subject};
+
+/// What may be varied.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// The forwarder
+    #[arg(long, default_value = "bin/guideway-forwarder")]
+    pub forwarder: PathBuf,
+    /// The reflector (cargo build --release -p nic --example reflector)
+    #[arg(long, default_value = "target/release/examples/reflector")]
+    pub reflector: PathBuf,
+    /// Numbers of workers; the ratio to the reflector is that of the first
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: Vec<u16>,
+    /// Rounds, in which all take turns
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Connections of the sender
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections: u32,
+    /// Write the figures to this file as JSON as well
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+/// What one subject did.
+#[derive(Debug, Default)]
+struct Measured {
+    forwarded_mpps: Vec<f64>,
+    offered_mpps: Vec<f64>,
+    /// CPU time of the subject for a packet, system calls included.
+    cpu_ns: Vec<f64>,
+    microseconds: Vec<f64>,
+    lost: u64,
+}
+
+impl Measured {
+    fn percentile(&self, of: f64) -> f64 {
+        let mut sorted = self.microseconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = (sorted.len().saturating_sub(1) as f64 * of / 100.0).round() as usize;
+        sorted.get(at).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Lets all of them forward, with one worker and more.
+pub fn run(options: &Options) -> Result<Report, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("figure 8 builds network namespaces and needs root".to_owned());
+    }
+    if !(0.01..=60.0).contains(&options.seconds) {
+        return Err(format!("--seconds {}: from 0.01 to 60", options.seconds));
+    }
+    for program in [&options.forwarder, &options.reflector] {
+        if !program.is_file() {
+            return Err(format!(
+                "{}: no such program; `make figures` builds it",
+                program.display()
+            ));
+        }
+    }
+    let mut results = Vec::new();
+    for workers in &options.workers {
+        results.push((*workers, measure(options, *workers)?));
+    }
+    if let Some(file) = &options.json {
+        let text = format!("{:#}\n", summary(&results));
+        std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(Report { name: "figure-8", text: text(options, &results), svg: plot(&results) })
+}
+
+/// By subject, in the order of [`Subject::ALL`].
+type Results = [Measured; Subject::ALL.len()];
+
+fn measure(options: &Options, workers: u16) -> Result<Results, String> {
+    let mut results = Results::default();
+    let net = Net::new(workers)?;
+    let mac = net.mac()?;
+    for _ in 0..options.rounds {
+        for (subject, measured) in Subject::ALL.into_iter().zip(&mut results) {
+            let running = subject.start(options, &net, workers)?;
+            wait_until_it_forwards(options, &net, &mac)
+                .map_err(|error| format!("{}: {error}", subject.name()))?;
+            flood(options, &net, &mac, &running, measured)?;
+            ping(options, &net, &mac, measured)?;
+            drop(running);
+        }
+    }
+    Ok(results)
+}
+
+/// Its next hops have to be resolved, its filter attached.
+fn wait_until_it_forwards(options: &Options, net: &Net, mac: &str) -> Result<(), String> {
+    for _ in 0..20 {
+        if send(options, net, mac, &["--ping", "--seconds", "0.1"])?["returned"].as_u64() > Some(0)
+        {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Err("nothing comes back".to_owned())
+}
+
+fn flood(
+    options: &Options,
+    net: &Net,
+    mac: &str,
+    running: &Running,
+    measured: &mut Measured,
+) -> Result<(), String> {
+    let (returned_before, cpu_before) = (net.returned()?, running.cpu_ns()?);
+    let sent = send(options, net, mac, &["--seconds", &options.seconds.to_string()])?;
+    // What is still on a ring belongs to it too.
+    thread::sleep(Duration::from_millis(50));
+    let returned = (net.returned()? - returned_before) as f64;
+    let microseconds = sent["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6;
+    measured.forwarded_mpps.push(returned / microseconds);
+    measured.offered_mpps.push(sent["sent"].as_u64().unwrap_or(0) as f64 / microseconds);
+    measured.cpu_ns.push((running.cpu_ns()? - cpu_before) as f64 / returned);
+    Ok(())
+}
+
+fn ping(options: &Options, net: &Net, mac: &str, measured: &mut Measured) -> Result<(), String> {
+    let answer = send(options, net, mac, &["--ping", "--seconds", &options.seconds.to_string()])?;
+    let times = answer["microseconds"].as_array().cloned().unwrap_or_default();
+    measured.lost += answer["sent"].as_u64().unwrap_or(0) - times.len() as u64;
+    measured.microseconds.extend(times.iter().filter_map(Value::as_f64));
+    Ok(())
+}
+
+/// This program again, in the sender's namespace.
+fn send(options: &Options, net: &Net, mac: &str, how: &[&str]) -> Result<Value, String> {
+    let own =
+        std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let command = format!(
+        "ip netns exec {} {} sender --interface {INTERFACE} --to {mac} --returns {RETURNS} --connections {} {}",
+        net.sender,
+        own.display(),
+        options.connections,
+        how.join(" ")
+    );
+    let text = net::run(&command)?;
+    serde_json::from_str(&text).map_err(|error| format!("the sender's answer {text:?}: {error}"))
+}
+
+/// The forwarder's rate over the reflector's, both past the kernel, round by
+/// round.
+fn ratio(results: &Results) -> Range {
+    let [forwarder, reflector, _] = results;
+    quotients(&forwarder.forwarded_mpps, &reflector.forwarded_mpps)
+}
+
+/// The same by CPU time, which does not depend on who else wants the cores:
+/// what the reflector takes for a packet over what the forwarder takes.
+fn cpu_ratio(results: &Results) -> Range {
+    let [forwarder, reflector, _] = results;
+    quotients(&reflector.cpu_ns, &forwarder.cpu_ns)
+}
+
+fn quotients(above: &[f64], below: &[f64]) -> Range {
+    Range::of(&above.iter().zip(below).map(|(above, below)| above / below).collect::<Vec<_>>())
+}
+
+fn summary(results: &[(u16, Results)]) -> Value {
+    let of_subject = |subject: &Subject, measured: &Measured| {
+        json!({
+            "subject": subject.name(),
+            "forwarded_mpps": Range::of(&measured.forwarded_mpps).median,
+            "offered_mpps": Range::of(&measured.offered_mpps).median,
+            "cpu_ns_per_packet": Range::of(&measured.cpu_ns).median,
+            "latency_us": {
+                "p50": measured.percentile(50.0),
+                "p90": measured.percentile(90.0),
+                "p99": measured.percentile(99.0),
+                "p999": measured.percentile(99.9),
+            },
+        })
+    };
+    let of_workers = |(workers, results): &(u16, Results)| {
+        let subjects: Vec<Value> = Subject::ALL
+            .iter()
+            .zip(results)
+            .map(|(subject, measured)| of_subject(subject, measured))
+            .collect();
+        json!({
+            "workers": workers,
+            "ratio_to_reflector": ratio(results).median,
+            "cpu_ratio_to_reflector": cpu_ratio(results).median,
+            "subjects": subjects,
+        })
+    };
+    json!({
+        "machine": machine::label(),
+        "veth_ratio_to_reflector": results.first().map(|(_, results)| ratio(results).median),
+        "by_workers": results.iter().map(of_workers).collect::<Vec<_>>(),
+    })
+}
+
+fn text(options: &Options, results: &[(u16, Results)]) -> String {
+    let mut rates = Table::new([
+        "workers, subject",
+        "offered, Mpps",
+        "forwarded, Mpps",
+        "of af_xdp",
+        "paper",
+        "CPU ns per packet",
+    ]);
+    let mut latencies =
+        Table::new(["workers, subject", "p50, us", "p90, us", "p99, us", "p99.9, us", "lost"]);
+    let mut ratios = Table::new(["workers", "af_xdp over bare reflector: rate", "by CPU time"]);
+    for (workers, results) in results {
+        let bypass = Range::of(&results[0].forwarded_mpps).median;
+        for (subject, measured) in Subject::ALL.into_iter().zip(results) {
+            let label = format!("{workers}, {}", subject.name());
+            let forwarded = Range::of(&measured.forwarded_mpps);
+            rates.row([
+                label.clone(),
+                Range::of(&measured.offered_mpps).show(2),
+                forwarded.show(2),
+                format!("{:.0} %", forwarded.median / bypass * 100.0),
+                if subject == Subject::AfPacket { "< 30 %" } else { "" }.to_owned(),
+                Range::of(&measured.cpu_ns).show(0),
+            ]);
+            let percentile = |of| format!("{:.1}", measured.percentile(of));
+            let [p50, p90, p99, p999] = [50.0, 90.0, 99.0, 99.9].map(percentile);
+            latencies.row([label, p50, p90, p99, p999, measured.lost.to_string()]);
+        }
+        ratios.row([workers.to_string(), ratio(results).show(3), cpu_ratio(results).show(3)]);
+    }
+    format!(
+        "Figure 8: throughput with and without kernel bypass, over veth\n\
+         UDP in frames of 60 bytes, {} connections; median (minimum - maximum) of {} rounds of {} s,\n\
+         in which all take turns. Not pinned; sender and workers share the machine's cores.\n\
+         Machine: {}\n\n{rates}\n\
+         Round by round:\n\n{ratios}\n\
+         There and back at low load, one packet at a time, veth and both ends' wake-ups included:\n\n{latencies}\n\
+         Paper: with the Linux stack \"less than 30% that of kernel bypass\"; with it bypassed, more packet\n\
+         threads forward more until a NIC of 10 Gbit/s is full at 5. It had a core for each of them.\n",
+        options.connections,
+        options.rounds,
+        options.seconds,
+        machine::label()
+    )
+}
+
+fn plot(results: &[(u16, Results)]) -> String {
+    let bars: Vec<svg::Bar> = Subject::ALL
+        .into_iter()
+        .enumerate()
+        .flat_map(|(index, subject)| {
+            results.iter().map(move |(workers, results)| svg::Bar {
+                label: format!("{workers} workers"),
+                group: subject.name().into(),
+                low: 0.0,
+                high: Range::of(&results[index].forwarded_mpps).median,
+            })
+        })
+        .collect();
+    let frame = svg::Frame {
+        title: "Figure 8: with and without kernel bypass, over veth",
+        x: "",
+        y: "Mpps",
+    };
+    svg::bars(&frame, &bars)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(rates: &[f64]) -> Measured {
+        Measured {
+            forwarded_mpps: rates.to_vec(),
+            offered_mpps: rates.to_vec(),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn the_ratio_compares_within_a_round() {
+        let results =
+            [measured(&[1.0, 4.0, 2.0]), measured(&[1.0, 5.0, 2.5]), measured(&[1.0, 1.0, 1.0])];
+        assert_eq!(ratio(&results), Range { median: 0.8, min: 0.8, max: 1.0 });
+        assert_eq!(cpu_ratio(&results).median, 0.8);
+        assert_eq!(summary(&[(1, results)])["veth_ratio_to_reflector"], 0.8);
+    }
+
+    #[test]
+    fn percentiles_of_a_hundred_and_one_times() {
+        let times = Measured {
+            microseconds: (0..=100).rev().map(f64::from).collect(),
+            ..Measured::default()
+        };
+        assert_eq!(
+            (times.percentile(50.0), times.percentile(99.0), times.percentile(100.0)),
+            (50.0, 99.0, 100.0)
+        );
+    }
+}
