@@ -1,0 +1,300 @@
+//! The batched path against the one-packet path: verdicts, bytes, originated
+//! frames, counters and connection tables are equal after every batch, on
+//! random traffic over random plans. `BATCH_TEST_PACKETS=5000000` makes the
+//! run longer; a failure names the seed, which `BATCH_TEST_SEED` repeats.
+
+mod common;
+
+use std::sync::Arc;
+
+use datapath::batch::Verdicts;
+use datapath::verdict::DeviceIndex;
+use datapath::{
+    Clock, ConnectionTable, Counters, Datapath, Egress, NextHop, NoRecorder, Outbox, Secret, TableReader, View,
+};
+use etherparse::{IpNumber, PacketBuilder};
+use plan::{Planner, proto};
+use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+const SERVICES: u64 = 4;
+const PEER: [u8; 4] = [10, 0, 0, 2];
+const OWN: [u8; 4] = [10, 0, 0, 1];
+
+fn backend(index: u64) -> proto::Backend {
+    let address = if index.is_multiple_of(3) { format!("2001:db8:be::{index:x}") } else { format!("10.1.0.{index}") };
+    proto::Backend { name: format!("b{index:02}"), address }
+}
+
+fn plan(random: &mut Random) -> proto::Plan {
+    let backends = 1 + random.below(12);
+    proto::Plan {
+        generation: 1,
+        machine: Some(proto::Machine { name: "lb-1".into(), addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()] }),
+        peers: match random.one_in(2) {
+            true => vec![proto::Peer { name: "lb-2".into(), addresses: vec!["10.0.0.2".into()], healthy: true }],
+            false => Vec::new(),
+        },
+        backends: (1..=backends).map(backend).collect(),
+        services: (0..SERVICES).map(|index| service(random, index, backends)).collect(),
+        ..Default::default()
+    }
+}
+
+fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
+    let mut vips = vec![common::vip(&format!("203.0.113.{index}")), common::vip(&format!("2001:db8:f::{index:x}"))];
+    for vip in &mut vips {
+        if random.one_in(3) {
+            vip.protocol = random.pick(&[proto::Protocol::Tcp, proto::Protocol::Udp]) as i32;
+            vip.ports = vec![proto::PortRange { first: 80, last: 81 }, proto::PortRange { first: 443, last: 443 }];
+        }
+    }
+    let states = [proto::BackendState::Active, proto::BackendState::Active, proto::BackendState::Draining, proto::BackendState::Down];
+    let members = (1..=backends).filter(|_| !random.one_in(4)).collect::<Vec<_>>();
+    let members = members.into_iter().map(|index| {
+        let state = random.pick(&states);
+        let weight = if state == proto::BackendState::Draining { 0 } else { 1 + random.below(3) as u32 };
+        proto::Member { backend: backend(index).name, weight, state: state as i32 }
+    });
+    proto::Service {
+        name: format!("s{index}"),
+        vips,
+        members: members.collect(),
+        table_size: random.pick(&[251, 1009]),
+        affinity: random.below(2) as i32,
+        encap: random.below(4) as i32,
+        connections_quota: random.pick(&[0, 0, 1, 5]),
+        dscp: random.pick(&[None, None, Some(46)]),
+        unmatched: random.below(2) as i32,
+        on_down: random.below(2) as i32,
+        fragments: random.below(3) as i32,
+        ..Default::default()
+    }
+}
+
+/// A frame of some flow, now and then of a strange kind.
+fn frame(random: &mut Random) -> Vec<u8> {
+    let inner = packet(random);
+    match random.below(40) {
+        0 => tunnelled(random, &inner),
+        1 => arp(),
+        2 => mangled(random, inner),
+        3 => inner[..random.below(inner.len() as u64) as usize].to_vec(),
+        _ => padded(inner),
+    }
+}
+
+fn packet(random: &mut Random) -> Vec<u8> {
+    let (client, service) = (random.below(6) as u8, random.below(SERVICES + 1) as u8);
+    let (from, to) = (random.pick(&[1000u16, 1001, 1002]), random.pick(&[80u16, 81, 443, 53]));
+    let payload = vec![7u8; random.pick(&[0usize, 1, 9, 100, 700])];
+    let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    let ip = if random.one_in(3) {
+        let address = |net: u16, host: u8| std::net::Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).octets();
+        ethernet.ipv6(address(0xc, client), address(0xf, service), 60)
+    } else {
+        ethernet.ipv4([192, 0, 2, client], [203, 0, 113, service], 60)
+    };
+    let mut bytes = Vec::new();
+    match random.below(12) {
+        0 => ip.icmpv4_echo_request(1, 2).write(&mut bytes, &payload).unwrap(),
+        1..4 => ip.udp(from, to).write(&mut bytes, &payload).unwrap(),
+        4 => ip.write(&mut bytes, IpNumber::GRE, &payload).unwrap(),
+        5..8 => ip.tcp(from, to, 7, 1024).syn().write(&mut bytes, &payload).unwrap(),
+        8 => ip.tcp(from, to, 7, 1024).fin().ack(1).write(&mut bytes, &payload).unwrap(),
+        9 => ip.tcp(from, to, 7, 1024).rst().write(&mut bytes, &payload).unwrap(),
+        _ => ip.tcp(from, to, 7, 1024).ack(1).write(&mut bytes, &payload).unwrap(),
+    }
+    if bytes[12] == 8 {
+        vary_v4(random, &mut bytes);
+    }
+    bytes
+}
+
+/// Sometimes a fragment, sometimes without "do not fragment"; with the right
+/// checksum.
+fn vary_v4(random: &mut Random, bytes: &mut [u8]) {
+    let flags: u16 = match random.below(12) {
+        0 => 0x2000,
+        1 => 0x2003,
+        2 => 0x0005,
+        3..6 => 0,
+        _ => 0x4000,
+    };
+    bytes[15] = random.pick(&[0, 0x03, 0xb8]);
+    bytes[20..22].copy_from_slice(&flags.to_be_bytes());
+    bytes[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&bytes[14..34]));
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn tunnelled(random: &mut Random, inner: &[u8]) -> Vec<u8> {
+    let source = random.pick(&[PEER, PEER, [10, 0, 0, 3]]);
+    let mut gre = vec![random.below(4) as u8, 0, inner[12], inner[13]];
+    gre.extend_from_slice(&inner[14..]);
+    let mut bytes = Vec::new();
+    let ip = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(source, OWN, 60);
+    ip.write(&mut bytes, IpNumber::GRE, &gre).unwrap();
+    bytes
+}
+
+fn arp() -> Vec<u8> {
+    let mut bytes = vec![0; 60];
+    bytes[12..14].copy_from_slice(&[8, 6]);
+    bytes
+}
+
+fn mangled(random: &mut Random, mut bytes: Vec<u8>) -> Vec<u8> {
+    let at = random.below(bytes.len().min(60) as u64) as usize;
+    bytes[at] ^= 1 << random.below(8);
+    bytes
+}
+
+fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}
+
+/// A worker of its own.
+struct Side {
+    view: View,
+    datapath: Datapath<'static>,
+    reader: TableReader<'static>,
+    counters: &'static Counters,
+    outbox: Outbox<'static>,
+}
+
+/// What can be seen after a batch.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    frames: Vec<(String, Vec<u8>)>,
+    originated: Vec<String>,
+    entries: Vec<datapath::table::Entry>,
+    counters: String,
+}
+
+impl Side {
+    fn new(view: View, connections: u64) -> Side {
+        let counters: &Counters = Box::leak(Box::default());
+        let (table, reader) = ConnectionTable::in_memory(connections);
+        let datapath = Datapath::new(&Secret::derived("test"), table, counters, Clock::default(), 0);
+        Side { view, datapath, reader, counters, outbox: Outbox::default() }
+    }
+
+    fn begin(&mut self, now_ms: u32) {
+        while !self.outbox.chunks.is_full() {
+            self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
+        }
+        self.datapath.begin(now_ms, &self.view);
+    }
+
+    fn one_by_one(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
+        self.begin(now_ms);
+        let mut done = Vec::new();
+        for (at, bytes) in frames.iter().enumerate() {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
+            self.outbox.at = at;
+            let verdict = self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut NoRecorder);
+            self.counters.count(verdict);
+            done.push((format!("{verdict:?}"), frame.bytes().to_vec()));
+        }
+        self.seen(done)
+    }
+
+    fn at_once(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
+        self.begin(now_ms);
+        let mut chunks: Vec<Vec<u8>> = frames.iter().map(|_| vec![0; CHUNK_BYTES]).collect();
+        let mut batch: Batch<'_> =
+            chunks.iter_mut().zip(frames).map(|(chunk, bytes)| Frame::copy_of(chunk, bytes).unwrap()).collect();
+        let mut verdicts = Verdicts::new();
+        self.datapath.forward_batch(&self.view, &mut batch, &mut self.outbox, &mut verdicts);
+        verdicts.iter().for_each(|verdict| self.counters.count(*verdict));
+        let done = verdicts.iter().zip(&batch).map(|(verdict, frame)| (format!("{verdict:?}"), frame.bytes().to_vec()));
+        self.seen(done.collect())
+    }
+
+    fn seen(&mut self, frames: Vec<(String, Vec<u8>)>) -> Seen {
+        Seen {
+            frames,
+            originated: self.outbox.frames.drain(..).map(|made| format!("{made:?}")).collect(),
+            entries: self.reader.entries().collect(),
+            counters: format!("{:?} {:?}", self.counters, self.view.counters),
+        }
+    }
+}
+
+/// Some backends are not reached, some over two neighbours, some over a path
+/// that little fits.
+fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
+    let last = match address {
+        std::net::IpAddr::V4(address) => address.octets()[3],
+        std::net::IpAddr::V6(address) => address.octets()[15],
+    };
+    let hop = |device: u8, mtu: u16| NextHop { device: DeviceIndex(device), ..common::hop(mtu) };
+    match last % 5 {
+        0 => Vec::new(),
+        1 => vec![hop(0, 1600), hop(1, mtu)],
+        _ => vec![hop(0, mtu)],
+    }
+}
+
+fn run(seed: u64, batches: u32) {
+    let mut random = Random(seed);
+    let message = plan(&mut random);
+    let mtu = random.pick(&[100u16, 300, 1600, 1600]);
+    let view = || {
+        let plan = Arc::new(Planner::default().plan(message.clone()).unwrap());
+        let egress = Egress::new(&plan, |address| hops(address, mtu));
+        View::new(plan, egress, 1)
+    };
+    let connections = random.pick(&[4u64, 16, 64]);
+    let (mut one, mut all) = (Side::new(view(), connections), Side::new(view(), connections));
+    let mut now_ms = 0u32;
+    for number in 0..batches {
+        now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
+        let frames: Vec<Vec<u8>> = (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random)).collect();
+        let (expected, got) = (one.one_by_one(now_ms, &frames), all.at_once(now_ms, &frames));
+        for (at, (expected, got)) in expected.frames.iter().zip(&got.frames).enumerate() {
+            assert_eq!(expected, got, "seed {seed}, batch {number}, frame {at}: {:02x?}", frames[at]);
+        }
+        assert_eq!(expected, got, "seed {seed}, batch {number}");
+    }
+    let totals = one.counters.totals();
+    assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");
+}
+
+#[test]
+fn a_batch_is_what_its_packets_are_one_by_one() {
+    const BATCHES: u32 = 40;
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("BATCH_TEST_SEED") {
+        return run(seed, BATCHES);
+    }
+    let packets = number("BATCH_TEST_PACKETS").unwrap_or(100_000);
+    let runs = packets / (u64::from(BATCHES) * BATCH_MAX as u64 / 2);
+    (0..runs.max(1)).for_each(|seed| run(seed, BATCHES));
+}
