@@ -101,6 +101,16 @@ fuzz: deps-build ## Run every Go fuzz target for a while [SECONDS_EACH=30]
 bench: deps-build ## Measure what a packet costs on this machine [BENCH_ARGS= BENCH_REPORT=file.json]
 	cargo run --release -p guideway-bench -- $(BENCH_ARGS)
 
+# Figure 8 builds network namespaces.
+FIGURES ?= 11 12 7 9 table-build $(if $(filter 0,$(shell id -u)),8)
+
+.PHONY: figures
+figures: deps-build build-rust ## Redo the Maglev paper's evaluation into bench/figures/results [FIGURES="11 9"]
+	cargo build --release -p guideway-figures
+	cargo build --release -p nic --example reflector
+	@for figure in $(FIGURES); do \
+	  echo "== figure $$figure"; target/release/guideway-figures --out bench/figures/results $$figure; done
+
 ##@ Change it
 
 .PHONY: generate
