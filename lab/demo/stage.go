@@ -69,7 +69,7 @@ func (s *stage) perform(ctx context.Context, e event) error {
 			return err
 		}
 	}
-	if err := s.startLoad(ctx, e.freshRate); err != nil {
+	if err := s.meter.read(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -77,7 +77,7 @@ func (s *stage) perform(ctx context.Context, e event) error {
 			_ = s.load.Abandon() // only after an error: what it says matters more
 		}
 	}()
-	if err := s.meter.read(ctx); err != nil {
+	if err := s.startLoad(ctx, e.freshRate); err != nil {
 		return err
 	}
 	if err := e.do(ctx, s); err != nil {
@@ -117,6 +117,7 @@ func (s *stage) startLoad(ctx context.Context, rate float64) error {
 	// Ctrl-C is for us; the load ends when we stop asking.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if s.load, err = load.StartRemote(command, spec); err != nil {
+		s.load = nil
 		return err
 	}
 	s.screen.followLoad(s.load)
