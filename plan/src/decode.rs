@@ -218,6 +218,7 @@ impl Planner {
     fn decode(&mut self, message: proto::Plan) -> Result<Plan, PlanError> {
         check_features(&message)?;
         check_limits(&message)?;
+        check_choices(&message)?;
         let sources = sources(&message)?;
         let addresses = backend_addresses(&message, &sources)?;
         let (backend_ids, service_ids) = self.assign_ids(&message, &addresses)?;
@@ -286,6 +287,39 @@ fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
         ),
         None => Ok(()),
     }
+}
+
+/// Refuses choices of a newer version, which protobuf hands on as numbers and
+/// whose meaning nobody here knows: they must not be taken for the default.
+fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
+    fn check<E: TryFrom<i32>>(path: impl FnOnce() -> String, number: i32) -> Result<(), PlanError> {
+        match E::try_from(number) {
+            Ok(_) => Ok(()),
+            Err(_) => refuse(path(), format!("this forwarder does not know choice {number}: upgrade it")),
+        }
+    }
+    for (index, service) in message.services.iter().enumerate() {
+        let path = |field: &'static str| move || format!("services[{index}].{field}");
+        check::<proto::Mode>(path("mode"), service.mode)?;
+        check::<proto::Affinity>(path("affinity"), service.affinity)?;
+        check::<proto::Encap>(path("encap"), service.encap)?;
+        check::<proto::OnDown>(path("on_down"), service.on_down)?;
+        check::<proto::WhenNone>(path("when_none"), service.when_none)?;
+        check::<proto::Fragments>(path("fragments"), service.fragments)?;
+        check::<proto::Unmatched>(path("unmatched"), service.unmatched)?;
+        for (at, vip) in service.vips.iter().enumerate() {
+            check::<proto::Protocol>(|| format!("services[{index}].vips[{at}].protocol"), vip.protocol)?;
+        }
+        for (at, member) in service.members.iter().enumerate() {
+            check::<proto::BackendState>(|| format!("services[{index}].members[{at}].state"), member.state)?;
+        }
+    }
+    let Some(forwarder) = &message.forwarder else { return Ok(()) };
+    check::<proto::Steering>(|| "forwarder.steering".into(), forwarder.steering)?;
+    for (index, interface) in forwarder.interfaces.iter().enumerate() {
+        check::<proto::Driver>(|| format!("forwarder.interfaces[{index}].driver"), interface.driver)?;
+    }
+    Ok(())
 }
 
 fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {

@@ -143,6 +143,28 @@ fn refusals_name_the_field() {
     assert!(refusal(clash).contains("services[0].vips[0] (203.0.113.10 tcp 80)"));
 }
 
+/// Protobuf hands on what it does not know; taken for the default it would
+/// forward in a way that nobody asked for.
+#[test]
+fn choices_of_a_newer_version_are_refused_by_name() {
+    let service = |change: fn(&mut proto::Service)| refusal(|message| change(&mut message.services[1]));
+    let cases = [
+        (service(|service| service.mode = 9), "services[1].mode"),
+        (service(|service| service.affinity = 9), "services[1].affinity"),
+        (service(|service| service.encap = 9), "services[1].encap"),
+        (service(|service| service.on_down = 9), "services[1].on_down"),
+        (service(|service| service.when_none = 9), "services[1].when_none"),
+        (service(|service| service.fragments = 9), "services[1].fragments"),
+        (service(|service| service.unmatched = 9), "services[1].unmatched"),
+        (service(|service| service.vips[0].protocol = 9), "services[1].vips[0].protocol"),
+        (service(|service| service.members[0].state = 9), "services[1].members[0].state"),
+        (refusal(|message| message.forwarder = Some(proto::Forwarder { steering: 9, ..Default::default() })), "forwarder.steering"),
+    ];
+    for (refusal, path) in cases {
+        assert_eq!(refusal, format!("{path}: this forwarder does not know choice 9: upgrade it"));
+    }
+}
+
 #[test]
 fn a_refused_plan_takes_no_ids_away() {
     let mut planner = Planner::default();
