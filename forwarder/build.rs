@@ -6,6 +6,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = root.join("guideway/forwarder/v1/forwarder.proto");
     println!("cargo:rerun-if-changed={}", root.join("guideway").display());
     tonic_prost_build::configure()
+        // Offline answers are the same as those over the socket, as JSON.
+        .message_attribute("guideway.forwarder.v1.ExplainResponse", "#[derive(serde::Serialize)]")
+        .message_attribute("guideway.forwarder.v1.TrackedFlow", "#[derive(serde::Serialize)]")
+        .message_attribute("guideway.forwarder.v1.NextHop", "#[derive(serde::Serialize)]")
+        .message_attribute("guideway.forwarder.v1.Drop", "#[derive(serde::Serialize)]")
         .extern_path(".guideway.plan.v1", "::plan::proto")
         .compile_fds(protox::compile([&file], [&root])?)?;
     Ok(())

@@ -10,6 +10,7 @@
 
 pub mod control;
 pub mod engine;
+pub mod explained;
 pub mod files;
 pub mod metrics;
 pub mod next_hops;

@@ -27,6 +27,8 @@ enum Command {
     /// Flows are lines of `protocol source source-port destination
     /// destination-port`; answers are lines of JSON.
     Select(SelectArgs),
+    /// Say what becomes of one flow and why, by hash and table alone, as JSON
+    Explain(ExplainArgs),
     /// Count the table entries that differ between two plans, by service
     Diff(DiffArgs),
     /// Print the version
@@ -100,6 +102,20 @@ struct SelectArgs {
 }
 
 #[derive(Debug, Args)]
+struct ExplainArgs {
+    /// The plan, as proto JSON
+    #[arg(long)]
+    plan: PathBuf,
+    /// The cluster's secret
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+    /// PROTOCOL SOURCE SOURCE-PORT DESTINATION DESTINATION-PORT, as in
+    /// `tcp 192.0.2.1 40000 203.0.113.10 80`
+    #[arg(num_args = 5, required = true, value_name = "FLOW")]
+    flow: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 struct DiffArgs {
     /// The plan before; then, again, the plan after
     #[arg(long, num_args = 1, required = true)]
@@ -112,6 +128,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(options(args)),
         Command::Replay(args) => replay(args),
         Command::Select(args) => select(&args),
+        Command::Explain(args) => explain(&args),
         Command::Diff(args) => diff(&args),
         Command::Version => {
             println!("guideway-forwarder {}", env!("CARGO_PKG_VERSION"));
@@ -161,6 +178,11 @@ fn replay(args: ReplayArgs) -> Result<(), Box<dyn std::error::Error>> {
 fn select(args: &SelectArgs) -> Result<(), Box<dyn std::error::Error>> {
     let out = std::io::BufWriter::new(std::io::stdout().lock());
     offline::select(&args.plan, args.secret_file.as_deref(), std::io::stdin().lock(), out)
+}
+
+fn explain(args: &ExplainArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let out = std::io::stdout().lock();
+    offline::explain(&args.plan, args.secret_file.as_deref(), &args.flow.join(" "), out)
 }
 
 fn diff(args: &DiffArgs) -> Result<(), Box<dyn std::error::Error>> {

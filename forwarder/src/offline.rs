@@ -6,12 +6,13 @@ use std::io::{self, BufRead, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
-use datapath::FlowHash;
+use datapath::verdict::DeviceIndex;
+use datapath::{Egress, FlowHash, NextHop, View};
 use plan::{Affinity, Found, Plan, Planner, Service, Standing};
 use serde_json::json;
 use wire::{Family, FlowKey, Protocol, ip};
 
-use crate::secret;
+use crate::{explained, replay, secret};
 
 /// What can go wrong with a plan file.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,30 @@ pub fn select(
         writeln!(out, "{}", answer(&plan, &hash, &line, &key))?;
     }
     Ok(out.flush()?)
+}
+
+/// Explains one flow by a plan file, as JSON of the socket's answer. No table
+/// tracks it, and the next hop is that of replay.
+pub fn explain(
+    plan: &Path,
+    secret_file: Option<&Path>,
+    flow: &str,
+    mut out: impl Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let key = parse_flow(flow)?;
+    let plan = read_plan(&mut Planner::default(), plan)?;
+    let hash = FlowHash::new(&secret::for_plan(&plan, secret_file)?);
+    let hop = NextHop {
+        device: DeviceIndex(0),
+        source: replay::OWN,
+        destination: replay::NEXT_HOP,
+        mtu: u16::MAX,
+    };
+    let egress = Egress::new(&plan, |_| vec![hop]);
+    let view = View::new(plan.into(), egress, 0);
+    let told = explained::explained(&view, &hash, &[], &["-"], &key);
+    serde_json::to_writer_pretty(&mut out, &told)?;
+    Ok(writeln!(out)?)
 }
 
 fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json::Value {

@@ -2,22 +2,32 @@
 //! What is asked is done by [`Control`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
-use crate::control::{Control, Refusal};
+use crate::control::{Capture, Control, Refusal};
 use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
 use crate::proto::{
-    GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest, GetCountersResponse,
-    GetMetricsRequest, GetMetricsResponse, GetPlanRequest, GetPlanResponse, GetStatusRequest,
-    GetStatusResponse, SetPlanRequest, SetPlanResponse,
+    CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
+    GetConnectionsResponse, GetCountersRequest, GetCountersResponse, GetDropSamplesRequest,
+    GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest,
+    GetPlanResponse, GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
 };
 
 /// A plan of 10,000 services and 65,000 backends with all their members takes
 /// some tens of megabytes.
 pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
+
+/// Captured packets wait here for a client that is slow; then in the workers'
+/// rings, which drop and count.
+const CAPTURE_MESSAGES: usize = 4;
+
+/// How often a capture looks for packets where there are few.
+const CAPTURE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Serves until `stop` resolves.
 pub async fn serve(
@@ -106,11 +116,54 @@ impl Forwarder for Service {
         Ok(Response::new(self.run(move |control| control.connections(lookup)).await??))
     }
 
+    async fn explain(
+        &self,
+        request: Request<ExplainRequest>,
+    ) -> Result<Response<ExplainResponse>, Status> {
+        let Some(flow) = request.into_inner().flow else {
+            return Err(Status::invalid_argument("flow: missing"));
+        };
+        Ok(Response::new(self.run(move |control| control.explain(&flow)).await??))
+    }
+
+    async fn get_drop_samples(
+        &self,
+        _: Request<GetDropSamplesRequest>,
+    ) -> Result<Response<GetDropSamplesResponse>, Status> {
+        Ok(Response::new(self.run(Control::drop_samples).await?))
+    }
+
+    type CaptureStream = ReceiverStream<Result<CaptureResponse, Status>>;
+
+    async fn capture(
+        &self,
+        request: Request<CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        let capture = self.control.capture(&request.into_inner())?;
+        let (sender, receiver) = mpsc::channel(CAPTURE_MESSAGES);
+        tokio::task::spawn_blocking(move || stream(capture, &sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
     async fn get_metrics(
         &self,
         _: Request<GetMetricsRequest>,
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let text = self.run(Control::metrics).await?;
         Ok(Response::new(GetMetricsResponse { text }))
+    }
+}
+
+/// Hands over what is captured until nobody listens, or nobody forwards.
+fn stream(mut capture: Capture, listener: &mpsc::Sender<Result<CaptureResponse, Status>>) {
+    while !listener.is_closed() {
+        let Some(response) = capture.next() else { return };
+        let is_full = !response.packets.is_empty();
+        if (is_full || response.missed > 0) && listener.blocking_send(Ok(response)).is_err() {
+            return;
+        }
+        if !is_full {
+            std::thread::sleep(CAPTURE_PAUSE);
+        }
     }
 }

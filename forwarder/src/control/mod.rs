@@ -9,6 +9,7 @@
 //! Changes come one at a time, under a lock; questions are answered from
 //! [`Shown`], which is swapped whole, and never wait for a change.
 
+mod capture;
 mod egress;
 mod machine;
 mod questions;
@@ -30,6 +31,7 @@ use crate::run::Options;
 use crate::tables::Tables;
 use crate::{files, secret};
 use machine::{Machine, ShownDevice};
+pub use capture::Capture;
 pub use questions::ConnectionCounts;
 use totals::NamedTotals;
 
@@ -434,7 +436,7 @@ fn key_mismatch(wanted: &str, ours: &str) -> String {
 /// carry that.
 fn new_view(plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let unix_offset_ms = unix.as_millis() as i64 - worker::monotonic_ms() as i64;
+    let unix_offset_ms = unix.as_millis() as i64 - crate::worker::monotonic_ms() as i64;
     View { unix_offset_ms, ..View::new(plan, egress, workers) }
 }
 

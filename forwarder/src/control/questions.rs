@@ -1,5 +1,6 @@
 //! Answers to questions, from what is shown: never waiting for a change.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,8 +12,11 @@ use plan::{BackendId, FEATURES, Found, Plan, ServiceId};
 use wire::{Family, Protocol, ip};
 
 use super::{Control, Forwarding, Refusal, plan_proto};
+use crate::explained::explained;
 use crate::metrics::page;
 use crate::proto;
+use crate::worker::monotonic_ms;
+use crate::worker::samples::Sample;
 
 /// Connections by service, backend and class.
 pub type ConnectionCounts = BTreeMap<(ServiceId, BackendId, &'static str), u64>;
@@ -117,8 +121,42 @@ impl Control {
                 found: Vec::new(),
             });
         };
-        let found = running.find(&flow_key(&lookup).map_err(Refusal::Invalid)?);
+        let found = running.find(&flow_key("lookup", &lookup).map_err(Refusal::Invalid)?);
         Ok(proto::GetConnectionsResponse { connections_max, counts: Vec::new(), found })
+    }
+
+    /// What becomes of a flow, and why.
+    pub fn explain(&self, flow: &proto::FlowKey) -> Result<proto::ExplainResponse, Refusal> {
+        let key = flow_key("flow", flow).map_err(Refusal::Invalid)?;
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else {
+            return Err(Refusal::Precondition("no plan yet: nothing is forwarded".to_owned()));
+        };
+        let devices: Vec<&str> =
+            running.devices.iter().map(|device| device.interface.as_str()).collect();
+        let tables = running.engine.tables();
+        Ok(explained(&running.view, &running.hash, tables, &devices, &key))
+    }
+
+    /// The latest dropped frames of each reason.
+    #[must_use]
+    pub fn drop_samples(&self) -> proto::GetDropSamplesResponse {
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else { return Default::default() };
+        let now_ms = monotonic_ms();
+        let mut samples: Vec<(Sample, u32)> = Vec::new();
+        for (worker, kept) in (0..).zip(running.engine.samples()) {
+            samples.extend(kept.read().into_iter().map(|sample| (sample, worker)));
+        }
+        samples.sort_by_key(|(sample, _)| (sample.reason.index(), Reverse(sample.at_ms)));
+        let line = |(sample, worker): (Sample, u32)| proto::DropSample {
+            reason: sample.reason.name().to_owned(),
+            worker,
+            age_ms: now_ms.saturating_sub(sample.at_ms),
+            frame_bytes: sample.frame_bytes,
+            start: sample.start,
+        };
+        proto::GetDropSamplesResponse { samples: samples.into_iter().map(line).collect() }
     }
 
     /// The metrics page.
@@ -265,20 +303,21 @@ fn originated(totals: &Totals) -> Vec<proto::Originated> {
     Kind::ALL.iter().map(line).collect()
 }
 
-fn flow_key(lookup: &proto::FlowKey) -> Result<wire::FlowKey, String> {
+/// Reads a five-tuple; an error names `place` and the field.
+fn flow_key(place: &str, lookup: &proto::FlowKey) -> Result<wire::FlowKey, String> {
     let address = |field: &str, text: &str| -> Result<IpAddr, String> {
-        text.parse().map_err(|_| format!("lookup.{field}: `{text}` is not an IP address"))
+        text.parse().map_err(|_| format!("{place}.{field}: `{text}` is not an IP address"))
     };
     let (source, destination) =
         (address("source", &lookup.source)?, address("destination", &lookup.destination)?);
     if source.is_ipv4() != destination.is_ipv4() {
-        return Err("lookup: source and destination are of different families".to_owned());
+        return Err(format!("{place}: source and destination are of different families"));
     }
     let port = |field: &str, port: u32| {
-        u16::try_from(port).map_err(|_| format!("lookup.{field}: {port} is not a port"))
+        u16::try_from(port).map_err(|_| format!("{place}.{field}: {port} is not a port"))
     };
     let protocol = u8::try_from(lookup.protocol).map_err(|_| {
-        format!("lookup.protocol: {} is not an IP protocol; TCP is 6, UDP 17", lookup.protocol)
+        format!("{place}.protocol: {} is not an IP protocol; TCP is 6, UDP 17", lookup.protocol)
     })?;
     Ok(wire::FlowKey {
         family: Family::of(destination),

@@ -12,7 +12,9 @@
 //! their final verdicts are counted.
 
 mod board;
+pub mod capture;
 mod outgoing;
+pub mod samples;
 pub mod slow;
 
 use std::io;
@@ -29,7 +31,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wire::{Batch, Frame};
 
 pub use board::{Board, Desk, monotonic_ms};
-use outgoing::{Fate, Outgoing};
+use capture::Tap;
+use outgoing::{Books, Fate, Outgoing};
+use samples::DropSamples;
 use slow::{Answer, Asker, Question};
 
 /// The longest sleep: the heartbeat goes on, and the connection table is
@@ -51,6 +55,10 @@ pub struct Parts {
     pub datapath: Datapath<'static>,
     /// Where its verdicts are counted.
     pub counters: &'static Counters,
+    /// Where the latest frames that it drops are kept.
+    pub samples: &'static DropSamples,
+    /// Where its packets are captured.
+    pub tap: Tap,
     /// Its way to the slow path.
     pub asker: Asker,
     /// Where views are posted.
@@ -61,6 +69,13 @@ pub struct Parts {
     pub cpu: Option<usize>,
     /// Never sleep.
     pub busy_poll: bool,
+}
+
+impl Parts {
+    #[inline]
+    fn books(&self) -> Books {
+        Books { counters: self.counters, samples: self.samples }
+    }
 }
 
 /// Starts a worker's thread, which ends when the board says stop.
@@ -110,6 +125,7 @@ impl Worker {
             self.adopt();
             let start = self.busy.begin();
             self.desk().beat(start / 1_000_000);
+            self.parts.samples.begin(start / 1_000_000);
             self.parts.datapath.begin((start / 1_000_000) as u32, &self.view);
             let frames = self.round();
             if let Some(permille) = self.busy.end(frames > 0) {
@@ -143,7 +159,9 @@ impl Worker {
                 frames += self.received.len();
                 self.lend_chunks();
                 let Worker { parts, view, received, outbox, verdicts, .. } = self;
+                parts.tap.before(received);
                 parts.datapath.forward_batch(view, received, outbox, verdicts);
+                parts.tap.after(received, verdicts, device);
                 self.emit(device);
             }
         }
@@ -176,8 +194,9 @@ impl Worker {
 
     fn flush(&mut self) {
         let Worker { parts, outgoing, .. } = self;
+        let books = parts.books();
         for (queue, batch) in parts.queues.iter_mut().zip(outgoing) {
-            batch.flush(&mut **queue, &mut parts.pool, parts.counters);
+            batch.flush(&mut **queue, &mut parts.pool, books);
         }
     }
 
@@ -189,6 +208,7 @@ impl Worker {
             let Worker { parts, outgoing, .. } = self;
             match answer {
                 Answer::Decided { frame, device, verdict } => {
+                    parts.tap.decided(&frame, verdict, device);
                     place(parts, outgoing, frame, verdict, device);
                 }
                 Answer::Originated { originated, device } => {
@@ -253,8 +273,9 @@ fn send(
     frame: Frame<'static>,
     fate: Fate,
 ) {
+    let books = parts.books();
     let queue = &mut *parts.queues[device];
-    outgoing[device].push(frame, fate, queue, &mut parts.pool, parts.counters);
+    outgoing[device].push(frame, fate, queue, &mut parts.pool, books);
 }
 
 /// Sends what the datapath made of its own.
@@ -275,7 +296,7 @@ fn ask(parts: &mut Parts, question: Question) {
 }
 
 fn discard(parts: &mut Parts, frame: Frame<'static>, reason: DropReason) {
-    parts.counters.count(Verdict::Drop(reason));
+    parts.books().drop(reason, &frame);
     parts.pool.give_frame(frame);
 }
 

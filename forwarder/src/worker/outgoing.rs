@@ -6,6 +6,8 @@ use datapath::{Counters, DropReason, Verdict};
 use nic::{Pool, Queue};
 use wire::{BATCH_MAX, Batch, Frame};
 
+use super::samples::DropSamples;
+
 /// What a frame counts as once the device has taken it.
 #[derive(Debug, Clone, Copy)]
 pub enum Fate {
@@ -13,6 +15,24 @@ pub enum Fate {
     Received(Verdict),
     /// One that we made: not part of the law.
     Originated(Kind),
+}
+
+/// Where a worker writes down what became of frames.
+#[derive(Clone, Copy)]
+pub struct Books {
+    /// Verdicts.
+    pub counters: &'static Counters,
+    /// The latest dropped frames.
+    pub samples: &'static DropSamples,
+}
+
+impl Books {
+    /// Counts and keeps a frame that is being dropped.
+    #[inline]
+    pub fn drop(&self, reason: DropReason, frame: &Frame<'_>) {
+        self.counters.count(Verdict::Drop(reason));
+        self.samples.note(reason, frame.bytes());
+    }
 }
 
 /// A batch for one device.
@@ -31,10 +51,10 @@ impl Outgoing {
         fate: Fate,
         queue: &mut dyn Queue,
         pool: &mut Pool,
-        counters: &Counters,
+        books: Books,
     ) {
         if self.frames.is_full() {
-            self.flush(queue, pool, counters);
+            self.flush(queue, pool, books);
         }
         self.frames.push(frame);
         self.fates.push(fate);
@@ -42,7 +62,7 @@ impl Outgoing {
 
     /// Hands the frames to the device, and counts them: those that its ring
     /// has no room for are dropped.
-    pub fn flush(&mut self, queue: &mut dyn Queue, pool: &mut Pool, counters: &Counters) {
+    pub fn flush(&mut self, queue: &mut dyn Queue, pool: &mut Pool, books: Books) {
         let count = self.frames.len();
         if count == 0 {
             return;
@@ -51,10 +71,10 @@ impl Outgoing {
         let taken = count - self.frames.len();
         for (index, fate) in self.fates.drain(..).enumerate() {
             match fate {
-                Fate::Received(verdict) if index < taken => counters.count(verdict),
-                Fate::Received(_) => counters.count(Verdict::Drop(DropReason::TxFull)),
+                Fate::Received(verdict) if index < taken => books.counters.count(verdict),
+                Fate::Received(_) => books.drop(DropReason::TxFull, &self.frames[index - taken]),
                 Fate::Originated(kind) if index < taken => {
-                    counters.originated[kind as usize].add(1)
+                    books.counters.originated[kind as usize].add(1)
                 }
                 Fate::Originated(_) => {}
             }

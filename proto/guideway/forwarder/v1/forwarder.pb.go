@@ -1503,6 +1503,791 @@ func (x *GetMetricsResponse) GetText() string {
 	return ""
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Flow          *FlowKey               `protobuf:"bytes,1,opt,name=flow,proto3" json:"flow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ExplainRequest) GetFlow() *FlowKey {
+	if x != nil {
+		return x.Flow
+	}
+	return nil
+}
+
+// Fields that do not apply are absent.
+type ExplainResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// sent, redirected (spilled), passed, dropped
+	Verdict string `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// Present for dropped: why. Its packets are 0.
+	End     *Drop  `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	Service string `protobuf:"bytes,4,opt,name=service,proto3" json:"service,omitempty"`
+	// The matched entry as people write it: `203.0.113.10 tcp 80`.
+	Matched string `protobuf:"bytes,5,opt,name=matched,proto3" json:"matched,omitempty"`
+	// Hex of 8 bytes.
+	Hash string `protobuf:"bytes,6,opt,name=hash,proto3" json:"hash,omitempty"`
+	// flow, client: what of the flow selects.
+	Affinity string `protobuf:"bytes,7,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	// Hex of 8 bytes: the hash that selects.
+	Selector  string  `protobuf:"bytes,8,opt,name=selector,proto3" json:"selector,omitempty"`
+	Slot      *uint32 `protobuf:"varint,9,opt,name=slot,proto3,oneof" json:"slot,omitempty"`
+	TableSize uint32  `protobuf:"varint,10,opt,name=table_size,json=tableSize,proto3" json:"table_size,omitempty"`
+	// The backend in that slot.
+	BackendByHash string `protobuf:"bytes,11,opt,name=backend_by_hash,json=backendByHash,proto3" json:"backend_by_hash,omitempty"`
+	// What a connection table knows of the flow.
+	Tracked *TrackedFlow `protobuf:"bytes,12,opt,name=tracked,proto3" json:"tracked,omitempty"`
+	// Where the flow's next packet (no SYN) goes.
+	Backend        string   `protobuf:"bytes,13,opt,name=backend,proto3" json:"backend,omitempty"`
+	BackendAddress string   `protobuf:"bytes,14,opt,name=backend_address,json=backendAddress,proto3" json:"backend_address,omitempty"`
+	NextHop        *NextHop `protobuf:"bytes,15,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
+	// gre, ipip, gue, geneve
+	Encap string `protobuf:"bytes,16,opt,name=encap,proto3" json:"encap,omitempty"`
+	// Hex of the outer headers of a packet of 40 bytes (60 for IPv6), Ethernet
+	// included.
+	Outer string `protobuf:"bytes,17,opt,name=outer,proto3" json:"outer,omitempty"`
+	// The address in another cluster that the packet is spilled to, because no
+	// backend is left.
+	Spill         string `protobuf:"bytes,18,opt,name=spill,proto3" json:"spill,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExplainResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetEnd() *Drop {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetMatched() string {
+	if x != nil {
+		return x.Matched
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetAffinity() string {
+	if x != nil {
+		return x.Affinity
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetSlot() uint32 {
+	if x != nil && x.Slot != nil {
+		return *x.Slot
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetTableSize() uint32 {
+	if x != nil {
+		return x.TableSize
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetBackendByHash() string {
+	if x != nil {
+		return x.BackendByHash
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetTracked() *TrackedFlow {
+	if x != nil {
+		return x.Tracked
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetBackendAddress() string {
+	if x != nil {
+		return x.BackendAddress
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetNextHop() *NextHop {
+	if x != nil {
+		return x.NextHop
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetOuter() string {
+	if x != nil {
+		return x.Outer
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetSpill() string {
+	if x != nil {
+		return x.Spill
+	}
+	return ""
+}
+
+type TrackedFlow struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Worker  uint32                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Backend string                 `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
+	Class   string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`
+	IdleMs  uint64                 `protobuf:"varint,4,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	// False: the plan no longer lets that backend keep this service's flows.
+	Decides       bool `protobuf:"varint,5,opt,name=decides,proto3" json:"decides,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrackedFlow) Reset() {
+	*x = TrackedFlow{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrackedFlow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrackedFlow) ProtoMessage() {}
+
+func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
+func (*TrackedFlow) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TrackedFlow) GetWorker() uint32 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *TrackedFlow) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *TrackedFlow) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *TrackedFlow) GetIdleMs() uint64 {
+	if x != nil {
+		return x.IdleMs
+	}
+	return 0
+}
+
+func (x *TrackedFlow) GetDecides() bool {
+	if x != nil {
+		return x.Decides
+	}
+	return false
+}
+
+type NextHop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the interface; its index among the devices where there is none.
+	Device        string `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
+	Mac           string `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mtu           uint32 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextHop) Reset() {
+	*x = NextHop{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextHop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextHop) ProtoMessage() {}
+
+func (x *NextHop) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
+func (*NextHop) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NextHop) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *NextHop) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *NextHop) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+type GetDropSamplesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDropSamplesRequest) Reset() {
+	*x = GetDropSamplesRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDropSamplesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDropSamplesRequest) ProtoMessage() {}
+
+func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
+func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
+}
+
+type GetDropSamplesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order of reason, the latest first.
+	Samples       []*DropSample `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDropSamplesResponse) Reset() {
+	*x = GetDropSamplesResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDropSamplesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDropSamplesResponse) ProtoMessage() {}
+
+func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
+func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+type DropSample struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Worker uint32                 `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	AgeMs  uint64                 `protobuf:"varint,3,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	// Length of the frame.
+	FrameBytes uint32 `protobuf:"varint,4,opt,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
+	// Its beginning, from Ethernet on, as it was when it was dropped.
+	Start         []byte `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropSample) Reset() {
+	*x = DropSample{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropSample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropSample) ProtoMessage() {}
+
+func (x *DropSample) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
+func (*DropSample) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DropSample) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DropSample) GetWorker() uint32 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *DropSample) GetAgeMs() uint64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *DropSample) GetFrameBytes() uint32 {
+	if x != nil {
+		return x.FrameBytes
+	}
+	return 0
+}
+
+func (x *DropSample) GetStart() []byte {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+// What is empty or zero does not choose.
+type CaptureRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// A prefix in which the packet's source, or destination, lies; of a
+	// tunnelled packet the outer one.
+	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	// Names of drop reasons.
+	Reasons []string `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// sent, passed, replied, redirected, held, dropped
+	Verdicts []string `protobuf:"bytes,4,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// One of so many of the packets that the rest chooses.
+	Sample        uint32 `protobuf:"varint,5,opt,name=sample,proto3" json:"sample,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CaptureRequest) Reset() {
+	*x = CaptureRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CaptureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CaptureRequest) ProtoMessage() {}
+
+func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
+func (*CaptureRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CaptureRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *CaptureRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *CaptureRequest) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *CaptureRequest) GetVerdicts() []string {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *CaptureRequest) GetSample() uint32 {
+	if x != nil {
+		return x.Sample
+	}
+	return 0
+}
+
+type CaptureResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Packets []*CapturedPacket      `protobuf:"bytes,1,rep,name=packets,proto3" json:"packets,omitempty"`
+	// Packets chosen but not captured because this capture was too slow, since
+	// the last message.
+	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CaptureResponse) Reset() {
+	*x = CaptureResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CaptureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CaptureResponse) ProtoMessage() {}
+
+func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
+func (*CaptureResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CaptureResponse) GetPackets() []*CapturedPacket {
+	if x != nil {
+		return x.Packets
+	}
+	return nil
+}
+
+func (x *CaptureResponse) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+type CapturedPacket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nanoseconds since 1970.
+	TimeNs uint64 `protobuf:"varint,1,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	Worker uint32 `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Name of the interface it came from.
+	Interface string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	Verdict   string `protobuf:"bytes,4,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Reason    string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Service   string `protobuf:"bytes,6,opt,name=service,proto3" json:"service,omitempty"`
+	// The backend, peer or address that it was sent to.
+	Backend string `protobuf:"bytes,7,opt,name=backend,proto3" json:"backend,omitempty"`
+	// As received, from Ethernet on.
+	Frame []byte `protobuf:"bytes,8,opt,name=frame,proto3" json:"frame,omitempty"`
+	// Not as received, but as the slow path left it.
+	AsLeft        bool `protobuf:"varint,9,opt,name=as_left,json=asLeft,proto3" json:"as_left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapturedPacket) Reset() {
+	*x = CapturedPacket{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapturedPacket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapturedPacket) ProtoMessage() {}
+
+func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
+func (*CapturedPacket) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CapturedPacket) GetTimeNs() uint64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *CapturedPacket) GetWorker() uint32 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *CapturedPacket) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *CapturedPacket) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *CapturedPacket) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CapturedPacket) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *CapturedPacket) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *CapturedPacket) GetFrame() []byte {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *CapturedPacket) GetAsLeft() bool {
+	if x != nil {
+		return x.AsLeft
+	}
+	return false
+}
+
 var File_guideway_forwarder_v1_forwarder_proto protoreflect.FileDescriptor
 
 const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
@@ -1628,13 +2413,82 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aidle_ms\x18\x05 \x01(\x04R\x06idleMs\"\x13\n" +
 	"\x11GetMetricsRequest\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text2\xd7\x04\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
+	"\x0eExplainRequest\x122\n" +
+	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xe1\x04\n" +
+	"\x0fExplainResponse\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\averdict\x18\x02 \x01(\tR\averdict\x12-\n" +
+	"\x03end\x18\x03 \x01(\v2\x1b.guideway.forwarder.v1.DropR\x03end\x12\x18\n" +
+	"\aservice\x18\x04 \x01(\tR\aservice\x12\x18\n" +
+	"\amatched\x18\x05 \x01(\tR\amatched\x12\x12\n" +
+	"\x04hash\x18\x06 \x01(\tR\x04hash\x12\x1a\n" +
+	"\baffinity\x18\a \x01(\tR\baffinity\x12\x1a\n" +
+	"\bselector\x18\b \x01(\tR\bselector\x12\x17\n" +
+	"\x04slot\x18\t \x01(\rH\x00R\x04slot\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"table_size\x18\n" +
+	" \x01(\rR\ttableSize\x12&\n" +
+	"\x0fbackend_by_hash\x18\v \x01(\tR\rbackendByHash\x12<\n" +
+	"\atracked\x18\f \x01(\v2\".guideway.forwarder.v1.TrackedFlowR\atracked\x12\x18\n" +
+	"\abackend\x18\r \x01(\tR\abackend\x12'\n" +
+	"\x0fbackend_address\x18\x0e \x01(\tR\x0ebackendAddress\x129\n" +
+	"\bnext_hop\x18\x0f \x01(\v2\x1e.guideway.forwarder.v1.NextHopR\anextHop\x12\x14\n" +
+	"\x05encap\x18\x10 \x01(\tR\x05encap\x12\x14\n" +
+	"\x05outer\x18\x11 \x01(\tR\x05outer\x12\x14\n" +
+	"\x05spill\x18\x12 \x01(\tR\x05spillB\a\n" +
+	"\x05_slot\"\x88\x01\n" +
+	"\vTrackedFlow\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\rR\x06worker\x12\x18\n" +
+	"\abackend\x18\x02 \x01(\tR\abackend\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\x12\x17\n" +
+	"\aidle_ms\x18\x04 \x01(\x04R\x06idleMs\x12\x18\n" +
+	"\adecides\x18\x05 \x01(\bR\adecides\"E\n" +
+	"\aNextHop\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\tR\x06device\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\tR\x03mac\x12\x10\n" +
+	"\x03mtu\x18\x03 \x01(\rR\x03mtu\"\x17\n" +
+	"\x15GetDropSamplesRequest\"U\n" +
+	"\x16GetDropSamplesResponse\x12;\n" +
+	"\asamples\x18\x01 \x03(\v2!.guideway.forwarder.v1.DropSampleR\asamples\"\x8a\x01\n" +
+	"\n" +
+	"DropSample\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\rR\x06worker\x12\x15\n" +
+	"\x06age_ms\x18\x03 \x01(\x04R\x05ageMs\x12\x1f\n" +
+	"\vframe_bytes\x18\x04 \x01(\rR\n" +
+	"frameBytes\x12\x14\n" +
+	"\x05start\x18\x05 \x01(\fR\x05start\"\x90\x01\n" +
+	"\x0eCaptureRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12\x18\n" +
+	"\areasons\x18\x03 \x03(\tR\areasons\x12\x1a\n" +
+	"\bverdicts\x18\x04 \x03(\tR\bverdicts\x12\x16\n" +
+	"\x06sample\x18\x05 \x01(\rR\x06sample\"j\n" +
+	"\x0fCaptureResponse\x12?\n" +
+	"\apackets\x18\x01 \x03(\v2%.guideway.forwarder.v1.CapturedPacketR\apackets\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\xf4\x01\n" +
+	"\x0eCapturedPacket\x12\x17\n" +
+	"\atime_ns\x18\x01 \x01(\x04R\x06timeNs\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\rR\x06worker\x12\x1c\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x18\n" +
+	"\averdict\x18\x04 \x01(\tR\averdict\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\aservice\x18\x06 \x01(\tR\aservice\x12\x18\n" +
+	"\abackend\x18\a \x01(\tR\abackend\x12\x14\n" +
+	"\x05frame\x18\b \x01(\fR\x05frame\x12\x17\n" +
+	"\aas_left\x18\t \x01(\bR\x06asLeft2\xfc\x06\n" +
 	"\tForwarder\x12X\n" +
 	"\aSetPlan\x12%.guideway.forwarder.v1.SetPlanRequest\x1a&.guideway.forwarder.v1.SetPlanResponse\x12X\n" +
 	"\aGetPlan\x12%.guideway.forwarder.v1.GetPlanRequest\x1a&.guideway.forwarder.v1.GetPlanResponse\x12^\n" +
 	"\tGetStatus\x12'.guideway.forwarder.v1.GetStatusRequest\x1a(.guideway.forwarder.v1.GetStatusResponse\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
-	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12a\n" +
+	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12X\n" +
+	"\aExplain\x12%.guideway.forwarder.v1.ExplainRequest\x1a&.guideway.forwarder.v1.ExplainResponse\x12m\n" +
+	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponse\x12Z\n" +
+	"\aCapture\x12%.guideway.forwarder.v1.CaptureRequest\x1a&.guideway.forwarder.v1.CaptureResponse0\x01\x12a\n" +
 	"\n" +
 	"GetMetrics\x12(.guideway.forwarder.v1.GetMetricsRequest\x1a).guideway.forwarder.v1.GetMetricsResponseBFZDgithub.com/guideway/guideway/proto/guideway/forwarder/v1;forwarderv1b\x06proto3"
 
@@ -1650,7 +2504,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -1675,11 +2529,21 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*Connection)(nil),             // 20: guideway.forwarder.v1.Connection
 	(*GetMetricsRequest)(nil),      // 21: guideway.forwarder.v1.GetMetricsRequest
 	(*GetMetricsResponse)(nil),     // 22: guideway.forwarder.v1.GetMetricsResponse
-	(*v1.Plan)(nil),                // 23: guideway.plan.v1.Plan
+	(*ExplainRequest)(nil),         // 23: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 24: guideway.forwarder.v1.ExplainResponse
+	(*TrackedFlow)(nil),            // 25: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 26: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 27: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 28: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 29: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 30: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 31: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 32: guideway.forwarder.v1.CapturedPacket
+	(*v1.Plan)(nil),                // 33: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	23, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	23, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	33, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	33, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
 	6,  // 2: guideway.forwarder.v1.GetStatusResponse.workers:type_name -> guideway.forwarder.v1.Worker
 	7,  // 3: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
 	8,  // 4: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
@@ -1691,23 +2555,35 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	17, // 10: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
 	19, // 11: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
 	20, // 12: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
-	0,  // 13: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 14: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 15: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	10, // 16: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	16, // 17: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	21, // 18: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	1,  // 19: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 20: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 21: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	11, // 22: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	18, // 23: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	22, // 24: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	19, // [19:25] is the sub-list for method output_type
-	13, // [13:19] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 13: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
+	12, // 14: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
+	25, // 15: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	26, // 16: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	29, // 17: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	32, // 18: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 19: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 20: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 21: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	10, // 22: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	16, // 23: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	23, // 24: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	27, // 25: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	30, // 26: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	21, // 27: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	1,  // 28: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 29: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 30: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	11, // 31: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	18, // 32: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	24, // 33: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	28, // 34: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	31, // 35: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	22, // 36: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	28, // [28:37] is the sub-list for method output_type
+	19, // [19:28] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -1715,13 +2591,14 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

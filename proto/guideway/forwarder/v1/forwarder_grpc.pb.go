@@ -25,6 +25,9 @@ const (
 	Forwarder_GetStatus_FullMethodName      = "/guideway.forwarder.v1.Forwarder/GetStatus"
 	Forwarder_GetCounters_FullMethodName    = "/guideway.forwarder.v1.Forwarder/GetCounters"
 	Forwarder_GetConnections_FullMethodName = "/guideway.forwarder.v1.Forwarder/GetConnections"
+	Forwarder_Explain_FullMethodName        = "/guideway.forwarder.v1.Forwarder/Explain"
+	Forwarder_GetDropSamples_FullMethodName = "/guideway.forwarder.v1.Forwarder/GetDropSamples"
+	Forwarder_Capture_FullMethodName        = "/guideway.forwarder.v1.Forwarder/Capture"
 	Forwarder_GetMetrics_FullMethodName     = "/guideway.forwarder.v1.Forwarder/GetMetrics"
 )
 
@@ -45,6 +48,14 @@ type ForwarderClient interface {
 	GetCounters(ctx context.Context, in *GetCountersRequest, opts ...grpc.CallOption) (*GetCountersResponse, error)
 	// Counts of tracked connections, read without stopping a worker.
 	GetConnections(ctx context.Context, in *GetConnectionsRequest, opts ...grpc.CallOption) (*GetConnectionsResponse, error)
+	// What becomes of a flow's packets and why, changing nothing.
+	// FAILED_PRECONDITION: no plan yet.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// The latest dropped packets of each reason.
+	GetDropSamples(ctx context.Context, in *GetDropSamplesRequest, opts ...grpc.CallOption) (*GetDropSamplesResponse, error)
+	// Packets as received, with what became of them, until the caller hangs up.
+	// FAILED_PRECONDITION: no plan yet, or another capture is under way.
+	Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error)
 	// Prometheus text format.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
 }
@@ -107,6 +118,45 @@ func (c *forwarderClient) GetConnections(ctx context.Context, in *GetConnections
 	return out, nil
 }
 
+func (c *forwarderClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Forwarder_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *forwarderClient) GetDropSamples(ctx context.Context, in *GetDropSamplesRequest, opts ...grpc.CallOption) (*GetDropSamplesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetDropSamplesResponse)
+	err := c.cc.Invoke(ctx, Forwarder_GetDropSamples_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *forwarderClient) Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Forwarder_ServiceDesc.Streams[0], Forwarder_Capture_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CaptureRequest, CaptureResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Forwarder_CaptureClient = grpc.ServerStreamingClient[CaptureResponse]
+
 func (c *forwarderClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetMetricsResponse)
@@ -134,6 +184,14 @@ type ForwarderServer interface {
 	GetCounters(context.Context, *GetCountersRequest) (*GetCountersResponse, error)
 	// Counts of tracked connections, read without stopping a worker.
 	GetConnections(context.Context, *GetConnectionsRequest) (*GetConnectionsResponse, error)
+	// What becomes of a flow's packets and why, changing nothing.
+	// FAILED_PRECONDITION: no plan yet.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// The latest dropped packets of each reason.
+	GetDropSamples(context.Context, *GetDropSamplesRequest) (*GetDropSamplesResponse, error)
+	// Packets as received, with what became of them, until the caller hangs up.
+	// FAILED_PRECONDITION: no plan yet, or another capture is under way.
+	Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error
 	// Prometheus text format.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
 	mustEmbedUnimplementedForwarderServer()
@@ -160,6 +218,15 @@ func (UnimplementedForwarderServer) GetCounters(context.Context, *GetCountersReq
 }
 func (UnimplementedForwarderServer) GetConnections(context.Context, *GetConnectionsRequest) (*GetConnectionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConnections not implemented")
+}
+func (UnimplementedForwarderServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedForwarderServer) GetDropSamples(context.Context, *GetDropSamplesRequest) (*GetDropSamplesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDropSamples not implemented")
+}
+func (UnimplementedForwarderServer) Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error {
+	return status.Error(codes.Unimplemented, "method Capture not implemented")
 }
 func (UnimplementedForwarderServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
@@ -275,6 +342,53 @@ func _Forwarder_GetConnections_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Forwarder_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwarderServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Forwarder_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwarderServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Forwarder_GetDropSamples_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDropSamplesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwarderServer).GetDropSamples(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Forwarder_GetDropSamples_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwarderServer).GetDropSamples(ctx, req.(*GetDropSamplesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Forwarder_Capture_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CaptureRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ForwarderServer).Capture(m, &grpc.GenericServerStream[CaptureRequest, CaptureResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Forwarder_CaptureServer = grpc.ServerStreamingServer[CaptureResponse]
+
 func _Forwarder_GetMetrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetMetricsRequest)
 	if err := dec(in); err != nil {
@@ -321,10 +435,24 @@ var Forwarder_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Forwarder_GetConnections_Handler,
 		},
 		{
+			MethodName: "Explain",
+			Handler:    _Forwarder_Explain_Handler,
+		},
+		{
+			MethodName: "GetDropSamples",
+			Handler:    _Forwarder_GetDropSamples_Handler,
+		},
+		{
 			MethodName: "GetMetrics",
 			Handler:    _Forwarder_GetMetrics_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Capture",
+			Handler:       _Forwarder_Capture_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "guideway/forwarder/v1/forwarder.proto",
 }

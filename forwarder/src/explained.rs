@@ -1,0 +1,123 @@
+//! What the datapath explains, in the words of the socket: of the running
+//! plan, or of a plan file.
+
+use datapath::explain::{self, Tracked};
+use datapath::table::TableReader;
+use datapath::{DropReason, FlowHash, View};
+use plan::{Affinity, BackendId, Encap, Plan, Service};
+use wire::{FlowKey, ip};
+
+use crate::proto;
+
+/// Explains a flow by a view; `devices` names its devices.
+#[must_use]
+pub fn explained(
+    view: &View,
+    hash: &FlowHash,
+    tables: &[TableReader<'_>],
+    devices: &[&str],
+    key: &FlowKey,
+) -> proto::ExplainResponse {
+    let told = explain::explain(view, hash, tables, key);
+    let plan = &view.plan;
+    let mut response = proto::ExplainResponse {
+        generation: plan.generation,
+        hash: hex(&told.hash.to_be_bytes()),
+        selector: hex(&told.selector.to_be_bytes()),
+        slot: told.slot,
+        backend_by_hash: told.by_hash.map_or_else(String::new, |id| backend_name(plan, id)),
+        tracked: told.tracked.map(|tracked| tracked_flow(plan, &tracked)),
+        next_hop: told.hop.map(|hop| next_hop(&hop, devices)),
+        outer: hex(&told.outer),
+        ..Default::default()
+    };
+    if let Some(backend) = told.backend.and_then(|id| plan.backend(id)) {
+        response.backend.clone_from(&backend.name);
+        response.backend_address = backend.address.to_string();
+    }
+    let service = told.matched.and_then(|matched| plan.service(matched.service));
+    if let (Some(matched), Some(service)) = (told.matched, service) {
+        let entry = &plan.matches[matched.matched as usize];
+        response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);
+        describe_service(&mut response, service);
+    }
+    let spill = match told.end {
+        Some(DropReason::NoBackend) => service.and_then(|service| spill(view, service, key)),
+        _ => None,
+    };
+    response.verdict = verdict(&told, spill.is_some()).to_owned();
+    response.end = told.end.filter(|_| spill.is_none()).map(drop_of);
+    response.spill = spill.unwrap_or_default();
+    response
+}
+
+fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
+    match told.end {
+        Some(_) if spilled => "redirected",
+        Some(_) => "dropped",
+        None if told.matched.is_some() => "sent",
+        None => "passed",
+    }
+}
+
+fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
+    response.service.clone_from(&service.name);
+    response.table_size = service.group.table().map_or(0, |table| table.entries().len() as u32);
+    let affinity = match service.affinity {
+        Affinity::Flow => "flow",
+        Affinity::Client => "client",
+    };
+    response.affinity = affinity.to_owned();
+    let encap = match service.encap {
+        Encap::Gre => "gre",
+        Encap::Ipip => "ipip",
+        Encap::Gue => "gue",
+        Encap::Geneve => "geneve",
+    };
+    response.encap = encap.to_owned();
+}
+
+/// The address that a packet without a backend is spilled to (paper 4.2).
+fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
+    let to = service.spill.iter().find(|spill| spill.family == key.family)?;
+    // The same that forwarding asks; without a next hop it drops.
+    view.egress.toward_spill(&view.plan, service, key, 0)?;
+    Some(ip::address(key.family, to.network | (key.destination & to.host_mask)).to_string())
+}
+
+fn backend_name(plan: &Plan, id: BackendId) -> String {
+    plan.backend(id).map_or_else(String::new, |backend| backend.name.clone())
+}
+
+fn tracked_flow(plan: &Plan, tracked: &Tracked) -> proto::TrackedFlow {
+    proto::TrackedFlow {
+        worker: tracked.worker as u32,
+        backend: backend_name(plan, tracked.backend),
+        class: tracked.class.name().to_owned(),
+        idle_ms: tracked.idle_ms,
+        decides: tracked.decides,
+    }
+}
+
+fn next_hop(hop: &datapath::egress::Hop, devices: &[&str]) -> proto::NextHop {
+    let index = usize::from(hop.device.0);
+    let mac: Vec<String> = hop.ethernet[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    proto::NextHop {
+        device: devices.get(index).map_or_else(|| index.to_string(), |name| (*name).to_owned()),
+        mac: mac.join(":"),
+        mtu: hop.mtu.into(),
+    }
+}
+
+fn drop_of(reason: DropReason) -> proto::Drop {
+    proto::Drop {
+        reason: reason.name().to_owned(),
+        packets: 0,
+        meaning: reason.meaning().to_owned(),
+        usual_cause: reason.usual_cause().to_owned(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
