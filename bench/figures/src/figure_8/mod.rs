@@ -308,6 +308,7 @@ mod tests {
         Measured {
             forwarded_mpps: rates.to_vec(),
             offered_mpps: rates.to_vec(),
+            cpu_ns: rates.iter().map(|rate| 1000.0 / rate).collect(),
             ..Measured::default()
         }
     }

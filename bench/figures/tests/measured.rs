@@ -1,0 +1,49 @@
+//! What is measured is not compared with anything, but it has to be measured:
+//! small runs come to their end, with every packet forwarded as the figure
+//! says (checked by the counters) and a line for every kind.
+
+use std::path::PathBuf;
+
+use guideway_figures::{figure_8, figure_9, table_build};
+
+#[test]
+fn figure_9_forwards_every_packet_of_every_type() {
+    let options = figure_9::Options {
+        workers: Some(2),
+        connections: 1000,
+        connections_max: 1000,
+        backends: 10,
+        rounds: 2,
+        packets: 6_400,
+    };
+    let report = figure_9::run(&options).unwrap();
+    for line in ["SYN, 1", "SYN, 2", "non-SYN, 2", "constant 5-tuple, 2"] {
+        assert!(
+            report.text.lines().any(|text| text.starts_with(line)),
+            "{line} in\n{}",
+            report.text
+        );
+    }
+}
+
+#[test]
+fn table_build_has_a_line_for_each_size() {
+    let options = table_build::Options { backends: 10, sizes: vec![1009, 65_537], runs: 3 };
+    let text = table_build::run(&options).text;
+    assert!(text.contains("\n1009 ") && text.contains("\n65537 "), "{text}");
+}
+
+#[test]
+fn figure_8_names_the_program_that_is_missing() {
+    let options = figure_8::Options {
+        forwarder: PathBuf::from("no/such/forwarder"),
+        reflector: PathBuf::from("no/such/reflector"),
+        workers: vec![1],
+        rounds: 1,
+        seconds: 0.1,
+        connections: 1,
+        json: None,
+    };
+    let refused = figure_8::run(&options).unwrap_err();
+    assert!(refused.contains("no/such/forwarder") || refused.contains("root"), "{refused}");
+}
