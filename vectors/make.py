@@ -8,6 +8,7 @@ Needs nothing but Python. No randomness but that of fixed seeds.
 """
 
 import hashlib
+import hmac
 import ipaddress
 import json
 import random
@@ -166,8 +167,34 @@ def checksums():
     return {"full": [{"bytes": d.hex(), "checksum": f"{internet_checksum(d):04x}"} for d in data], "updates": updates}
 
 
+# Marks of traced packets: paper 4.4, and the layout in datapath/src/trace.rs.
+
+def trace_mark(secret, flow, receiver, port, nonce, unix_ms):
+    protocol, source, source_port, destination, destination_port = flow
+    address = ipaddress.ip_address(receiver)
+    mapped = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
+    signed = b"GWTRACE\x01" + mapped + port.to_bytes(2, "big") + bytes(2)
+    signed += nonce.to_bytes(8, "big") + unix_ms.to_bytes(8, "big")
+    ends = [ipaddress.ip_address(source), ipaddress.ip_address(destination)]
+    tuple_bytes = bytes([ends[0].version, protocol]) + b"".join(int(end).to_bytes(16, "big") for end in ends)
+    tuple_bytes += source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+    key = hashlib.sha256(b"guideway trace\0" + secret.rstrip().encode()).digest()
+    mark = signed + hmac.new(key, signed + tuple_bytes, hashlib.sha256).digest()[:16]
+    return {"secret": secret, "protocol": protocol, "source": source, "source_port": source_port,
+            "destination": destination, "destination_port": destination_port, "receiver": receiver, "port": port,
+            "nonce": f"{nonce:016x}", "unix_ms": unix_ms, "mark": mark.hex()}
+
+
+def trace():
+    flows = [(6, "192.0.2.1", 40000, "203.0.113.10", 80), (17, "192.0.2.1", 40000, "203.0.113.10", 53),
+             (6, "2001:db8:c::7", 40000, "2001:db8:f::10", 443), (17, "2001:db8:c::7", 65535, "2001:db8:f::10", 1)]
+    asked = [("192.0.2.99", 7777, 7, 1_800_000_000_000), ("2001:db8::99", 65535, MASK, 1_800_000_030_001)]
+    secrets = ["0123456789abcdef", "an example key, known to everybody", "with white space behind it \t\r\n"]
+    return [trace_mark(secret, flow, *ask) for secret in secrets for flow in flows for ask in asked]
+
+
 FILES = {"flow_hash.json": flow_hash, "maglev.json": maglev, "checksums.json": checksums,
-         "match_order.json": matching.vectors}
+         "match_order.json": matching.vectors, "trace.json": trace}
 
 
 def text_of(value, indent=""):
