@@ -5,7 +5,8 @@
 
 By scapy, for every frame that was sent: the outer header is right (checksum, lengths, TTL, "do not fragment",
 addresses of the plan), DSCP and ECN are those wanted, and the inner packet is the input's, bit by bit (or its pieces
-put together again are). For every answer: it goes from the VIP to the client, with right checksums.
+put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
+redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
 By tshark, for every frame: nothing is malformed, and no checksum or length is complained about.
 Prints what is wrong and exits with 1.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 logging.getLogger("scapy").setLevel(logging.ERROR)
 
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6PacketTooBig, IPv6
+from scapy.layers.inet6 import ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import GRE, Ether
 from scapy.packet import Raw
 from scapy.utils import rdpcap
@@ -30,6 +31,8 @@ from scapy.utils import rdpcap
 HERE = Path(__file__).parent
 OUR_MAC, NEXT_HOP_MAC = "02:00:00:00:00:01", "02:00:00:00:00:fe"
 GUE_PORT, GENEVE_PORT = 6080, 6081
+#: A fragment waits so long for its datagram's first one.
+WAIT_SECONDS = 1
 
 
 class Wrong(Exception):
@@ -51,6 +54,12 @@ class Plan:
         self.sources = [ipaddress.ip_network(address) for address in plan["machine"]["addresses"]]
         if prefix := tunnel.get("sourcePrefix"):
             self.sources = [ipaddress.ip_network(prefix)] + [n for n in self.sources if n.version == 6]
+        self.machine = {ipaddress.ip_address(address) for address in plan["machine"]["addresses"]}
+        self.peers = {ipaddress.ip_address(a) for peer in plan.get("peers", []) for a in peer["addresses"]}
+        self.peer_count = len(plan.get("peers", []))
+        self.takes_tunnels = bool(self.peers or plan.get("encapsulators"))
+        self.spills = [ipaddress.ip_network(spill["prefix"]) for service in plan["services"]
+                       for spill in service.get("spill", [])]
         self.udp6_checksum = tunnel.get("udp6Checksum", False)
         self.services = {service["name"]: service for service in plan["services"]}
         self.by_address = {}
@@ -80,12 +89,12 @@ def header_checksum_is_right(packet):
     return IP(bytes(again)).chksum == packet.chksum
 
 
-def check_outer(outer, plan):
+def check_outer(outer, plan, targets):
     wanted_source = ipaddress.ip_address(outer.src)
     if not any(wanted_source in net for net in plan.sources if net.version == wanted_source.version):
         raise Wrong(f"outer source {outer.src} is not this machine's")
-    if ipaddress.ip_address(outer.dst) not in plan.backends:
-        raise Wrong(f"outer destination {outer.dst} is no backend")
+    if ipaddress.ip_address(outer.dst) not in targets:
+        raise Wrong(f"outer destination {outer.dst} is none of {', '.join(map(str, targets))}")
     if isinstance(outer, IP):
         demand("outer length", outer.len, len(outer.original))
         demand("outer header length", outer.ihl, 5)
@@ -97,14 +106,14 @@ def check_outer(outer, plan):
         demand("outer hop limit", outer.hlim, 64)
 
 
-def unwrap(outer, plan):
+def unwrap(outer, plan, recursion=0):
     """The encapsulation's name, what tells flows apart, and the inner packet's bytes."""
     six = isinstance(outer, IPv6)
     protocol, after = (outer.nh, outer.original[40:]) if six else (outer.proto, outer.original[20:])
     label = outer.fl if six else None
     if protocol == 47:
         gre = GRE(after[:4])
-        demand("GRE's flags and version", after[:2], b"\0\0")
+        demand("GRE's recursion control, other flags and version", after[:2], bytes([recursion, 0]))
         return "ENCAP_GRE", label, inner_of(gre.proto, after[4:])
     if protocol in (4, 41):
         return "ENCAP_IPIP", label, inner_of({4: 0x0800, 41: 0x86DD}[protocol], after)
@@ -152,13 +161,54 @@ def five_tuple(data):
     return None
 
 
+def tunnelled(packet, plan):
+    """The packet inside, and whether its tunnel met congestion, if the packet is a tunnel's to this machine."""
+    outer = IP(packet) if packet[0] >> 4 == 4 else IPv6(packet)
+    own = ipaddress.ip_address(outer.dst) in plan.machine
+    protocol, after = (outer.proto, packet[outer.ihl * 4:]) if isinstance(outer, IP) else (outer.nh, packet[40:])
+    port = int.from_bytes(after[2:4], "big") if protocol == 17 and own else None
+    skipped = {47: 4, 4: 0, 41: 0}.get(protocol, {GUE_PORT: 12, GENEVE_PORT: 16}.get(port))
+    if not plan.takes_tunnels or skipped is None:
+        return packet, False
+    return network(bytes(Ether(type=0x0800 if after[skipped] >> 4 == 4 else 0x86DD)) + after[skipped:]), \
+        traffic_class(packet) & 3 == 3
+
+
+def datagram_of(packet):
+    """What the fragments of one datagram have in common; None for a whole one."""
+    if packet[0] >> 4 == 4:
+        fragment = IP(packet)
+        return (fragment.src, fragment.dst, fragment.proto, fragment.id) if fragment.frag or fragment.flags.MF else None
+    header = IPv6(packet).getlayer(IPv6ExtHdrFragment)
+    return (packet[8:40], header.id) if header and (header.offset or header.m) else None
+
+
+def is_later(packet):
+    if packet[0] >> 4 == 4:
+        return IP(packet).frag > 0
+    return IPv6(packet)[IPv6ExtHdrFragment].offset > 0
+
+
+def is_icmp_error(packet):
+    kinds = {4: (1, (3, 11, 12)), 6: (58, (1, 2, 3, 4))}[packet[0] >> 4]
+    protocol, after = (packet[9], packet[(packet[0] & 15) * 4:]) if packet[0] >> 4 == 4 else (packet[6], packet[40:])
+    return protocol == kinds[0] and after[0] in kinds[1]
+
+
 class Folder:
     def __init__(self, path):
         self.plan = Plan(path / "plan.json")
-        self.inputs = [bytes(p) for p in rdpcap(str(path / "in.pcap"))] if has_packets(path / "in.pcap") else []
+        packets = rdpcap(str(path / "in.pcap")) if has_packets(path / "in.pcap") else []
+        self.inputs, self.times = [bytes(p) for p in packets], [float(p.time) for p in packets]
         self.outputs = [bytes(p) for p in rdpcap(str(path / "out.pcap"))] if has_packets(path / "out.pcap") else []
+        journeys = json.loads((path / "journeys.json").read_text()) if (path / "journeys.json").exists() else []
+        self.tables = [journey["table"] for journey in journeys]
         self.verdicts = [line.split()[1] for line in (path / "frames.txt").read_text().splitlines()[1:]]
+        self.verdicts = [journeys[at]["verdict"] if verdict == "-" else verdict
+                         for at, verdict in enumerate(self.verdicts)]
         self.entropy = {}
+        #: By datagram, the fragments that wait, and where its fragments were redirected to.
+        self.waiting, self.in_charge = {}, {}
         self.taken = 0
         #: By output frame, the input frame that it came from.
         self.came_from = {}
@@ -174,14 +224,31 @@ class Folder:
         for number, (frame, verdict) in enumerate(zip(self.inputs, self.verdicts, strict=True), 1):
             self.current = number
             try:
-                if verdict == "sent":
-                    self.check_sent(network(frame))
-                elif verdict == "replied":
-                    self.check_replied(network(frame), self.take())
+                self.check_one(frame, verdict)
             except Wrong as wrong:
                 yield f"frame {number}: out.pcap's frame {self.taken}: {wrong}"
         if self.taken < len(self.outputs):
-            yield f"out.pcap has {len(self.outputs)} frames, of which only {self.taken} come of sent and answered ones"
+            yield f"out.pcap has {len(self.outputs)} frames, of which only {self.taken} come of those received"
+
+    def check_one(self, frame, verdict):
+        if verdict not in ("sent", "replied", "redirected", "held"):
+            return
+        packet, self.congested = tunnelled(network(frame), self.plan)
+        datagram = datagram_of(packet)
+        if verdict == "replied":
+            return self.check_replied(packet, self.take())
+        if verdict == "held":
+            return self.waiting.setdefault(datagram, []).append((self.times[self.current - 1], packet))
+        if verdict == "redirected":
+            return self.check_redirected(packet, datagram)
+        self.check_sent(packet)
+        if datagram and not is_later(packet):
+            now = self.times[self.current - 1]
+            for piece in (piece for since, piece in self.waiting.pop(datagram, []) if now - since <= WAIT_SECONDS):
+                demand("a fragment that waited", self.decapsulate(self.take()), piece)
+        if is_icmp_error(packet) and self.tables and self.tables[self.current - 1] == "miss":
+            for _ in range(self.plan.peer_count):
+                demand("a copy", self.to_balancer(self.take(), self.plan.peers, 1)[0], packet)
 
     def check_sent(self, packet):
         inner = self.decapsulate(self.take())
@@ -190,6 +257,25 @@ class Folder:
         if inner != packet:
             at = next((i for i, (a, b) in enumerate(zip(inner, packet)) if a != b), min(len(inner), len(packet)))
             raise Wrong(f"the inner packet of {len(inner)} bytes is not the received one of {len(packet)}: offset {at}")
+
+    def check_redirected(self, packet, datagram):
+        """A fragment goes to the peer in charge of its three-tuple, anything else to the same suffix elsewhere."""
+        if datagram is None:
+            to = ipaddress.ip_address(destination(packet))
+            there = [net[int(to) & int(net.hostmask)] for net in self.plan.spills if net.version == to.version]
+            return demand("what is spilled", self.to_balancer(self.take(), there, 2)[0], packet)
+        inner, peer = self.to_balancer(self.take(), self.plan.peers, 1)
+        demand("what is redirected", inner, packet)
+        hosts = (datagram[0], datagram[1]) if packet[0] >> 4 == 4 else datagram[0]
+        demand("the machine in charge", self.in_charge.setdefault(hosts, peer), peer)
+
+    def to_balancer(self, frame, targets, recursion):
+        link = Ether(frame)
+        demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
+        check_outer(link.payload, self.plan, targets)
+        encap, _, inner = unwrap(link.payload, self.plan, recursion)
+        demand("encapsulation towards load balancers", encap, "ENCAP_GRE")
+        return inner, link.payload.dst
 
     def check_pieces(self, packet, first):
         """RFC 791: put together again, the pieces are the packet."""
@@ -213,18 +299,18 @@ class Folder:
         link = Ether(frame)
         demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
         outer = link.payload
-        check_outer(outer, self.plan)
+        check_outer(outer, self.plan, self.plan.backends)
         encap, entropy, inner = unwrap(outer, self.plan)
         to = destination(inner)
         demand("encapsulation", encap, self.plan.common(to, "encap", "ENCAP_GRE"))
         self.check_traffic_class(traffic_class(outer.original), traffic_class(inner), to)
-        if flow := five_tuple(inner) if inner[0] >> 4 == 6 or not IP(inner).frag and not IP(inner).flags.MF else None:
+        if flow := None if datagram_of(inner) else five_tuple(inner):
             demand("flow label, source port, source", (entropy, outer.src),
                    self.entropy.setdefault((flow, outer.dst), (entropy, outer.src)))
         return inner
 
     def check_traffic_class(self, outer, inner, to):
-        demand("outer ECN", outer & 3, inner & 3)
+        demand("outer ECN", outer & 3, 3 if self.congested else inner & 3)
         demand("outer DSCP", outer >> 2, self.plan.common(to, "dscp", inner >> 2))
 
     def check_replied(self, packet, frame):

@@ -374,7 +374,7 @@ def icmp_to_a_vip_is_answered_forwarded_or_dropped(c):
     c.add("fragment", "a fragment of an echo request", lie4(echo(), 20, [0x20, 0]))
     c.add("transport_header", "seven bytes of an echo request", lie4(echo()[:41], 16, [0, 27]))
     c.add("icmp", "an echo reply: the VIP never asks", bytes(ether() / ip() / ICMP(type=0, id=1) / Raw(b"pong")))
-    c.add("icmp", "a timestamp request", bytes(ether() / ip() / ICMP(type=13) / Raw(bytes(12))))
+    c.add("icmp", "a timestamp request", bytes(ether() / ip() / ICMP(type=13, ts_ori=1, ts_rx=2, ts_tx=3)))
     c.add("icmp", "a redirect", bytes(ether() / ip() / ICMP(type=5, code=1) / IP(src=VIP, dst=CLIENT) / UDP()))
     c.add("icmp", "source quench (RFC 6633)", bytes(ether() / ip() / ICMP(type=4) / IP(src=VIP, dst=CLIENT) / UDP()))
     c.add("icmp", "a neighbour solicitation", bytes(ether() / ip(to=VIP6) / ICMPv6ND_NS(tgt=VIP6)))
@@ -445,6 +445,139 @@ def the_outer_udp_checksum_over_ipv6_is_computed_if_wanted(c):
 @scenario
 def outer_sources_are_drawn_from_the_tunnels_prefix(c):
     every_combination(c)
+
+
+def pieces(packet, size, number=77):
+    """The fragments of a frame, of at most `size` bytes of payload each (RFC 791, RFC 8200 section 4.5)."""
+    payload = packet[34:] if packet[14] >> 4 == 4 else packet[54:]
+    for at in range(0, len(payload), size):
+        part, more = payload[at:at + size], at + size < len(payload)
+        if packet[14] >> 4 == 4:
+            piece = change(packet[:34], 16, (20 + len(part)).to_bytes(2, "big"))
+            piece = change(piece, 18, number.to_bytes(2, "big"))
+            yield seal(change(piece, 20, (more << 13 | at // 8).to_bytes(2, "big")) + part)
+        else:
+            piece = change(packet[:54], 18, len(part).to_bytes(2, "big")) + part
+            yield fragment6(piece, at, more, number)
+
+
+@scenario
+def fragments_follow_their_datagrams_first_one(c):
+    c.journeys = True
+    for to, family in ((VIP, "IPv4"), (VIP6, "IPv6")):
+        for flow in range(3):
+            whole = udp(80, to=to, client_port=7000 + flow, payload=bytes(range(200)) * 2)
+            first, middle, last = pieces(whole, 160, number=100 + flow)
+            like = c.add("sent", f"{family}, datagram {flow}, first", first, service="web")
+            c.add("sent", "middle", middle, service="web", like=like)
+            c.add("sent", "last", last, service="web", like=like)
+            c.add("sent", "the flow's whole datagrams go there too", udp(80, to=to, client_port=7000 + flow), like=like)
+        whole = udp(80, to=to, client_port=7100, payload=bytes(400))
+        first, middle, last = pieces(whole, 160, number=200)
+        c.add("held", f"{family}, last comes first: it waits", last)
+        c.add("held", "middle waits too", middle)
+        like = c.add("sent", "first: both follow it", first, service="web")
+        c.add("sent", "middle again", middle, service="web", like=like)
+        c.wait(12_000)
+        c.add("held", "after twelve seconds the first one is forgotten", last)
+        c.wait(1_500)
+        c.add("sent", "the first once more: nothing waited that long", first, service="web", like=like)
+    c.add("no_service", "the first fragment to a port that is not served", next(pieces(udp(9, payload=bytes(400)), 160)))
+    c.add("held", "a later fragment of it: its port is not known", list(pieces(udp(9, payload=bytes(400)), 160))[2])
+    c.add("passed", "to an address that is no VIP", next(pieces(udp(80, to="203.0.113.99", payload=bytes(400)), 160)))
+    c.add("fragment", "an ICMP fragment", lie4(echo(), 20, [0x20, 0]))
+
+
+@scenario
+def fragments_go_to_the_machine_in_charge_of_them(c):
+    """By three-tuple, over this machine and two peers: who is in charge is a hash's business, that all pieces of all
+    datagrams between two hosts go one way is ours."""
+    c.journeys = True
+    for to, family in ((VIP, "IPv4"), (VIP6, "IPv6")):
+        for client in range(1, 13):
+            source = f"2001:db8:c::{client}" if ":" in to else f"192.0.2.{client}"
+            for datagram in range(2):
+                whole = udp(80, to=to, source=source, client_port=7000 + datagram, payload=bytes(400))
+                for part, piece in enumerate(pieces(whole, 160, number=300 + datagram), 1):
+                    c.add("-", f"{family}, client {client}, datagram {datagram}, piece {part}", piece)
+
+
+def tunnel(inner, source="10.0.9.7", to="10.0.0.1", recursion=0, protocol=47, head=None, **header):
+    """A frame wrapped in GRE, or whatever `head` and `protocol` make of it."""
+    kind = b"\x86\xdd" if inner[14] >> 4 == 6 else b"\x08\x00"
+    head = bytes([recursion, 0]) + kind if head is None else head
+    return bytes(ether() / ip(to=to, source=source, **({"nh": protocol} if ":" in to else {"proto": protocol}), **header)
+                 / Raw(head + inner[14:]))
+
+
+def over_udp(inner, port, head, **header):
+    return bytes(ether() / ip(to="10.0.0.1", source="10.0.9.7", **header)
+                 / UDP(sport=50000, dport=port, chksum=0) / Raw(head + inner[14:]))
+
+
+@scenario
+def tunnelled_packets_are_taken_from_encapsulators_only(c):
+    c.journeys = True
+    direct = c.add("sent", "a client's own packet", tcp(), service="web")
+    direct6 = c.add("sent", "a client's own packet over IPv6", tcp(to=VIP6), service="web")
+    c.add("sent", "the same in GRE from an encapsulator", tunnel(tcp()), service="web", like=direct)
+    c.add("sent", "IPv6 in GRE over IPv4", tunnel(tcp(to=VIP6)), service="web", like=direct6)
+    c.add("sent", "GRE over IPv6", tunnel(tcp(), "2001:db8:9::7", "2001:db8:0:1::1"), service="web", like=direct)
+    c.add("sent", "GRE to the VIP itself", tunnel(tcp(), to=VIP), service="web", like=direct)
+    c.add("sent", "IPv4 in IPv4", tunnel(tcp(), protocol=4, head=b""), service="web", like=direct)
+    c.add("sent", "IPv6 in IPv4", tunnel(tcp(to=VIP6), protocol=41, head=b""), service="web", like=direct6)
+    c.add("sent", "GUE", over_udp(tcp(), 6080, b"\0\x04\0\0"), service="web", like=direct)
+    c.add("sent", "Geneve", over_udp(tcp(), 6081, b"\0\0\x08\0\0\0\x01\0"), service="web", like=direct)
+    c.add("sent", "Ethernet padding behind the outer packet", tunnel(tcp()) + bytes(9), service="web", like=direct)
+    c.add("sent", "padding inside the outer packet", tunnel(tcp() + bytes(9)), service="web", like=direct)
+    c.add("sent", "congestion met in the tunnel is told onwards", tunnel(tcp(tos=2), tos=3), service="web", like=direct)
+    c.add("congestion", "congestion that the inner packet cannot be told of (RFC 6040)", tunnel(tcp(), tos=3))
+    c.add("replied", "an echo request in a tunnel", tunnel(echo()))
+    c.add("stranger", "from anybody else", tunnel(tcp(), "10.0.8.7"))
+    c.add("stranger", "from a client to the VIP", tunnel(tcp(), CLIENT, VIP))
+    c.add("tunnel_header", "GRE with a checksum", tunnel(tcp(), head=b"\x80\0\x08\0" + bytes(4)))
+    c.add("tunnel_header", "GRE with a key", tunnel(tcp(), head=b"\x20\0\x08\0" + bytes(4)))
+    c.add("tunnel_header", "GRE version 1 (PPTP)", tunnel(tcp(), head=b"\0\x01\x88\x0b"))
+    c.add("tunnel_header", "three bytes of GRE", bytes(ether() / ip("10.0.9.7", "10.0.0.1", proto=47) / Raw(bytes(3))))
+    c.add("tunnel_header", "GRE with Ethernet inside", tunnel(tcp(), head=b"\0\0\x65\x58"))
+    c.add("tunnel_header", "GUE control message", over_udp(tcp(), 6080, b"\x20\x04\0\0"))
+    c.add("tunnel_header", "Geneve critical option", over_udp(tcp(), 6081, b"\x01\x40\x08\0" + bytes(8)))
+    c.add("ip_checksum", "the inner header's checksum is wrong", tunnel(change(tcp(), 24, [0, 0])))
+    c.add("ip_version", "IPv6's type before an IPv4 packet", tunnel(tcp(payload=bytes(40)), head=b"\0\0\x86\xdd"))
+    c.add("ip_header", "nothing inside", bytes(ether() / ip("10.0.9.7", "10.0.0.1", proto=47) / Raw(b"\0\0\x08\0")))
+    c.add("fragment", "the tunnel's packet came in fragments", lie4(tunnel(tcp()), 20, [0x20, 0]))
+    c.add("no_service", "inside is a packet to no VIP: not the kernel's", tunnel(tcp(to="203.0.113.99")))
+    c.add("no_service", "inside is a packet to a port that is not served", tunnel(tcp(22)))
+    c.add("passed", "UDP to our own address, port of no tunnel", udp(53, to="10.0.0.1", source="10.0.9.7"))
+
+
+@scenario
+def what_peers_send_is_permitted_less(c):
+    c.journeys = True
+    first, _, last = pieces(udp(80, payload=bytes(400)), 160)
+    c.add("recursion", "from a peer, zero further encapsulations", tunnel(tcp(), "10.0.0.2", recursion=0))
+    c.add("sent", "from a peer, one", tunnel(tcp(), "10.0.0.2", recursion=1), service="web")
+    c.add("held", "a later fragment: whoever is in charge, this machine keeps it", tunnel(last, "10.0.0.2", recursion=1))
+    like = c.add("sent", "its first one", tunnel(first, "10.0.0.2", recursion=1), service="web")
+    c.add("sent", "and again", tunnel(last, "10.0.0.3", recursion=1), service="web", like=like)
+    error = icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001))
+    c.add("copy_not_needed", "a copy of an ICMP error, of which we know no better", tunnel(error, "10.0.0.2", recursion=1))
+    c.add("sent", "that error itself: a copy to each peer", error, service="web")
+    c.add("no_backend", "a packet that was spilled is not spilled again", tunnel(
+        tcp(to="203.0.113.20"), "10.0.0.2", recursion=1), service="spilling")
+    c.add("redirected", "a client's is", tcp(to="203.0.113.20"), service="spilling")
+
+
+@scenario
+def without_a_backend_a_service_spills_to_another_cluster(c):
+    c.journeys = True
+    for flow in range(4):
+        c.add("redirected", "SYN: to the same suffix there", tcp(client_port=4000 + flow), service="web")
+    c.add("redirected", "another VIP of the prefix", tcp(to="203.0.113.20"), service="web")
+    c.add("redirected", "mid-stream", tcp(flags="A"), service="web")
+    c.add("no_backend", "IPv6: no cluster of its family is named", tcp(to=VIP6), service="six")
+    c.add("sent", "a service that has backends", tcp(443), service="other")
+    c.add("no_service", "a port that is not served", tcp(22))
 
 
 @scenario
