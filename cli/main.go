@@ -46,10 +46,13 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	command.AddCommand(
+		captureCommand(),
 		configCommand(),
 		controllerCommand(),
 		demoCommand(),
+		doctorCommand(),
 		drainCommand(),
+		explainCommand(),
 		labCommand(),
 		labHelperCommand(),
 		reloadCommand(),

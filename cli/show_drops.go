@@ -3,9 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -28,18 +33,36 @@ type shownDrop struct {
 	Packets    uint64 `json:"packets"`
 	Meaning    string `json:"meaning"`
 	UsualCause string `json:"usual_cause"`
+	// The latest first; a few.
+	Latest []shownSample `json:"latest"`
+}
+
+type shownSample struct {
+	AgeMs      uint64 `json:"age_ms"`
+	Worker     uint32 `json:"worker"`
+	Packet     string `json:"packet"`
+	FrameBytes uint32 `json:"frame_bytes"`
+	// Hex of its beginning, from Ethernet on.
+	Start string `json:"start"`
 }
 
 func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	var counters *forwarderv1.GetCountersResponse
+	var samples *forwarderv1.GetDropSamplesResponse
 	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
-		counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+		if counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil {
+			return err
+		}
+		samples, err = client.GetDropSamples(ctx, &forwarderv1.GetDropSamplesRequest{})
+		if status.Code(err) == codes.Unimplemented {
+			return nil // an older forwarder counts only
+		}
 		return err
 	})
 	if err != nil {
 		return listing{}, err
 	}
-	shown := dropsOf(counters)
+	shown := dropsOf(counters, samples.GetSamples())
 	found := listing{
 		value:    shown,
 		header:   []string{"REASON", "PACKETS", "MEANING", "USUAL CAUSE"},
@@ -48,18 +71,33 @@ func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	}
 	for _, drop := range shown.Dropped {
 		found.rows = append(found.rows, []string{drop.Reason, fmt.Sprint(drop.Packets), drop.Meaning, drop.UsualCause})
+		for _, s := range drop.Latest {
+			age := (time.Duration(s.AgeMs) * time.Millisecond).Round(100 * time.Millisecond)
+			found.rows = append(found.rows, []string{"", age.String() + " ago", s.Packet, fmt.Sprintf("a frame of %d bytes", s.FrameBytes)})
+		}
 	}
 	return found, nil
 }
 
-func dropsOf(c *forwarderv1.GetCountersResponse) shownDrops {
+// Per reason; each worker keeps a few, and nobody wants to read all of them.
+const samplesShown = 4
+
+func dropsOf(c *forwarderv1.GetCountersResponse, samples []*forwarderv1.DropSample) shownDrops {
+	latest := map[string][]shownSample{}
+	for _, s := range samples {
+		if len(latest[s.Reason]) < samplesShown {
+			latest[s.Reason] = append(latest[s.Reason], shownSample{
+				AgeMs: s.AgeMs, Worker: s.Worker, Packet: describeFrame(s.Start), FrameBytes: s.FrameBytes, Start: hex.EncodeToString(s.Start),
+			})
+		}
+	}
 	shown := shownDrops{
 		Received: c.Received, Sent: c.Sent, Passed: c.Passed, Replied: c.Replied, Redirected: c.Redirected,
 		Held: c.Held, Unaccounted: c.Unaccounted, Dropped: []shownDrop{},
 	}
 	for _, drop := range c.Dropped {
 		if drop.Packets > 0 {
-			shown.Dropped = append(shown.Dropped, shownDrop{Reason: drop.Reason, Packets: drop.Packets, Meaning: drop.Meaning, UsualCause: drop.UsualCause})
+			shown.Dropped = append(shown.Dropped, shownDrop{Reason: drop.Reason, Packets: drop.Packets, Meaning: drop.Meaning, UsualCause: drop.UsualCause, Latest: latest[drop.Reason]})
 		}
 	}
 	slices.SortFunc(shown.Dropped, func(a, b shownDrop) int {

@@ -49,7 +49,8 @@ func (f *fakeController) DrainBackend(_ context.Context, r *controllerv1.DrainBa
 
 type fakeForwarder struct {
 	forwarderv1.UnimplementedForwarderServer
-	lookup *forwarderv1.FlowKey
+	lookup   *forwarderv1.FlowKey
+	captured *forwarderv1.CaptureRequest
 }
 
 func (*fakeForwarder) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*forwarderv1.GetPlanResponse, error) {
@@ -136,7 +137,7 @@ func TestShowWithBothProcesses(t *testing.T) {
 	}{
 		{"services", []string{"web 203.0.113.10 tcp 80 serving 1/2 990 9900"}},
 		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
-		{"drops", []string{"too_big 7 does not fit MTU no_service 3 nobody wants it"}},
+		{"drops", []string{"too_big 7 does not fit MTU 1.5s ago tcp 192.0.2.7:40000 > 203.0.113.10:80 a frame of 1600 bytes", "no_service 3 nobody wants it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
 		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},

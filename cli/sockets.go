@@ -37,7 +37,19 @@ func (m machine) askForwarder(ctx context.Context, f func(context.Context, forwa
 	})
 }
 
+// streamForwarder is askForwarder without a limit of time.
+func (m machine) streamForwarder(ctx context.Context, f func(context.Context, forwarderv1.ForwarderClient) error) error {
+	return m.askWithin(ctx, 0, "forwarder", "guideway-forwarder", "guideway-forwarder", func(ctx context.Context, conn *grpc.ClientConn) error {
+		return f(ctx, forwarderv1.NewForwarderClient(conn))
+	})
+}
+
 func (m machine) ask(ctx context.Context, process, unit, program string, f func(context.Context, *grpc.ClientConn) error) error {
+	return m.askWithin(ctx, askTimeout, process, unit, program, f)
+}
+
+// askWithin: limit 0 is none.
+func (m machine) askWithin(ctx context.Context, limit time.Duration, process, unit, program string, f func(context.Context, *grpc.ClientConn) error) error {
 	socket := filepath.Join(m.runDir, process+".sock")
 	cure := fmt.Sprintf("start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir", unit, program, m.runDir)
 	if err := answers(socket); err != nil {
@@ -48,8 +60,11 @@ func (m machine) ask(ctx context.Context, process, unit, program string, f func(
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	if err := f(ctx, conn); err != nil {
 		return fmt.Errorf("the %s at %s: %s", process, socket, status.Convert(err).Message())
 	}

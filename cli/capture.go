@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+type captureOptions struct {
+	request forwarderv1.CaptureRequest
+	sample  string
+	count   uint64
+	file    string
+}
+
+func captureCommand() *cobra.Command {
+	var m machine
+	var o captureOptions
+	command := &cobra.Command{
+		Use:   "capture -w FILE",
+		Short: "Capture packets, each with what became of it, as pcapng",
+		Long: "Writes packets as they were received to a pcapng file, each with a comment that\n" +
+			"names its verdict, service and backend. What AF_XDP takes, tcpdump does not see;\n" +
+			"this does. Ends with ^C, or after --count packets. Packets that come faster than\n" +
+			"they can be written are missed and counted, never held up.",
+		Example: "  guideway capture --verdict dropped -w drops.pcapng\n" +
+			"  guideway capture --service web --client 192.0.2.0/24 --count 100 -w web.pcapng\n" +
+			"  guideway capture --sample 1/1000 -w - | wireshark -k -i -",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return runCapture(command.Context(), m, &o, command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.request.Service, "service", "", "packets for this service only")
+	flags.StringVar(&o.request.Client, "client", "", "packets from or to this prefix only")
+	flags.StringSliceVar(&o.request.Reasons, "reason", nil, "packets dropped for this reason only (may repeat; docs/counters.md lists them)")
+	flags.StringSliceVar(&o.request.Verdicts, "verdict", nil, "sent, passed, replied, redirected, held or dropped packets only (may repeat)")
+	flags.StringVar(&o.sample, "sample", "1/1", "one of so many, as in 1/100")
+	flags.Uint64Var(&o.count, "count", 0, "end after so many packets")
+	flags.StringVarP(&o.file, "write", "w", "", "the file to write; - is standard output")
+	flags.StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
+	if err := command.MarkFlagRequired("write"); err != nil {
+		panic(err) // a flag that was just defined
+	}
+	return command
+}
+
+func runCapture(ctx context.Context, m machine, o *captureOptions, stdout, stderr io.Writer) (err error) {
+	if o.request.Sample, err = parseSample(o.sample); err != nil {
+		return err
+	}
+	out := stdout
+	if o.file != "-" {
+		file, err := os.Create(o.file)
+		if err != nil {
+			return fmt.Errorf("create the capture: %w", err)
+		}
+		defer file.Close()
+		out = file
+	}
+	buffer := bufio.NewWriter(out)
+	capture := &capture{options: o, flush: buffer.Flush}
+	if capture.writer, err = newPcapngWriter(buffer); err != nil {
+		return err
+	}
+	err = m.streamForwarder(ctx, capture.run)
+	if flushed := buffer.Flush(); flushed != nil {
+		err = errors.Join(err, fmt.Errorf("write the capture: %w", flushed))
+	}
+	fmt.Fprintf(stderr, "%d packets captured, %d missed\n", capture.written, capture.missed)
+	return err
+}
+
+// parseSample reads 1/N.
+func parseSample(text string) (uint32, error) {
+	digits, found := strings.CutPrefix(text, "1/")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if !found || err != nil || n == 0 {
+		return 0, fmt.Errorf("--sample %s: write 1/N, as in 1/100", text)
+	}
+	return uint32(n), nil
+}
+
+type capture struct {
+	options         *captureOptions
+	writer          *pcapngWriter
+	flush           func() error
+	written, missed uint64
+}
+
+func (c *capture) run(ctx context.Context, client forwarderv1.ForwarderClient) error {
+	stream, err := client.Capture(ctx, &c.options.request)
+	if err != nil {
+		return err
+	}
+	for {
+		response, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.New("the forwarder stopped; the capture ends here")
+		case status.Code(err) == codes.Canceled:
+			return nil // ^C
+		case err != nil:
+			return err
+		}
+		c.missed += response.Missed
+		done, err := c.write(response.Packets)
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+// write tells whether enough was written. Flushed each time: somebody may be
+// watching.
+func (c *capture) write(packets []*forwarderv1.CapturedPacket) (done bool, err error) {
+	for _, p := range packets {
+		if err := c.writer.write(p.Interface, p.TimeNs, p.Frame, captureComment(p)); err != nil {
+			return false, err
+		}
+		c.written++
+		if c.options.count > 0 && c.written >= c.options.count {
+			return true, nil
+		}
+	}
+	return false, c.flush()
+}
+
+// captureComment: `sent; service web; backend web-1; worker 0`.
+func captureComment(p *forwarderv1.CapturedPacket) string {
+	words := []string{p.Verdict}
+	if p.Reason != "" {
+		words[0] += ": " + p.Reason
+	}
+	if p.Service != "" {
+		words = append(words, "service "+p.Service)
+	}
+	if p.Backend != "" && p.Verdict == "redirected" {
+		words = append(words, "to "+p.Backend)
+	} else if p.Backend != "" {
+		words = append(words, "backend "+p.Backend)
+	}
+	if p.AsLeft {
+		words = append(words, "by the slow path, shown as it left it")
+	}
+	return strings.Join(append(words, fmt.Sprintf("worker %d", p.Worker)), "; ")
+}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func doctorCommand() *cobra.Command {
+	var m machine
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what usually is wrong, and say what cures it",
+		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers and\n" +
+			"counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			findings := examine(command.Context(), m, thisHost{})
+			return printFindings(command.OutOrStdout(), findings)
+		},
+	}
+	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
+	return command
+}
+
+type finding struct{ grade, what, text string }
+
+const (
+	gradeOK   = "ok"
+	gradeWarn = "warn"
+	gradeFail = "fail"
+)
+
+func printFindings(w io.Writer, findings []finding) error {
+	failed := false
+	for _, f := range findings {
+		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.grade, f.what, f.text); err != nil {
+			return err
+		}
+		failed = failed || f.grade == gradeFail
+	}
+	if failed {
+		return errReported
+	}
+	return nil
+}
+
+// patient is what doctor found by asking; nil: not answered.
+type patient struct {
+	state    *controllerv1.GetStateResponse
+	status   *forwarderv1.GetStatusResponse
+	counters *forwarderv1.GetCountersResponse
+	metrics  string
+	host     host
+
+	findings []finding
+}
+
+// host is the machine, as far as interfaces go.
+type host interface {
+	// features as `ethtool -k` prints them; an error: not to be had.
+	features(ctx context.Context, device string) (string, error)
+	receiveQueues(device string) int
+}
+
+// How often in-flight packets are looked at before they count as lost.
+const (
+	restLooks = 5
+	restPause = 50 * time.Millisecond
+)
+
+func examine(ctx context.Context, m machine, h host) []finding {
+	p := &patient{host: h}
+	p.ask(ctx, m)
+	p.plan()
+	p.nextHops()
+	p.mtu()
+	p.devices(ctx)
+	p.bgp()
+	p.peers()
+	p.backends()
+	p.accounts()
+	p.losses()
+	p.drops()
+	return p.findings
+}
+
+func (p *patient) add(grade, what, format string, values ...any) {
+	p.findings = append(p.findings, finding{grade, what, fmt.Sprintf(format, values...)})
+}
+
+func (p *patient) ask(ctx context.Context, m machine) {
+	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{})
+		return err
+	})
+	if err != nil {
+		p.add(gradeFail, "controller", "%v", err)
+	} else {
+		p.add(gradeOK, "controller", "answers, version %s", p.state.Version)
+	}
+	err = m.askForwarder(ctx, p.askForwarder)
+	if err != nil {
+		p.add(gradeFail, "forwarder", "%v", err)
+	} else {
+		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
+	}
+}
+
+func (p *patient) askForwarder(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+	if p.status, err = client.GetStatus(ctx, &forwarderv1.GetStatusRequest{}); err != nil {
+		return err
+	}
+	metrics, err := client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+	if err != nil {
+		return err
+	}
+	p.metrics = metrics.Text
+	for range restLooks {
+		if p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil || p.counters.Unaccounted == 0 {
+			return err
+		}
+		time.Sleep(restPause)
+	}
+	return nil
+}
+
+func (p *patient) plan() {
+	if p.status != nil && p.status.Generation == 0 {
+		p.add(gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config")
+	}
+	if p.status.GetRestartRequired() != "" {
+		p.add(gradeFail, "plan", "restart required: %s: systemctl restart guideway-forwarder", p.status.RestartRequired)
+	}
+	if p.state == nil {
+		return
+	}
+	if p.state.Config.GetStale() {
+		p.add(gradeFail, "config", "the newest is refused, an older one serves: %s", p.state.Config.Problem)
+	}
+	for _, warning := range p.state.Config.GetWarnings() {
+		p.add(gradeWarn, "config", "%s", warning)
+	}
+	f := p.state.Forwarder
+	switch {
+	case f.GetRefusal() != "":
+		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
+	case f.GetGenerationWanted() != f.GetGenerationRunning():
+		p.add(gradeFail, "plan", "the controller wants %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
+	default:
+		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
+	}
+	for _, missing := range p.state.NotReady {
+		p.add(gradeWarn, "ready", "not yet: %s", missing)
+	}
+}
+
+func (p *patient) nextHops() {
+	if p.status == nil {
+		return
+	}
+	for _, u := range p.status.Unresolved {
+		p.add(gradeFail, "next hop", "of %s (%s) is not known: %s; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
+	}
+	if len(p.status.Unresolved) == 0 {
+		p.add(gradeOK, "next hop", "known for every active backend")
+	}
+}
+
+// mtu: the forwarder says what does not fit, and both remedies, with each
+// plan.
+func (p *patient) mtu() {
+	if p.state == nil {
+		return
+	}
+	found := false
+	for _, warning := range p.state.Forwarder.GetWarnings() {
+		found = true
+		p.add(gradeWarn, "forwarder", "%s", warning)
+	}
+	if !found {
+		p.add(gradeOK, "mtu", "what clients send fits the way to the backends")
+	}
+}
+
+func (p *patient) devices(ctx context.Context) {
+	for _, d := range p.status.GetDevices() {
+		if !d.Up {
+			p.add(gradeFail, d.Interface, "is down: ip link set %s up", d.Interface)
+			continue
+		}
+		if queues := p.host.receiveQueues(d.Interface); queues > int(d.Queues) {
+			p.add(gradeFail, d.Interface, "has %d receive queues, of which %d are ours: what the others receive is lost; restart the forwarder, or ethtool -L %s combined %d", queues, d.Queues, d.Interface, d.Queues)
+		}
+		if d.Mode == "generic" {
+			p.add(gradeWarn, d.Interface, "runs XDP in generic mode, which is slow: its driver refuses native mode (the forwarder's log says why)")
+		}
+		p.offloads(ctx, d)
+	}
+}
+
+// offloads: LRO never goes with forwarding; GRO happens behind native XDP, but
+// in front of everything else.
+func (p *patient) offloads(ctx context.Context, d *forwarderv1.Device) {
+	features, err := p.host.features(ctx, d.Interface)
+	if err != nil {
+		p.add(gradeWarn, d.Interface, "offloads are not known: %v", err)
+		return
+	}
+	bad := []string{"lro"}
+	names := map[string]string{"lro": "large-receive-offload: on", "gro": "generic-receive-offload: on"}
+	if d.Mode != "native" {
+		bad = append(bad, "gro")
+	}
+	clean := true
+	for _, name := range bad {
+		if strings.Contains(features, names[name]) {
+			clean = false
+			p.add(gradeFail, d.Interface, "joins packets before we get them (%s), and they are dropped as too long: ethtool -K %s %s off", name, d.Interface, name)
+		}
+	}
+	if clean {
+		p.add(gradeOK, d.Interface, "up, %s, %d queues, MTU %d", strings.Trim(d.Driver+" "+d.Mode, " -"), d.Queues, d.Mtu)
+	}
+}
+
+func (p *patient) bgp() {
+	if p.state == nil {
+		return
+	}
+	up := 0
+	for _, n := range p.state.Neighbors {
+		if n.State == "established" {
+			up++
+			continue
+		}
+		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s; look at the router's side and at port 179 between", n.Address, n.Asn, n.State, dash(n.Reason))
+	}
+	if up > 0 {
+		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))
+	}
+	for _, r := range p.state.Routes {
+		if !r.Announced && len(p.state.Neighbors) > 0 {
+			p.add(gradeWarn, "route", "%s is not announced: %s", r.Prefix, r.Reason)
+		}
+	}
+}
+
+func (p *patient) peers() {
+	for _, peer := range p.state.GetPeers() {
+		if peer.Healthy {
+			p.add(gradeOK, "peer", "%s answers through the tunnel", peer.Name)
+		} else {
+			p.add(gradeWarn, "peer", "%s: %s", peer.Name, peer.Reason)
+		}
+	}
+}
+
+func (p *patient) backends() {
+	for _, s := range p.state.GetServices() {
+		switch {
+		case s.BackendsActive == 0:
+			p.add(gradeFail, "service", "%s has no active backend of %d: guideway show backends", s.Name, s.Backends)
+		case s.BackendsActive < s.Backends:
+			p.add(gradeWarn, "service", "%s has %d of %d backends active: guideway show backends", s.Name, s.BackendsActive, s.Backends)
+		default:
+			p.add(gradeOK, "service", "%s has all of its %d backends", s.Name, s.Backends)
+		}
+	}
+}
+
+func (p *patient) accounts() {
+	switch {
+	case p.counters == nil:
+	case p.counters.Unaccounted == 0:
+		p.add(gradeOK, "accounts", "all of %d packets received are accounted for", p.counters.Received)
+	default:
+		p.add(gradeWarn, "accounts", "%d packets are unaccounted for: under load some are on their way; if it stays, it is a bug: please report it", p.counters.Unaccounted)
+	}
+}
+
+// losses before us, by the forwarder's metrics.
+func (p *patient) losses() {
+	for line := range strings.Lines(p.metrics) {
+		labels, found := strings.CutPrefix(strings.TrimSpace(line), "guideway_rx_lost_packets_total{")
+		if !found || strings.HasSuffix(labels, " 0") {
+			continue
+		}
+		labels, count, _ := strings.Cut(labels, "} ")
+		p.add(gradeWarn, "lost", "%s packets before us (%s): the worker is too slow, or a ring too small (ethtool -G)", count, labels)
+	}
+}
+
+// More than this share dropped is no noise.
+const dropsShareMax = 0.01
+
+func (p *patient) drops() {
+	if p.counters == nil {
+		return
+	}
+	for _, drop := range dropsOf(p.counters, nil).Dropped {
+		grade := gradeOK
+		if float64(drop.Packets) > dropsShareMax*float64(p.counters.Received) {
+			grade = gradeWarn
+		}
+		p.add(grade, "drops", "%d of %d: %s. Usually: %s", drop.Packets, p.counters.Received, drop.Reason, drop.UsualCause)
+	}
+}
+
+// thisHost asks the kernel and ethtool.
+type thisHost struct{}
+
+func (thisHost) features(ctx context.Context, device string) (string, error) {
+	out, err := exec.CommandContext(ctx, "ethtool", "-k", device).Output()
+	if err != nil {
+		return "", fmt.Errorf("ethtool -k %s: %w", device, err)
+	}
+	return string(out), nil
+}
+
+func (thisHost) receiveQueues(device string) int {
+	queues, _ := filepath.Glob(filepath.Join("/sys/class/net", device, "queues/rx-*")) // the pattern is good
+	return len(queues)
+}

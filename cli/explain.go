@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func explainCommand() *cobra.Command {
+	var m machine
+	var plan, secret, format string
+	command := &cobra.Command{
+		Use:   "explain PROTOCOL SOURCE DESTINATION",
+		Short: "Say where a flow's packets go, and why",
+		Long: "Asks the running forwarder what becomes of a flow's next packet, and tells every\n" +
+			"decision on the way. With --plan, by a plan file alone: no connection is tracked,\n" +
+			"and the next hop is a stand-in.",
+		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +
+			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 3 {
+				return fmt.Errorf("%d arguments: give protocol, source and destination as in `tcp 192.0.2.7:40000 203.0.113.10:80`", len(args))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			key, err := flowKey(args[0], args[1], args[2])
+			if err != nil {
+				return err
+			}
+			var told *forwarderv1.ExplainResponse
+			if plan != "" {
+				told, err = explainByPlan(command.Context(), plan, secret, key)
+			} else {
+				told, err = explainRunning(command.Context(), m, key)
+			}
+			if err != nil {
+				return err
+			}
+			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != ""})
+		},
+	}
+	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
+	command.Flags().StringVar(&plan, "plan", "", "explain by this plan file (as `guideway config compile` writes it)")
+	command.Flags().StringVar(&secret, "secret-file", "", "with --plan: the cluster's secret")
+	return command
+}
+
+func explainRunning(ctx context.Context, m machine, key *forwarderv1.FlowKey) (*forwarderv1.ExplainResponse, error) {
+	var told *forwarderv1.ExplainResponse
+	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+		told, err = client.Explain(ctx, &forwarderv1.ExplainRequest{Flow: key})
+		return err
+	})
+	return told, err
+}
+
+// explainByPlan has the forwarder's program do it: only that hashes.
+func explainByPlan(ctx context.Context, plan, secret string, key *forwarderv1.FlowKey) (*forwarderv1.ExplainResponse, error) {
+	program, err := forwarderProgram()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"explain", "--plan", plan}
+	if secret != "" {
+		args = append(args, "--secret-file", secret)
+	}
+	args = append(args, fmt.Sprint(key.Protocol), key.Source, fmt.Sprint(key.SourcePort), key.Destination, fmt.Sprint(key.DestinationPort))
+	command := exec.CommandContext(ctx, program, args...)
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	out, err := command.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil, errors.New(strings.TrimPrefix(strings.TrimSpace(stderr.String()), "guideway-forwarder: "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("explain by %s: %w", plan, err)
+	}
+	told := &forwarderv1.ExplainResponse{}
+	if err := protojson.Unmarshal(out, told); err != nil {
+		return nil, fmt.Errorf("explain by %s: %s is of another version: %w", plan, program, err)
+	}
+	return told, nil
+}
+
+// forwarderProgram is the one beside this program, else the one in PATH.
+func forwarderProgram() (string, error) {
+	const name = "guideway-forwarder"
+	if own, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(own), name)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	program, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH: explaining by a plan file needs it", name)
+	}
+	return program, nil
+}
+
+type explanation struct {
+	told *forwarderv1.ExplainResponse
+	// By a plan file.
+	offline bool
+}
+
+func printExplanation(w io.Writer, format string, e explanation) error {
+	switch format {
+	case "json":
+		return printJSON(w, e.value())
+	case "table":
+		var err error
+		for _, line := range e.lines() {
+			if err == nil {
+				_, err = fmt.Fprintf(w, "%-11s %s\n", line.what, line.text)
+			}
+		}
+		return err
+	}
+	return fmt.Errorf("output format %q: use table or json", format)
+}
+
+type explainedLine struct{ what, text string }
+
+// lines are the decisions in the order in which they are made.
+func (e explanation) lines() []explainedLine {
+	t := e.told
+	var lines []explainedLine
+	say := func(what, format string, values ...any) {
+		lines = append(lines, explainedLine{what, fmt.Sprintf(format, values...)})
+	}
+	say("verdict", "%s (by plan %d)", e.verdict(), t.Generation)
+	if t.End != nil {
+		say("", "%s", t.End.Meaning)
+		say("", "usual cause: %s", t.End.UsualCause)
+	}
+	if t.Service == "" {
+		return lines
+	}
+	say("service", "%s, by its entry %s", t.Service, t.Matched)
+	say("hash", "%s", t.Hash)
+	if t.Affinity == "client" {
+		say("", "affinity is client: the source address alone selects, by %s", t.Selector)
+	}
+	if t.Slot != nil {
+		say("slot", "%d of %d, which is %s", t.GetSlot(), t.TableSize, t.BackendByHash)
+	} else {
+		say("slot", "none: no backend takes new connections")
+	}
+	say("tracked", "%s", e.tracked())
+	if t.Backend != "" {
+		say("backend", "%s at %s", t.Backend, t.BackendAddress)
+	}
+	if t.Spill != "" {
+		say("spill", "to %s, in another cluster", t.Spill)
+	}
+	if hop := t.NextHop; hop != nil && e.offline {
+		say("next hop", "not known to a plan file; %s stands for it", hop.Mac)
+	} else if hop != nil {
+		say("next hop", "%s on %s, MTU %d", hop.Mac, hop.Device, hop.Mtu)
+	}
+	if t.Outer != "" {
+		say("outer", "%s, of a packet without data:", t.Encap)
+		for _, row := range hexRows(t.Outer) {
+			say("", "%s", row)
+		}
+	}
+	return lines
+}
+
+func (e explanation) verdict() string {
+	t := e.told
+	switch t.Verdict {
+	case "sent":
+		return "sent to " + t.Backend
+	case "redirected":
+		return "redirected: no backend is left, so it is spilled"
+	case "passed":
+		return "passed to the kernel: the destination is no VIP's address"
+	case "dropped":
+		return "dropped: " + t.GetEnd().GetReason()
+	}
+	return t.Verdict
+}
+
+func (e explanation) tracked() string {
+	tracked := e.told.Tracked
+	switch {
+	case tracked == nil && e.offline:
+		return "a plan file has no connections: the hash decides"
+	case tracked == nil:
+		return "no connection of this flow is tracked: the hash decides"
+	case !tracked.Decides:
+		return fmt.Sprintf("worker %d has it at %s (%s), which may no longer keep it: the hash decides", tracked.Worker, tracked.Backend, tracked.Class)
+	}
+	idle := (time.Duration(tracked.IdleMs) * time.Millisecond).String()
+	if tracked.Backend != e.told.BackendByHash {
+		return fmt.Sprintf("worker %d has it at %s (%s, idle %s), which overrides the hash", tracked.Worker, tracked.Backend, tracked.Class, idle)
+	}
+	return fmt.Sprintf("worker %d has it at %s (%s, idle %s), as the hash says, too", tracked.Worker, tracked.Backend, tracked.Class, idle)
+}
+
+// hexRows are 16 bytes each.
+func hexRows(hex string) []string {
+	var rows []string
+	for row := range chunks(hex, 32) {
+		var words []string
+		for word := range chunks(row, 4) {
+			words = append(words, word)
+		}
+		rows = append(rows, strings.Join(words, " "))
+	}
+	return rows
+}
+
+func chunks(text string, size int) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for len(text) > 0 {
+			n := min(size, len(text))
+			if !yield(text[:n]) {
+				return
+			}
+			text = text[n:]
+		}
+	}
+}
+
+type shownExplanation struct {
+	Verdict       string        `json:"verdict"`
+	Reason        string        `json:"reason,omitempty"`
+	Meaning       string        `json:"meaning,omitempty"`
+	UsualCause    string        `json:"usual_cause,omitempty"`
+	Generation    uint64        `json:"generation"`
+	Service       string        `json:"service,omitempty"`
+	Matched       string        `json:"matched,omitempty"`
+	Hash          string        `json:"hash"`
+	Affinity      string        `json:"affinity,omitempty"`
+	Selector      string        `json:"selector"`
+	Slot          *uint32       `json:"slot,omitempty"`
+	TableSize     uint32        `json:"table_size,omitempty"`
+	BackendByHash string        `json:"backend_by_hash,omitempty"`
+	Tracked       *shownTracked `json:"tracked,omitempty"`
+	Backend       string        `json:"backend,omitempty"`
+	Address       string        `json:"backend_address,omitempty"`
+	Spill         string        `json:"spill,omitempty"`
+	NextHop       *shownHop     `json:"next_hop,omitempty"`
+	Encap         string        `json:"encap,omitempty"`
+	Outer         string        `json:"outer,omitempty"`
+}
+
+type shownTracked struct {
+	Worker  uint32 `json:"worker"`
+	Backend string `json:"backend"`
+	Class   string `json:"class"`
+	IdleMs  uint64 `json:"idle_ms"`
+	Decides bool   `json:"decides"`
+}
+
+type shownHop struct {
+	Device string `json:"device"`
+	MAC    string `json:"mac"`
+	MTU    uint32 `json:"mtu"`
+}
+
+func (e explanation) value() shownExplanation {
+	t := e.told
+	shown := shownExplanation{
+		Verdict: t.Verdict, Reason: t.GetEnd().GetReason(), Meaning: t.GetEnd().GetMeaning(), UsualCause: t.GetEnd().GetUsualCause(),
+		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Affinity: t.Affinity, Selector: t.Selector,
+		Slot: t.Slot, TableSize: t.TableSize, BackendByHash: t.BackendByHash, Backend: t.Backend, Address: t.BackendAddress,
+		Spill: t.Spill, Encap: t.Encap, Outer: t.Outer,
+	}
+	if k := t.Tracked; k != nil {
+		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}
+	}
+	if h := t.NextHop; h != nil && !e.offline {
+		shown.NextHop = &shownHop{Device: h.Device, MAC: h.Mac, MTU: h.Mtu}
+	}
+	return shown
+}

@@ -1,0 +1,274 @@
+package main
+
+// The verbs for trouble: explain, show drops, capture, doctor.
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func (*fakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) (*forwarderv1.ExplainResponse, error) {
+	slot := uint32(4711)
+	told := &forwarderv1.ExplainResponse{
+		Generation: 7, Verdict: "sent", Service: "web", Matched: "203.0.113.10 tcp 80", Hash: "0123456789abcdef", Selector: "0123456789abcdef",
+		Affinity: "flow", Slot: &slot, TableSize: 65537, BackendByHash: "web-2",
+		Tracked: &forwarderv1.TrackedFlow{Worker: 1, Backend: "web-1", Class: "established", IdleMs: 1500, Decides: true},
+		Backend: "web-1", BackendAddress: "10.1.0.11", Encap: "gre", Outer: "02000000000102000000" + "00fe0800" + "4500002a",
+		NextHop: &forwarderv1.NextHop{Device: "eth1", Mac: "02:00:00:00:00:01", Mtu: 1600},
+	}
+	switch r.Flow.DestinationPort {
+	case 81:
+		return &forwarderv1.ExplainResponse{Generation: 7, Verdict: "dropped", Hash: told.Hash, Selector: told.Hash,
+			End: &forwarderv1.Drop{Reason: "no_service", Meaning: "No service wants it.", UsualCause: "A scan."}}, nil
+	case 82:
+		told.Tracked = nil
+	}
+	return told, nil
+}
+
+func (*fakeForwarder) GetDropSamples(context.Context, *forwarderv1.GetDropSamplesRequest) (*forwarderv1.GetDropSamplesResponse, error) {
+	frame, err := hex.DecodeString("02000000000102000000" + "00fe0800" + "45000028000040004006" + "0000" + "c0000207cb00710a" + "9c400050")
+	return &forwarderv1.GetDropSamplesResponse{Samples: []*forwarderv1.DropSample{
+		{Reason: "too_big", Worker: 1, AgeMs: 1500, FrameBytes: 1600, Start: frame},
+	}}, err
+}
+
+func (f *fakeForwarder) Capture(r *forwarderv1.CaptureRequest, stream grpc.ServerStreamingServer[forwarderv1.CaptureResponse]) error {
+	f.captured = r
+	if r.Service == "nobody" {
+		return status.Error(codes.InvalidArgument, "service: the plan has no service `nobody`")
+	}
+	frame := []byte("a frame of thirty-one bytes, yes")[:31]
+	for _, packets := range [][]*forwarderv1.CapturedPacket{
+		{{TimeNs: 1_700_000_000_123_456_789, Worker: 1, Interface: "eth1", Verdict: "sent", Service: "web", Backend: "web-1", Frame: frame}},
+		{{TimeNs: 1_700_000_001_000_000_000, Interface: "eth2", Verdict: "dropped", Reason: "no_service", Frame: frame}},
+	} {
+		if err := stream.Send(&forwarderv1.CaptureResponse{Packets: packets, Missed: 2}); err != nil {
+			return err
+		}
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func (*fakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
+	return &forwarderv1.GetStatusResponse{
+		Version: "1", Generation: 7,
+		Devices:    []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600}},
+		Unresolved: []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
+	}, nil
+}
+
+func (*fakeForwarder) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*forwarderv1.GetMetricsResponse, error) {
+	return &forwarderv1.GetMetricsResponse{Text: "guideway_rx_lost_packets_total{interface=\"eth1\",queue=\"0\",where=\"kernel\"} 0\n" +
+		"guideway_rx_lost_packets_total{interface=\"eth1\",queue=\"1\",where=\"ring_full\"} 9\n"}, nil
+}
+
+func TestExplainTellsEveryDecisionInOrder(t *testing.T) {
+	runDir := both(t, nil, &fakeForwarder{})
+	cases := []struct{ destination, want string }{
+		{"203.0.113.10:80", `verdict     sent to web-1 (by plan 7)
+service     web, by its entry 203.0.113.10 tcp 80
+hash        0123456789abcdef
+slot        4711 of 65537, which is web-2
+tracked     worker 1 has it at web-1 (established, idle 1.5s), which overrides the hash
+backend     web-1 at 10.1.0.11
+next hop    02:00:00:00:00:01 on eth1, MTU 1600
+outer       gre, of a packet without data:
+            0200 0000 0001 0200 0000 00fe 0800 4500
+            002a
+`},
+		{"203.0.113.10:81", `verdict     dropped: no_service (by plan 7)
+            No service wants it.
+            usual cause: A scan.
+`},
+	}
+	for _, c := range cases {
+		out, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", c.destination, "--run-dir", runDir)
+		if err != nil || out != c.want {
+			t.Errorf("%v\n%s\nwant\n%s", err, out, c.want)
+		}
+	}
+	out, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:82", "--run-dir", runDir, "-o", "json")
+	var shown shownExplanation
+	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || *shown.Slot != 4711 || shown.NextHop.MTU != 1600 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "--run-dir", runDir); err == nil {
+		t.Error("two words were accepted")
+	}
+}
+
+// The forwarder's program is found in PATH; a stand-in answers as it does.
+func TestAPlanFileIsExplainedByTheForwardersProgram(t *testing.T) {
+	folder := t.TempDir()
+	script := "#!/bin/sh\n[ \"$3\" = good.json ] || { echo 'guideway-forwarder: bad.json: not a plan' >&2; exit 1; }\n" +
+		"[ \"$4 $5 $6 $7 $8\" = '6 192.0.2.7 40000 203.0.113.10 80' ] || exit 2\n" +
+		`echo '{"generation": 1, "verdict": "sent", "service": "web", "slot": 3, "tracked": null, "next_hop": {"device": "-", "mac": "02:00:00:00:00:fe", "mtu": 65535}}'` + "\n"
+	if err := os.WriteFile(filepath.Join(folder, "guideway-forwarder"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	out, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:80", "--plan", "good.json")
+	for _, want := range []string{"slot 3 of 0", "a plan file has no connections", "not known to a plan file"} {
+		if err != nil || !strings.Contains(fields(out), want) {
+			t.Errorf("%v, lacks %q:\n%s", err, want, out)
+		}
+	}
+	if _, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:80", "--plan", "bad.json"); err == nil || err.Error() != "bad.json: not a plan" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFramesAreDescribedAsFarAsTheyGo(t *testing.T) {
+	const ethernet = "0200000000010200000000fe"
+	const v4 = "45000028000040004006" + "0000" + "c0000207cb00710a"
+	cases := []struct{ name, frame, want string }{
+		{"tcp", ethernet + "0800" + v4 + "9c400050", "tcp 192.0.2.7:40000 > 203.0.113.10:80"},
+		{"cut behind the addresses", ethernet + "0800" + v4, "tcp 192.0.2.7 > 203.0.113.10"},
+		{"a later fragment", ethernet + "0800" + "4500002800000005" + "4011" + "0000" + "c0000207cb00710a", "protocol 17 192.0.2.7 > 203.0.113.10, fragment at 40"},
+		{"IPv6", ethernet + "86dd" + "6000000000081140" + "20010db8000000000000000000000007" + "20010db8000a00000000000000000010" + "9c4001bb", "udp [2001:db8::7]:40000 > [2001:db8:a::10]:443"},
+		{"ICMP", ethernet + "0800" + "45000028000040004001" + "0000" + "c0000207cb00710a" + "0800", "icmp 192.0.2.7 > 203.0.113.10 type 8 code 0"},
+		{"a tunnel", ethernet + "0800" + "4500002800004000402f" + "0000" + "0a0000010a000002" + "01000800" + v4 + "9c400050", "gre 10.0.0.1 > 10.0.0.2: tcp 192.0.2.7:40000 > 203.0.113.10:80"},
+		{"a broken one", ethernet + "0800" + "60", "a malformed packet of type 0x0800"},
+		{"ARP", ethernet + "0806" + "0001", "a frame of type 0x0806"},
+		{"next to nothing", "0200", "2 bytes, no Ethernet header"},
+	}
+	for _, c := range cases {
+		frame, err := hex.DecodeString(c.frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := describeFrame(frame); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestACaptureHasACommentForEachPacket(t *testing.T) {
+	f := &fakeForwarder{}
+	runDir := both(t, nil, f)
+	file := filepath.Join(t.TempDir(), "out.pcapng")
+	_, stderr, err := guideway(t, "capture", "--service", "web", "--client", "192.0.2.0/24", "--reason", "no_service", "--verdict", "sent,dropped",
+		"--sample", "1/10", "--count", "2", "-w", file, "--run-dir", runDir)
+	if err != nil || !strings.Contains(stderr, "2 packets captured, 4 missed") {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	if r := f.captured; r.Service != "web" || r.Client != "192.0.2.0/24" || r.Sample != 10 || len(r.Reasons) != 1 || len(r.Verdicts) != 2 {
+		t.Errorf("asked for %v", r)
+	}
+	written, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []uint32
+	for rest := written; len(rest) > 0; {
+		length := binary.LittleEndian.Uint32(rest[4:])
+		if length%4 != 0 || binary.LittleEndian.Uint32(rest[length-4:]) != length {
+			t.Fatalf("a block's lengths disagree: %x", rest[:length])
+		}
+		kinds = append(kinds, binary.LittleEndian.Uint32(rest))
+		rest = rest[length:]
+	}
+	if want := []uint32{blockSection, blockInterface, blockPacket, blockInterface, blockPacket}; !slices.Equal(kinds, want) {
+		t.Errorf("blocks %v, want %v", kinds, want)
+	}
+	readByTshark(t, file)
+}
+
+// An independent reader agrees on times, interfaces and comments.
+func readByTshark(t *testing.T, file string) {
+	t.Helper()
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Log("tshark is not here; the file is only looked at by ourselves")
+		return
+	}
+	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-e", "frame.time_epoch", "-e", "frame.interface_name", "-e", "frame.len", "-e", "frame.comment").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "1700000000.123456789\teth1\t31\tsent; service web; backend web-1; worker 1\n" +
+		"1700000001.000000000\teth2\t31\tdropped: no_service; worker 0\n"
+	if string(out) != want {
+		t.Errorf("tshark reads\n%swant\n%s", out, want)
+	}
+}
+
+func TestACaptureThatCannotBeIsRefused(t *testing.T) {
+	runDir := both(t, nil, &fakeForwarder{})
+	file := filepath.Join(t.TempDir(), "out.pcapng")
+	cases := []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-w", file, "--service", "nobody"}, "no service `nobody`"},
+		{[]string{"-w", file, "--sample", "10"}, "write 1/N"},
+		{[]string{"-w", file, "--sample", "1/0"}, "write 1/N"},
+		{[]string{"-w", filepath.Join(file, "x")}, "create the capture"},
+		{nil, `required flag(s) "write" not set`},
+	}
+	for _, c := range cases {
+		_, _, err := guideway(t, append([]string{"capture", "--run-dir", runDir}, c.args...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.args, err)
+		}
+	}
+}
+
+type fakeHost struct{ text string }
+
+func (h fakeHost) features(context.Context, string) (string, error) { return h.text, nil }
+func (fakeHost) receiveQueues(string) int                           { return 4 }
+
+func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
+	runDir := both(t, &fakeController{}, &fakeForwarder{})
+	findings := examine(t.Context(), machine{runDir: runDir}, fakeHost{"large-receive-offload: off [fixed]\ngeneric-receive-offload: on\n"})
+	var out bytes.Buffer
+	if err := printFindings(&out, findings); !errors.Is(err, errReported) {
+		t.Errorf("%v, want an exit code", err)
+	}
+	for _, want := range []string{
+		"ok forwarder answers, version 1",
+		"fail config the newest is refused, an older one serves: a.yaml:3",
+		"fail next hop of web-1 (10.1.0.11) is not known: no route; look at `ip route get 10.1.0.11`",
+		"fail eth1 has 4 receive queues, of which 2 are ours",
+		"warn eth1 runs XDP in generic mode",
+		"ethtool -K eth1 gro off",
+		"fail bgp the session with 10.0.0.254 (AS 64513) is active: hold-timer-expired",
+		"warn route 203.0.113.10/32 is not announced: no backend",
+		"ok peer lb-2 answers",
+		"warn peer lb-3: no answer",
+		"warn service web has 1 of 2 backends active",
+		"ok accounts all of 1000 packets",
+		"warn lost 9 packets before us (interface=\"eth1\",queue=\"1\",where=\"ring_full\")",
+		"ok drops 7 of 1000: too_big. Usually: MTU",
+	} {
+		if !strings.Contains(fields(out.String()), want) {
+			t.Errorf("lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestDoctorWithoutProcessesFails(t *testing.T) {
+	out, _, err := guideway(t, "doctor", "--run-dir", t.TempDir())
+	if !errors.Is(err, errReported) || strings.Count(out, "no such socket") != 2 || !strings.Contains(out, "systemctl start guideway-forwarder") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
