@@ -6,6 +6,8 @@
 //! ```
 #![no_main]
 
+use std::cell::RefCell;
+
 use datapath::Verdict;
 use guideway_fuzz::machine::{How, Machine, Memory};
 use guideway_fuzz::{Bytes, plans};
@@ -17,12 +19,15 @@ const VIP6: u128 = 0x2001_0db8_000f_0000_0000_0000_0000_0010;
 const ROUTER: u32 = 0xc633_6401;
 const ROUTER6: u128 = 0x2001_0db8_ffff_0000_0000_0000_0000_0001;
 
-fuzz_target!(|data: &[u8]| {
+thread_local!(static MEMORY: RefCell<Memory> = RefCell::default());
+
+fuzz_target!(|data: &[u8]| MEMORY.with_borrow_mut(|memory| forward(data, memory)));
+
+fn forward(data: &[u8], memory: &mut Memory) {
     let mut input = Bytes(data);
     let mut choices = Bytes(input.take(16));
     let mtu = plans::MTUS[usize::from(choices.byte() & 7)];
-    let mut memory = Memory::default();
-    let mut machine = Machine::new(&mut memory, plans::plan(&mut choices, 1), mtu);
+    let mut machine = Machine::new(memory, plans::plan(&mut choices, 1), mtu);
     let mut now_ms = 0;
     while !input.0.is_empty() {
         let six = input.byte() & 1 != 0;
@@ -36,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
         );
         assert!(possible, "{:?} of {frame:02x?}", outcome.verdict);
     }
-});
+}
 
 fn frame4(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(1480)];

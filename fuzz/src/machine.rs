@@ -8,8 +8,8 @@ use datapath::batch::Verdicts;
 use datapath::table::{Identity, words_for};
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, Egress, FlowHash, Journey, NextHop, Outbox, Secret,
-    SlowPath, TableReader, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, Egress, Journey, NextHop, Outbox, Secret, SlowPath,
+    TableReader, Verdict, View,
 };
 use plan::{Planner, proto};
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, MacAddress, headers};
@@ -19,7 +19,8 @@ const CONNECTIONS: u64 = 16;
 /// A batch's frames, as many in the outbox, and some to spare.
 const CHUNKS: usize = 3 * BATCH_MAX;
 
-/// What a machine needs that outlives it.
+/// What a machine needs that outlives it. To be used again and again: asking
+/// the system for it costs more than forwarding.
 pub struct Memory {
     words: Vec<AtomicU64>,
     counters: Counters,
@@ -72,25 +73,24 @@ pub struct Machine<'m> {
 impl<'m> Machine<'m> {
     /// A load balancer with that plan, whose egress link has that MTU.
     pub fn new(memory: &'m mut Memory, message: proto::Plan, mtu: u16) -> Machine<'m> {
+        for word in &mut memory.words {
+            *word.get_mut() = 0;
+        }
+        memory.counters = Counters::default();
         let Memory { words, counters, packets } = memory;
         let counters: &'m Counters = counters;
         let identity = Identity { key: 0, ids_epoch: 0, worker: 0, workers: 1 };
         let words: &'m [AtomicU64] = words;
         let table = ConnectionTable::open(words, &identity).0;
-        let hash = FlowHash::new(&Secret::derived("fuzz"));
+        let secret = Secret::derived("fuzz");
         let mut planner = Planner::default();
         let view = view(&mut planner, message, mtu);
         Machine {
             planner,
             view,
             mtu,
-            slow: SlowPath::new(
-                hash.clone(),
-                vec![TableReader::new(words)],
-                counters,
-                Clock::default(),
-            ),
-            datapath: Datapath::new(hash, table, counters, Clock::default(), 0),
+            slow: SlowPath::new(&secret, vec![TableReader::new(words)], counters, Clock::default()),
+            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
             counters,
             chunks: packets.chunks_exact_mut(CHUNK_BYTES).collect(),

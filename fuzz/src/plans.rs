@@ -98,7 +98,7 @@ fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> proto::Servic
             .collect(),
         encap: ENCAPS[usize::from(how & 3)] as i32,
         affinity: i32::from(how >> 2 & 1),
-        table_size: [3, 5, 7, 101][usize::from(how >> 3 & 3)].max(5),
+        table_size: [5, 5, 7, 11][usize::from(how >> 3 & 3)],
         connections_quota: u64::from(how >> 5 & 3),
         dscp: (how & 128 != 0).then_some(46),
         on_down: i32::from(rules & 1),
