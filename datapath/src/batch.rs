@@ -191,7 +191,7 @@ impl<'m> Datapath<'m> {
         };
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
         let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, headers, hash, way, self.answering(view), outbox)?;
+        let verdict = send(frame, headers, hash, way, || self.answering(view), outbox)?;
         self.count(view, matched, service, member, headers);
         Ok(verdict)
     }

@@ -42,12 +42,16 @@ pub struct Counters {
     pub passed: Counter,
     /// Frames answered.
     pub replied: Counter,
+    /// Of these, because they were too big.
+    pub too_big_answered: Counter,
     /// Frames sent to another load balancer.
     pub redirected: Counter,
     /// Of these, spilled to another cluster.
     pub spilled: Counter,
     /// Frames kept for later.
     pub held: Counter,
+    /// Frames steered to another worker than their flow's.
+    pub astray: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
     /// Frames that we originated beyond those received, by kind.

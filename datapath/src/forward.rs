@@ -126,7 +126,7 @@ impl<'m> Datapath<'m> {
 
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
         let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, headers, hash, way, self.answering(view), outbox)?;
+        let verdict = send(frame, headers, hash, way, || self.answering(view), outbox)?;
 
         self.count(view, matched, service, member, headers);
         Ok(verdict)
@@ -258,7 +258,7 @@ impl<'m> Datapath<'m> {
 
     #[inline]
     pub(crate) fn answering(&self, view: &View) -> Answering<'_> {
-        Answering { limiter: &self.limiter, now: self.ticks.now(), link: view.reply_link }
+        Answering { limiter: &self.limiter, now: self.ticks.now(), link: view.reply_link, counters: self.counters }
     }
 
     #[inline]
@@ -348,7 +348,7 @@ pub(crate) enum Destination {
 }
 
 /// Who is to deal with the packet (paper 4.2).
-#[inline]
+#[inline(always)]
 pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destination, DropReason> {
     if headers.fragment != Fragment::Whole || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6) {
         return match_address(view, headers);

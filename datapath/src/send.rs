@@ -4,6 +4,7 @@
 use wire::{Family, Frame, Headers};
 
 use crate::clock::Now;
+use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::egress::{Hop, Tunnel};
 use crate::encapsulate::{Inner, Misfit, Style, encapsulate};
@@ -31,6 +32,8 @@ pub struct Way<'v> {
 /// What answers need.
 #[derive(Debug, Clone, Copy)]
 pub struct Answering<'a> {
+    /// Where answers are counted.
+    pub counters: &'a Counters,
     /// Their limit.
     pub limiter: &'a Limiter,
     /// The moment.
@@ -42,22 +45,41 @@ pub struct Answering<'a> {
 /// Encapsulates the packet. One that does not fit is answered, if it must not
 /// be fragmented; otherwise its pieces are encapsulated one by one.
 #[inline(always)]
-pub fn send<'m>(
+pub fn send<'m, 'a>(
     frame: &mut Frame<'_>,
     headers: &Headers,
     hash: u64,
-    way: Way<'_>,
+    Way { tunnel, hop, style }: Way<'_>,
+    answering: impl FnOnce() -> Answering<'a>,
+    outbox: &mut Outbox<'m>,
+) -> Result<Verdict, DropReason> {
+    match encapsulate(frame, &Inner::new(headers, hash), style, tunnel, hop) {
+        Ok(()) => Ok(Verdict::Send(hop.device)),
+        // Scalars only: what the cold path gets by address, the hot path
+        // would have to keep in memory.
+        Err(misfit) => send_misfit(frame, headers, (hash, misfit), (tunnel, hop), style, answering(), outbox),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn send_misfit<'m>(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    (hash, misfit): (u64, Misfit),
+    (tunnel, hop): (&Tunnel, &Hop),
+    style: Style,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    let inner = Inner::new(headers, hash);
-    match encapsulate(frame, &inner, way.style, way.tunnel, way.hop) {
-        Ok(()) => Ok(Verdict::Send(way.hop.device)),
-        Err(misfit) if headers.dont_fragment => answer(frame, headers, misfit, answering),
-        // An ICMPv6 error: not to be answered, and nobody on the way fragments IPv6.
-        Err(_) if headers.key.family == Family::V6 => Err(DropReason::TooBig),
-        Err(misfit) => send_pieces(frame, headers, inner, misfit, way, outbox),
+    if headers.dont_fragment {
+        return answer(frame, headers, misfit, answering);
     }
+    if headers.key.family == Family::V6 {
+        // An ICMPv6 error: not to be answered, and nobody on the way fragments IPv6.
+        return Err(DropReason::TooBig);
+    }
+    send_pieces(frame, headers, Inner::new(headers, hash), misfit, Way { tunnel, hop, style }, outbox)
 }
 
 /// Sends the packet to another load balancer, in GRE that permits less than
@@ -71,7 +93,7 @@ pub fn redirect<'m>(
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    Ok(match send(frame, headers, hash, way, answering, outbox)? {
+    Ok(match send(frame, headers, hash, way, || answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -87,7 +109,11 @@ fn answer(
     let answered = reply::may_answer(headers)
         && answering.limiter.allows(answering.now)
         && reply::too_big(frame, headers, misfit.mtu, answering.link);
-    if answered { Ok(Verdict::Reply) } else { Err(DropReason::TooBig) }
+    if !answered {
+        return Err(DropReason::TooBig);
+    }
+    answering.counters.too_big_answered.add(1);
+    Ok(Verdict::Reply)
 }
 
 #[cold]

@@ -272,7 +272,7 @@ impl<'m> SlowPath<'m> {
     ) -> Result<Verdict, DropReason> {
         let Decision { matched, backend, hash } = decision;
         let service = view.plan.service(matched.service).ok_or(DropReason::NoService)?;
-        let answering = Answering { limiter: &self.answers, now: self.now, link: view.reply_link };
+        let answering = Answering { limiter: &self.answers, now: self.now, link: view.reply_link, counters: self.counters };
         let Some(backend) = backend else {
             return spill(view, frame, service, headers, (hash, budget), (self.counters, answering), outbox);
         };
@@ -280,7 +280,7 @@ impl<'m> SlowPath<'m> {
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
         let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, headers, hash, way, answering, outbox)?;
+        let verdict = send(frame, headers, hash, way, || answering, outbox)?;
         self.count(view, matched, service, member, headers);
         Ok(verdict)
     }

@@ -407,7 +407,7 @@ impl<'m> ConnectionTable<'m> {
     }
 
     /// The entry of a flow of that service.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, hash: u64, service: ServiceId) -> Option<(&'m AtomicU64, Entry)> {
         let bucket = self.bucket(hash);

@@ -36,20 +36,22 @@ pub fn track(
     lifetimes: &Lifetimes,
     counters: &ConnectionCounters,
 ) -> Option<Kept> {
-    let kept = table.find(hash, service.id).and_then(|(place, entry)| {
-        let kept = keep(service, headers, &entry, ticks, lifetimes)?;
+    if let Some((place, entry)) = table.find(hash, service.id)
+        && let Some(kept) = keep(service, headers, &entry, ticks, lifetimes)
+    {
         let next = after(entry, headers, ticks);
         if next != entry {
             table.update(place, hash, next);
         }
-        Some(kept)
-    });
-    if kept.is_some() { counters.hits.add(1) } else { counters.misses.add(1) }
-    kept
+        counters.hits.add(1);
+        return Some(kept);
+    }
+    counters.misses.add(1);
+    None
 }
 
 /// Whether an entry still decides.
-#[inline]
+#[inline(always)]
 fn keep(service: &Service, headers: &Headers, entry: &Entry, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<Kept> {
     if lifetimes.expired(entry, ticks) {
         return None;
@@ -66,7 +68,7 @@ fn keep(service: &Service, headers: &Headers, entry: &Entry, ticks: &Ticks, life
 
 /// The entry after this packet. Its time changes with the tick, so that a
 /// busy flow is written once in a tick of its class.
-#[inline]
+#[inline(always)]
 fn after(entry: Entry, headers: &Headers, ticks: &Ticks) -> Entry {
     let class = if is_tcp(headers.key.protocol) {
         class_after_tcp(&entry, headers.tcp_flags, ticks)
@@ -80,7 +82,7 @@ fn after(entry: Entry, headers: &Headers, ticks: &Ticks) -> Entry {
 }
 
 /// The class and a fresh time; None: the packet changes nothing.
-#[inline]
+#[inline(always)]
 fn class_after_tcp(entry: &Entry, flags: tcp::Flags, ticks: &Ticks) -> Option<Class> {
     let (opens, fin, rst) = (flags.opens(), flags.has(tcp::Flags::FIN), flags.has(tcp::Flags::RST));
     match entry.class {

@@ -122,7 +122,7 @@ struct Range {
 
 impl Vips {
     /// The service that wants a packet of this flow.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, key: &FlowKey) -> Found {
         let exact = self.at(exact_key(key.family, key.destination));
@@ -135,6 +135,7 @@ impl Vips {
     }
 
     /// Where the exact address has nothing for the packet.
+    #[inline(never)]
     fn find_further(&self, key: &FlowKey, mut known: Option<AddressInfo>) -> Found {
         if !self.classes.is_empty()
             && let Some(found) = self.find_suffix(key, &mut known)
@@ -184,12 +185,12 @@ impl Vips {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, key: Key) -> Option<&Address> {
         self.places.get(key).map(|index| &self.addresses[index as usize])
     }
 
-    #[inline]
+    #[inline(always)]
     fn at_ports(&self, address: &Address, protocol: Protocol, port: u16) -> Option<Matched> {
         let table = match protocol {
             Protocol::TCP => &address.tcp,
@@ -199,7 +200,7 @@ impl Vips {
         self.in_ranges(table, port).or(table.all).or(address.any)
     }
 
-    #[inline]
+    #[inline(always)]
     fn in_ranges(&self, table: &PortTable, port: u16) -> Option<Matched> {
         let ranges = &self.ranges[table.first as usize..][..table.count as usize];
         if let [only] = ranges {
