@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use datapath::flow_hash::{Block, FlowHash};
 use datapath::Secret;
+use datapath::flow_hash::{Block, FlowHash};
 use wire::BATCH_MAX;
 
 use crate::clock::timed;

@@ -92,10 +92,18 @@ impl Options {
             ("syn_insert", self.with_flows(self.flows), Kind::Syn),
             ("hash_only_1m", Setup { hash_only: true, ..self.with_flows(self.flows) }, Kind::Data),
             ("ipv6_one_flow", Setup { ipv6: true, packet_bytes: v6_bytes, ..one() }, Kind::Data),
-            ("ipv6_1m", Setup { ipv6: true, packet_bytes: v6_bytes, ..self.with_flows(self.flows) }, Kind::Data),
+            (
+                "ipv6_1m",
+                Setup { ipv6: true, packet_bytes: v6_bytes, ..self.with_flows(self.flows) },
+                Kind::Data,
+            ),
             ("gue_1m", Setup { encap: Encap::Gue, ..self.with_flows(self.flows) }, Kind::Data),
             ("weighted_1m", Setup { weight_max: 10, ..self.with_flows(self.flows) }, Kind::Data),
-            ("services_10k_1m", Setup { services: 10_000, ..self.with_flows(self.flows) }, Kind::Data),
+            (
+                "services_10k_1m",
+                Setup { services: 10_000, ..self.with_flows(self.flows) },
+                Kind::Data,
+            ),
         ]
     }
 }
@@ -110,7 +118,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|(name, setup, kind)| Measurement::new(name, setup, kind, &mut frames))
         .collect();
     let mut floor = (Samples::default(), Traffic::new(&options.setup(), Kind::Data));
-    let mut builds = [Builds::new(65_537, options.table_backends), Builds::new(655_373, options.table_backends)];
+    let mut builds =
+        [Builds::new(65_537, options.table_backends), Builds::new(655_373, options.table_backends)];
     let mut machine = if options.skip_machine { Vec::new() } else { machine_samples() };
     for _ in 0..options.rounds {
         floor.0.push(measure::floor_ns(&mut frames, &mut floor.1));
@@ -142,17 +151,32 @@ impl MachineSamples {
 fn machine_samples() -> Vec<MachineSamples> {
     let (hash, mut blocks) = (machine::hash(), [Default::default(); wire::BATCH_MAX]);
     let aes: Box<dyn FnMut() -> f64> = Box::new(move || machine::aes_ns(&mut blocks, &hash));
-    let mut all = vec![MachineSamples { name: "AES per IPv4 tuple, a batch at once".into(), ns: Samples::default(), take: aes }];
+    let mut all = vec![MachineSamples {
+        name: "AES per IPv4 tuple, a batch at once".into(),
+        ns: Samples::default(),
+        take: aes,
+    }];
     for megabytes in [4usize, 64, 1024] {
         let mut chase = Chase::new(megabytes << 20);
         let take: Box<dyn FnMut() -> f64> = Box::new(move || chase.load_ns());
-        all.push(MachineSamples { name: format!("dependent load in {megabytes} MB"), ns: Samples::default(), take });
+        all.push(MachineSamples {
+            name: format!("dependent load in {megabytes} MB"),
+            ns: Samples::default(),
+            take,
+        });
     }
     all
 }
 
-fn print(measurements: &[Measurement], floor: &Samples, machine: &[MachineSamples], builds: &[Builds]) {
-    let row = |name: &str, ns: &Samples, note: &str| println!("{name:<38} {:>8.1} {:>8.1}  {note}", ns.median(), ns.best());
+fn print(
+    measurements: &[Measurement],
+    floor: &Samples,
+    machine: &[MachineSamples],
+    builds: &[Builds],
+) {
+    let row = |name: &str, ns: &Samples, note: &str| {
+        println!("{name:<38} {:>8.1} {:>8.1}  {note}", ns.median(), ns.best())
+    };
     println!("{:<38} {:>8} {:>8}", "nanoseconds", "median", "best");
     row("floor: a bare loop over the frames", floor, "");
     machine.iter().for_each(|samples| row(&samples.name, &samples.ns, ""));
@@ -161,6 +185,11 @@ fn print(measurements: &[Measurement], floor: &Samples, machine: &[MachineSample
     }
     println!("{:<38} {:>8} {:>8}", "milliseconds", "median", "best");
     for build in builds {
-        println!("{:<38} {:>8.2} {:>8.2}", format!("table of {} entries", build.size), build.ms.median(), build.ms.best());
+        println!(
+            "{:<38} {:>8.2} {:>8.2}",
+            format!("table of {} entries", build.size),
+            build.ms.median(),
+            build.ms.best()
+        );
     }
 }

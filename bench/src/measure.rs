@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use datapath::batch::Verdicts;
 use datapath::Verdict;
+use datapath::batch::Verdicts;
 use wire::tcp;
 
 use crate::clock::{Samples, timed};
@@ -35,8 +35,17 @@ impl Measurement {
         let worker = Worker::new(&setup);
         let traffic = Traffic::new(&setup, kind);
         let table_bytes = worker.table_bytes;
-        let mut measurement =
-            Measurement { name, setup, ns: Samples::default(), table_bytes, kind, worker, traffic, now_ms: 0, before: (0, 0) };
+        let mut measurement = Measurement {
+            name,
+            setup,
+            ns: Samples::default(),
+            table_bytes,
+            kind,
+            worker,
+            traffic,
+            now_ms: 0,
+            before: (0, 0),
+        };
         if kind == Kind::Data {
             measurement.establish(frames);
         }
@@ -106,7 +115,12 @@ impl Measurement {
         let totals = self.worker.counters.totals();
         let (hits, misses) = self.hits_and_misses();
         let (hits, misses) = ((hits - self.before.0) as f64, (misses - self.before.1) as f64);
-        assert_eq!(totals.sent, totals.accounted(), "{}: every packet is to be sent: {totals:?}", self.name);
+        assert_eq!(
+            totals.sent,
+            totals.accounted(),
+            "{}: every packet is to be sent: {totals:?}",
+            self.name
+        );
         format!("{:.2} % tracked", 100.0 * hits / (hits + misses))
     }
 }
@@ -123,7 +137,11 @@ pub fn floor_ns(frames: &mut Frames, traffic: &mut Traffic) -> f64 {
             for frame in batch.iter_mut() {
                 let is_ip = frame.bytes()[12] != 0;
                 frame.replace_front(14, 38).expect("room in front").copy_from_slice(&FRONT);
-                verdicts.push(if is_ip { Verdict::Send(datapath::verdict::DeviceIndex(0)) } else { Verdict::Pass });
+                verdicts.push(if is_ip {
+                    Verdict::Send(datapath::verdict::DeviceIndex(0))
+                } else {
+                    Verdict::Pass
+                });
             }
             black_box(&batch);
             black_box(&verdicts);

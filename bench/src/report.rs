@@ -13,9 +13,16 @@ use crate::tables::Builds;
 ///
 /// # Errors
 /// If the file cannot be written; the message names it.
-pub fn write(path: &Path, measurements: &[Measurement], floor: &Samples, builds: &[Builds]) -> Result<(), Box<dyn Error>> {
-    let mut ns: Map<String, Value> =
-        measurements.iter().map(|measurement| (measurement.name.to_owned(), json!(measurement.ns.median()))).collect();
+pub fn write(
+    path: &Path,
+    measurements: &[Measurement],
+    floor: &Samples,
+    builds: &[Builds],
+) -> Result<(), Box<dyn Error>> {
+    let mut ns: Map<String, Value> = measurements
+        .iter()
+        .map(|measurement| (measurement.name.to_owned(), json!(measurement.ns.median())))
+        .collect();
     ns.insert("floor".into(), json!(floor.median()));
     let table_ms: Map<String, Value> =
         builds.iter().map(|build| (build.size.to_string(), json!(build.ms.median()))).collect();

@@ -125,7 +125,8 @@ impl Worker {
         let plan = Planner::default().plan(setup.message()).expect("a valid plan");
         let plan = Arc::new(plan);
         let egress = Egress::new(&plan, |_| vec![next_hop()]);
-        let words = nic::mapping::anonymous(words_for(setup.connections)).expect("memory for the table");
+        let words =
+            nic::mapping::anonymous(words_for(setup.connections)).expect("memory for the table");
         let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
         let (table, _) = ConnectionTable::open(words, &identity);
         let counters: &Counters = Box::leak(Box::default());

@@ -20,7 +20,8 @@ impl Builds {
     #[must_use]
     pub fn new(size: u32, backends: u32) -> Builds {
         let name = |index| format!("backend-{index:05}");
-        let candidates = (0..backends).map(|index| Candidate { name: name(index), weight: 1 }).collect();
+        let candidates =
+            (0..backends).map(|index| Candidate { name: name(index), weight: 1 }).collect();
         Builds { size, ms: Samples::default(), candidates }
     }
 

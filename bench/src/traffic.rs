@@ -1,7 +1,9 @@
 //! Packets to forward: minimum-size frames of numbered flows, written afresh
 //! before each measurement.
 
-use wire::{BATCH_MAX, Batch, Frame, HEADROOM_BYTES, Protocol, checksum, ethernet, ipv4, ipv6, tcp};
+use wire::{
+    BATCH_MAX, Batch, Frame, HEADROOM_BYTES, Protocol, checksum, ethernet, ipv4, ipv6, tcp,
+};
 
 use crate::random::Random;
 use crate::setup::{self, Setup};
@@ -36,7 +38,8 @@ impl Frames {
     pub fn new(count: usize) -> Frames {
         let mut pool = nic::Pool::new(count.next_multiple_of(BATCH_MAX)).expect("packet memory");
         let mut frame = || Frame::new(pool.take()?, HEADROOM_BYTES, HEADROOM_BYTES).into();
-        let batches = (0..count.div_ceil(BATCH_MAX)).map(|_| (0..BATCH_MAX).map_while(|_| frame()).collect());
+        let batches =
+            (0..count.div_ceil(BATCH_MAX)).map(|_| (0..BATCH_MAX).map_while(|_| frame()).collect());
         Frames { batches: batches.collect() }
     }
 
@@ -57,7 +60,10 @@ impl Traffic {
     /// Fills all frames with the next packets.
     pub fn fill(&mut self, frames: &mut Frames) {
         for batch in &mut frames.batches {
-            *batch = std::mem::take(batch).into_iter().map(|frame| self.packet(frame.into_chunk())).collect();
+            *batch = std::mem::take(batch)
+                .into_iter()
+                .map(|frame| self.packet(frame.into_chunk()))
+                .collect();
         }
     }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use datapath::batch::Verdicts;
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, Egress, NextHop, NoRecorder, Outbox, Secret, TableReader, View,
+    Clock, ConnectionTable, Counters, Datapath, Egress, NextHop, NoRecorder, Outbox, Secret,
+    TableReader, View,
 };
 use etherparse::{IpNumber, PacketBuilder};
 use plan::{Planner, proto};
@@ -45,7 +46,11 @@ const PEER: [u8; 4] = [10, 0, 0, 2];
 const OWN: [u8; 4] = [10, 0, 0, 1];
 
 fn backend(index: u64) -> proto::Backend {
-    let address = if index.is_multiple_of(3) { format!("2001:db8:be::{index:x}") } else { format!("10.1.0.{index}") };
+    let address = if index.is_multiple_of(3) {
+        format!("2001:db8:be::{index:x}")
+    } else {
+        format!("10.1.0.{index}")
+    };
     proto::Backend { name: format!("b{index:02}"), address }
 }
 
@@ -53,9 +58,16 @@ fn plan(random: &mut Random) -> proto::Plan {
     let backends = 1 + random.below(12);
     proto::Plan {
         generation: 1,
-        machine: Some(proto::Machine { name: "lb-1".into(), addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()] }),
+        machine: Some(proto::Machine {
+            name: "lb-1".into(),
+            addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
+        }),
         peers: match random.one_in(2) {
-            true => vec![proto::Peer { name: "lb-2".into(), addresses: vec!["10.0.0.2".into()], healthy: true }],
+            true => vec![proto::Peer {
+                name: "lb-2".into(),
+                addresses: vec!["10.0.0.2".into()],
+                healthy: true,
+            }],
             false => Vec::new(),
         },
         backends: (1..=backends).map(backend).collect(),
@@ -65,18 +77,30 @@ fn plan(random: &mut Random) -> proto::Plan {
 }
 
 fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
-    let mut vips = vec![common::vip(&format!("203.0.113.{index}")), common::vip(&format!("2001:db8:f::{index:x}"))];
+    let mut vips = vec![
+        common::vip(&format!("203.0.113.{index}")),
+        common::vip(&format!("2001:db8:f::{index:x}")),
+    ];
     for vip in &mut vips {
         if random.one_in(3) {
             vip.protocol = random.pick(&[proto::Protocol::Tcp, proto::Protocol::Udp]) as i32;
-            vip.ports = vec![proto::PortRange { first: 80, last: 81 }, proto::PortRange { first: 443, last: 443 }];
+            vip.ports = vec![
+                proto::PortRange { first: 80, last: 81 },
+                proto::PortRange { first: 443, last: 443 },
+            ];
         }
     }
-    let states = [proto::BackendState::Active, proto::BackendState::Active, proto::BackendState::Draining, proto::BackendState::Down];
+    let states = [
+        proto::BackendState::Active,
+        proto::BackendState::Active,
+        proto::BackendState::Draining,
+        proto::BackendState::Down,
+    ];
     let members = (1..=backends).filter(|_| !random.one_in(4)).collect::<Vec<_>>();
     let members = members.into_iter().map(|index| {
         let state = random.pick(&states);
-        let weight = if state == proto::BackendState::Draining { 0 } else { 1 + random.below(3) as u32 };
+        let weight =
+            if state == proto::BackendState::Draining { 0 } else { 1 + random.below(3) as u32 };
         proto::Member { backend: backend(index).name, weight, state: state as i32 }
     });
     proto::Service {
@@ -113,7 +137,9 @@ fn packet(random: &mut Random) -> Vec<u8> {
     let payload = vec![7u8; random.pick(&[0usize, 1, 9, 100, 700])];
     let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
     let ip = if random.one_in(3) {
-        let address = |net: u16, host: u8| std::net::Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).octets();
+        let address = |net: u16, host: u8| {
+            std::net::Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).octets()
+        };
         ethernet.ipv6(address(0xc, client), address(0xf, service), 60)
     } else {
         ethernet.ipv4([192, 0, 2, client], [203, 0, 113, service], 60)
@@ -200,7 +226,8 @@ impl Side {
     fn new(view: View, connections: u64) -> Side {
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
-        let datapath = Datapath::new(&Secret::derived("test"), table, counters, Clock::default(), 0);
+        let datapath =
+            Datapath::new(&Secret::derived("test"), table, counters, Clock::default(), 0);
         Side { view, datapath, reader, counters, outbox: Outbox::default() }
     }
 
@@ -218,7 +245,8 @@ impl Side {
             let mut chunk = vec![0; CHUNK_BYTES];
             let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
             self.outbox.at = at;
-            let verdict = self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut NoRecorder);
+            let verdict =
+                self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut NoRecorder);
             self.counters.count(verdict);
             done.push((format!("{verdict:?}"), frame.bytes().to_vec()));
         }
@@ -228,12 +256,18 @@ impl Side {
     fn at_once(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
         self.begin(now_ms);
         let mut chunks: Vec<Vec<u8>> = frames.iter().map(|_| vec![0; CHUNK_BYTES]).collect();
-        let mut batch: Batch<'_> =
-            chunks.iter_mut().zip(frames).map(|(chunk, bytes)| Frame::copy_of(chunk, bytes).unwrap()).collect();
+        let mut batch: Batch<'_> = chunks
+            .iter_mut()
+            .zip(frames)
+            .map(|(chunk, bytes)| Frame::copy_of(chunk, bytes).unwrap())
+            .collect();
         let mut verdicts = Verdicts::new();
         self.datapath.forward_batch(&self.view, &mut batch, &mut self.outbox, &mut verdicts);
         verdicts.iter().for_each(|verdict| self.counters.count(*verdict));
-        let done = verdicts.iter().zip(&batch).map(|(verdict, frame)| (format!("{verdict:?}"), frame.bytes().to_vec()));
+        let done = verdicts
+            .iter()
+            .zip(&batch)
+            .map(|(verdict, frame)| (format!("{verdict:?}"), frame.bytes().to_vec()));
         self.seen(done.collect())
     }
 
@@ -276,10 +310,15 @@ fn run(seed: u64, batches: u32) {
     let mut now_ms = 0u32;
     for number in 0..batches {
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
-        let frames: Vec<Vec<u8>> = (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random)).collect();
+        let frames: Vec<Vec<u8>> =
+            (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random)).collect();
         let (expected, got) = (one.one_by_one(now_ms, &frames), all.at_once(now_ms, &frames));
         for (at, (expected, got)) in expected.frames.iter().zip(&got.frames).enumerate() {
-            assert_eq!(expected, got, "seed {seed}, batch {number}, frame {at}: {:02x?}", frames[at]);
+            assert_eq!(
+                expected, got,
+                "seed {seed}, batch {number}, frame {at}: {:02x?}",
+                frames[at]
+            );
         }
         assert_eq!(expected, got, "seed {seed}, batch {number}");
     }
@@ -290,7 +329,8 @@ fn run(seed: u64, batches: u32) {
 #[test]
 fn a_batch_is_what_its_packets_are_one_by_one() {
     const BATCHES: u32 = 40;
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let number =
+        |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(seed) = number("BATCH_TEST_SEED") {
         return run(seed, BATCHES);
     }
