@@ -189,6 +189,9 @@ func Down(name, runDir string) error {
 // Down removes the lab.
 func (lab *Lab) Down() error { return lab.remove(removeLogs) }
 
+// DownKeepingLogs removes the lab but for configs and logs.
+func (lab *Lab) DownKeepingLogs() error { return lab.remove(keepLogs) }
+
 // remove processes, namespaces (with them all links, addresses and routes)
 // and files, in this order, going on after errors.
 func (lab *Lab) remove(what logs) error {

@@ -36,11 +36,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	defer func() {
-		if downErr := running.Down(); downErr != nil {
-			err = errors.Join(err, fmt.Errorf("demo: %w", downErr))
-		}
-	}()
+	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
 	report := &Report{Events: []EventResult{}, Shares: []Share{}, machines: running.LoadBalancers()}
 	if err := performAll(ctx, o, running, screen, report); err != nil {
 		return fmt.Errorf("demo: %w", err)
@@ -54,6 +50,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if !report.Good() {
 		return ErrNotAsExpected
+	}
+	return nil
+}
+
+// takeDown the lab; logs stay where something went wrong by itself.
+func takeDown(ctx context.Context, running *lab.Lab, screen *screen, good bool) error {
+	down := running.Down
+	if !good && ctx.Err() == nil {
+		down = running.DownKeepingLogs
+		screen.step("configs and logs are kept in %s", running.Options().RunDir)
+	}
+	if err := down(); err != nil {
+		return fmt.Errorf("demo: %w", err)
 	}
 	return nil
 }

@@ -54,6 +54,8 @@ type stage struct {
 	result   EventResult
 	report   *Report
 	lastLive []load.Live
+	// killed is the load balancer that this event has killed under load.
+	killed string
 	// recent flows of the load that has ended.
 	recent []load.Flow
 }
@@ -80,7 +82,12 @@ func (s *stage) perform(ctx context.Context, e event) error {
 	if err := s.startLoad(ctx, e.freshRate); err != nil {
 		return err
 	}
-	if err := e.do(ctx, s); err != nil {
+	routes, err := watchRoutes(ctx, s.lab)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(e.do(ctx, s), s.endWatch(routes))
+	if err != nil {
 		return err
 	}
 	if err := s.endLoad(); err != nil {
@@ -96,6 +103,16 @@ func (s *stage) perform(ctx context.Context, e event) error {
 		}
 	}
 	return s.checkAtRest(ctx)
+}
+
+// endWatch of the routes: what changed without reason comes first among the
+// problems, because it explains the others.
+func (s *stage) endWatch(routes *routeLog) error {
+	problems, err := routes.stop(s.killed)
+	for _, problem := range problems {
+		s.result.problem("%s", problem)
+	}
+	return err
 }
 
 // startLoad afresh, and wait until all of it is under way.
@@ -297,6 +314,7 @@ func (s *stage) kill(ctx context.Context, name string) (time.Duration, error) {
 
 // killUnderLoad also enters how long the routes took.
 func (s *stage) killUnderLoad(ctx context.Context, name string) error {
+	s.killed = name
 	s.screen.step("kill %s: SIGKILL to its forwarder and its controller", name)
 	took, err := s.kill(ctx, name)
 	if err != nil {
