@@ -57,6 +57,7 @@ func root() *cobra.Command {
 		labHelperCommand(),
 		reloadCommand(),
 		showCommand(),
+		traceCommand(),
 		undrainCommand(),
 		versionCommand(),
 	)

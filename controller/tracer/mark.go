@@ -67,7 +67,13 @@ func (f Flow) String() string {
 }
 
 // Key signs marks.
-type Key [sha256.Size]byte
+type Key struct {
+	bytes [sha256.Size]byte
+	id    string
+}
+
+// ID names the secret without giving it away; plans have the same as keyId.
+func (k Key) ID() string { return k.id }
 
 // NewKey makes the key of the content of a cluster's secret file. White space
 // at its end does not count.
@@ -76,7 +82,10 @@ func NewKey(secret []byte) (Key, error) {
 	if len(trimmed) < secretBytesMin {
 		return Key{}, fmt.Errorf("the secret has %d bytes, not counting white space at its end: at least %d are needed, and the same file as on the load balancers", len(trimmed), secretBytesMin)
 	}
-	return sha256.Sum256(append([]byte("guideway trace\x00"), trimmed...)), nil
+	return Key{
+		bytes: sha256.Sum256(append([]byte("guideway trace\x00"), trimmed...)),
+		id:    config.KeyID(trimmed),
+	}, nil
 }
 
 // Mark is what a marked packet tells load balancers.
@@ -101,7 +110,7 @@ func (k Key) Sign(mark Mark, flow Flow) [MarkBytes]byte {
 	binary.BigEndian.PutUint16(bytes[24:], mark.Receiver.Port())
 	binary.BigEndian.PutUint64(bytes[28:], mark.Nonce)
 	binary.BigEndian.PutUint64(bytes[36:], uint64(mark.Time.UnixMilli()))
-	mac := hmac.New(sha256.New, k[:])
+	mac := hmac.New(sha256.New, k.bytes[:])
 	mac.Write(bytes[:signedBytes])
 	mac.Write(flow.signed())
 	copy(bytes[signedBytes:], mac.Sum(nil)) // cut to what is left

@@ -1,11 +1,13 @@
 package tracer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -59,7 +61,7 @@ type Traced struct {
 	Destination netip.AddrPort `json:"destination"`
 	Fragment    bool           `json:"fragment"`
 	Nonce       string         `json:"nonce"`
-	// In order of arrival.
+	// In order of the packet's way; of arrival where that is not known.
 	Hops []Hop `json:"hops"`
 }
 
@@ -232,6 +234,20 @@ func (r *run) take(d datagram) {
 	}
 	hops := &r.result.Packets[index].Hops
 	*hops = append(*hops, Hop{report, d.at.Sub(r.sent[index]).Microseconds()})
+	slices.SortStableFunc(*hops, alongTheWay)
+}
+
+// alongTheWay orders hops as the packet passed them: a load balancer hands it
+// on with less budget, a worker hands it to the slow path. Reports race with
+// the packet, so their arrival alone does not tell.
+func alongTheWay(a, b Hop) int {
+	slowFirst := func(h Hop) int {
+		if h.Verdict == "slow" {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(b.Budget, a.Budget), cmp.Compare(slowFirst(a), slowFirst(b)))
 }
 
 func (r *run) finished() bool {
