@@ -152,6 +152,7 @@ func (p *patient) plan() {
 	}
 	f := p.state.Forwarder
 	switch {
+	case p.status == nil: // what it runs is what it ran
 	case f.GetRefusal() != "":
 		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
 	case f.GetGenerationWanted() != f.GetGenerationRunning():
@@ -179,7 +180,7 @@ func (p *patient) nextHops() {
 // mtu: the forwarder says what does not fit, and both remedies, with each
 // plan.
 func (p *patient) mtu() {
-	if p.state == nil {
+	if p.state == nil || p.status == nil {
 		return
 	}
 	found := false

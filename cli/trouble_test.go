@@ -266,6 +266,13 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 	}
 }
 
+func TestDoctorBelievesNothingAboutAForwarderThatDoesNotAnswer(t *testing.T) {
+	out, _, err := guideway(t, "doctor", "--run-dir", both(t, &fakeController{}, nil))
+	if !errors.Is(err, errReported) || strings.Contains(out, "wanted and running") || strings.Contains(out, "mtu") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestDoctorWithoutProcessesFails(t *testing.T) {
 	out, _, err := guideway(t, "doctor", "--run-dir", t.TempDir())
 	if !errors.Is(err, errReported) || strings.Count(out, "no such socket") != 2 || !strings.Contains(out, "systemctl start guideway-forwarder") {
