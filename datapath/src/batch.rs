@@ -99,7 +99,9 @@ impl<'m> Datapath<'m> {
         for parsed in parsed.iter_mut() {
             let at = parsed.at;
             let frame = &mut batch[at];
-            frame.byte_in_front().map(prefetch);
+            if let Some(there) = frame.byte_in_front() {
+                prefetch(there);
+            }
             let (budget, tunnelled) = match unwrap(view, frame, &mut parsed.headers) {
                 Ok(unwrapped) => unwrapped,
                 Err(reason) => {

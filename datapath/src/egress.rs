@@ -110,7 +110,9 @@ impl Egress {
     /// Asks for the tunnel to a backend, which will be needed soon.
     #[inline]
     pub(crate) fn prefetch(&self, backend: BackendId) {
-        self.tunnels.get(backend.index()).map(prefetch);
+        if let Some(there) = self.tunnels.get(backend.index()) {
+            prefetch(there);
+        }
     }
 
     /// The tunnel to a peer, and the next hop for this flow.
