@@ -31,7 +31,8 @@ def frames_of(folder):
 
 
 def framed(wait_ms, data):
-    return bytes([min(wait_ms, 0xEF)]) + struct.pack("<H", len(data)) + data
+    """See src/lib.rs: of a long frame only the beginning is given."""
+    return bytes([min(wait_ms, 0xEF)]) + struct.pack("<H", min(len(data), 0x7FF)) + data[:192]
 
 
 def save(target, data):
@@ -44,7 +45,7 @@ def journeys(frames):
     """A conversation: the first frames, with what time lies between them."""
     body, before = b"", frames[0][0] if frames else 0
     for time, data in frames[:FRAMES_MAX]:
-        body += framed(max(0, round((time - before) * 1000)), data[:1600])
+        body += framed(max(0, round((time - before) * 1000)), data)
         before = time
     save("journey", PLAIN + body)
     save("journey", RICH + body)

@@ -33,7 +33,7 @@ fn forward(data: &[u8], memory: &mut Memory) {
         let six = input.byte() & 1 != 0;
         let Some((wait_ms, message)) = input.frame() else { break };
         now_ms += wait_ms;
-        let frame = if six { frame6(message) } else { frame4(message) };
+        let frame = if six { frame6(&message) } else { frame4(&message) };
         let outcome = machine.forward(now_ms, &[&frame], How::Batched).remove(0);
         let possible = matches!(
             outcome.verdict,

@@ -41,8 +41,8 @@ fn forward_both_ways(data: &[u8], [memory, fast_memory]: &mut [Memory; 2]) {
 }
 
 /// Frames that come at the same moment stand together.
-fn batches<'d>(input: &mut Bytes<'d>) -> Vec<(u32, Vec<&'d [u8]>)> {
-    let mut batches: Vec<(u32, Vec<&[u8]>)> = Vec::new();
+fn batches(input: &mut Bytes<'_>) -> Vec<(u32, Vec<Vec<u8>>)> {
+    let mut batches: Vec<(u32, Vec<Vec<u8>>)> = Vec::new();
     while let Some((wait_ms, frame)) = input.frame() {
         match batches.last_mut() {
             Some((_, frames)) if wait_ms == 0 && frames.len() < BATCH_MAX => frames.push(frame),

@@ -2,7 +2,7 @@
 //! that forwards by them in memory.
 //!
 //! ```text
-//!  input   | 16 bytes: a plan |  then frames: | wait | length (2) | bytes | ...
+//!  input   | 16 bytes: a plan |  then frames: | wait | length (2) | up to 192 bytes | ...
 //! ```
 //!
 //! Every byte string is an input, and golden captures become inputs by a few
@@ -28,8 +28,10 @@ impl<'d> Bytes<'d> {
         taken
     }
 
-    /// The next frame, and how many milliseconds later it comes.
-    pub fn frame(&mut self) -> Option<(u32, &'d [u8])> {
+    /// The next frame, and how many milliseconds later it comes. Of a long one
+    /// only the beginning stands in the input: the rest is payload, zeros.
+    pub fn frame(&mut self) -> Option<(u32, Vec<u8>)> {
+        const GIVEN_BYTES_MAX: usize = 192;
         if self.0.is_empty() {
             return None;
         }
@@ -39,6 +41,8 @@ impl<'d> Bytes<'d> {
             wait => u32::from(wait),
         };
         let length = usize::from(u16::from_le_bytes([self.byte(), self.byte()]) & 0x7ff);
-        Some((wait_ms, self.take(length)))
+        let mut frame = self.take(length.min(GIVEN_BYTES_MAX)).to_vec();
+        frame.resize(length, 0);
+        Some((wait_ms, frame))
     }
 }

@@ -104,13 +104,14 @@ impl<'m> Machine<'m> {
     }
 
     /// Forwards frames that came at the same moment; at most [`BATCH_MAX`].
-    pub fn forward(&mut self, now_ms: u32, inputs: &[&[u8]], how: How) -> Vec<Outcome> {
+    pub fn forward(&mut self, now_ms: u32, inputs: &[impl AsRef<[u8]>], how: How) -> Vec<Outcome> {
         self.datapath.begin(now_ms, &self.view);
         self.slow.begin(now_ms);
         self.received += inputs.len() as u64;
         let mut batch: Batch<'m> = inputs
             .iter()
             .map(|bytes| {
+                let bytes = bytes.as_ref();
                 let chunk = self.chunks.pop().expect("chunks for a batch");
                 Frame::copy_of(chunk, &bytes[..bytes.len().min(FRAME_BYTES_MAX)])
                     .expect("cut to fit")
