@@ -27,12 +27,13 @@ const (
 	// How long routes carry GRACEFUL_SHUTDOWN before they are withdrawn on
 	// purpose: time for routers to move to another path (RFC 8326 section 4.1).
 	shutdownEbb = 2 * time.Second
-	// A worker that has not gone round its loop for this long hangs. With the
-	// 100 ms between two looks at it this makes 300 ms.
-	heartbeatAgeMax = 200 * time.Millisecond
+	// A worker that has not gone round its loop for this long hangs. Less, and
+	// a machine short of processor time loses its routes, which moves and may
+	// break connections. A dead forwarder is seen at once, by its socket.
+	heartbeatAgeMax = time.Second
 	// A forwarder of which nothing was heard for this long counts as gone,
-	// whoever should have said so.
-	statusAgeMax = 500 * time.Millisecond
+	// whoever should have said so. More than a poll may take.
+	statusAgeMax = 1500 * time.Millisecond
 	// Backends that went down this shortly before the machine turned out to be
 	// the sick one keep their former state.
 	collapseWindow = 30 * time.Second

@@ -499,9 +499,9 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 		{"a worker hangs", func(g uint64) Event {
 			sick := healthy
 			sick.Generation = g
-			sick.Workers = []Worker{{Index: 0}, {Index: 1, HeartbeatAge: 201 * time.Millisecond}}
+			sick.Workers = []Worker{{Index: 0}, {Index: 1, HeartbeatAge: heartbeatAgeMax + time.Millisecond}}
 			return sick
-		}, "worker 1 has not gone round its loop for 201ms"},
+		}, "worker 1 has not gone round its loop for 1.001s"},
 		{"a device is down", func(g uint64) Event {
 			sick := healthy
 			sick.Generation = g
@@ -527,7 +527,7 @@ func TestAForwarderThatSaysNothingIsUnhealthyByTheClock(t *testing.T) {
 	w.now = w.now.Add(statusAgeMax + time.Millisecond)
 	w.do(Tick{})
 	w.expectRoutes()
-	w.expectReason("no status for 501ms")
+	w.expectReason("no status for 1.501s")
 }
 
 func TestAForwarderThatComesBackIsAnnouncedOnceItHasThePlanAgain(t *testing.T) {

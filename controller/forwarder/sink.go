@@ -33,7 +33,7 @@ import (
 const (
 	// A dead or hanging forwarder is seen within pollInterval + pollTimeout.
 	pollInterval = 100 * time.Millisecond
-	pollTimeout  = 200 * time.Millisecond
+	pollTimeout  = time.Second
 	// Building the tables of a large plan takes seconds on a slow machine.
 	pushTimeout = 30 * time.Second
 	// A plan of 10,000 services with 65,000 backends is some 20 MiB.
