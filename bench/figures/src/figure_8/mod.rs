@@ -45,10 +45,10 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Vec<u16>,
     /// Rounds, in which all take turns
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     pub seconds: f64,
     /// Connections of the sender
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -108,75 +108,91 @@ pub fn run(options: &Options) -> Result<Report, String> {
 /// By subject, in the order of [`Subject::ALL`].
 type Results = [Measured; Subject::ALL.len()];
 
+/// All of them are up at the same time, each at a cable of its own, and sleep
+/// while it is not their turn: turns can be short, and what else the machine
+/// does hits all alike.
 fn measure(options: &Options, workers: u16) -> Result<Results, String> {
+    let mut places = Vec::new();
+    for subject in Subject::ALL {
+        let place = Place::new(options, subject, workers);
+        places.push(place.map_err(|error| format!("{}: {error}", subject.name()))?);
+    }
     let mut results = Results::default();
-    let net = Net::new(workers)?;
-    let mac = net.mac()?;
     for _ in 0..options.rounds {
-        for (subject, measured) in Subject::ALL.into_iter().zip(&mut results) {
-            let running = subject.start(options, &net, workers)?;
-            wait_until_it_forwards(options, &net, &mac)
-                .map_err(|error| format!("{}: {error}", subject.name()))?;
-            flood(options, &net, &mac, &running, measured)?;
-            ping(options, &net, &mac, measured)?;
-            drop(running);
+        for (place, measured) in places.iter().zip(&mut results) {
+            place.flood(options, measured)?;
+            place.ping(options, measured)?;
         }
     }
     Ok(results)
 }
 
-/// Its next hops have to be resolved, its filter attached.
-fn wait_until_it_forwards(options: &Options, net: &Net, mac: &str) -> Result<(), String> {
-    for _ in 0..20 {
-        if send(options, net, mac, &["--ping", "--seconds", "0.1"])?["returned"].as_u64() > Some(0)
-        {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(100));
+/// A subject that runs, and its cable.
+struct Place {
+    // Ends before its namespace does.
+    running: Running,
+    net: Net,
+    mac: String,
+}
+
+impl Place {
+    fn new(options: &Options, subject: Subject, workers: u16) -> Result<Place, String> {
+        let net = Net::new(&format!("{}-{workers}", subject.letter()), workers)?;
+        let running = subject.start(options, &net, workers)?;
+        let place = Place { running, mac: net.mac()?, net };
+        place.wait_until_it_forwards(options)?;
+        Ok(place)
     }
-    Err("nothing comes back".to_owned())
-}
 
-fn flood(
-    options: &Options,
-    net: &Net,
-    mac: &str,
-    running: &Running,
-    measured: &mut Measured,
-) -> Result<(), String> {
-    let (returned_before, cpu_before) = (net.returned()?, running.cpu_ns()?);
-    let sent = send(options, net, mac, &["--seconds", &options.seconds.to_string()])?;
-    // What is still on a ring belongs to it too.
-    thread::sleep(Duration::from_millis(50));
-    let returned = (net.returned()? - returned_before) as f64;
-    let microseconds = sent["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6;
-    measured.forwarded_mpps.push(returned / microseconds);
-    measured.offered_mpps.push(sent["sent"].as_u64().unwrap_or(0) as f64 / microseconds);
-    measured.cpu_ns.push((running.cpu_ns()? - cpu_before) as f64 / returned);
-    Ok(())
-}
+    /// Its next hops have to be resolved, its filter attached.
+    fn wait_until_it_forwards(&self, options: &Options) -> Result<(), String> {
+        for _ in 0..20 {
+            let answer = self.send(options, &["--ping", "--seconds", "0.1"])?;
+            if answer["returned"].as_u64() > Some(0) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        Err("nothing comes back".to_owned())
+    }
 
-fn ping(options: &Options, net: &Net, mac: &str, measured: &mut Measured) -> Result<(), String> {
-    let answer = send(options, net, mac, &["--ping", "--seconds", &options.seconds.to_string()])?;
-    let times = answer["microseconds"].as_array().cloned().unwrap_or_default();
-    measured.lost += answer["sent"].as_u64().unwrap_or(0) - times.len() as u64;
-    measured.microseconds.extend(times.iter().filter_map(Value::as_f64));
-    Ok(())
-}
+    fn flood(&self, options: &Options, measured: &mut Measured) -> Result<(), String> {
+        let (returned_before, cpu_before) = (self.net.returned()?, self.running.cpu_ns()?);
+        let sent = self.send(options, &["--seconds", &options.seconds.to_string()])?;
+        // What is still on a ring belongs to it too.
+        thread::sleep(Duration::from_millis(20));
+        let returned = (self.net.returned()? - returned_before) as f64;
+        let microseconds = sent["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6;
+        measured.forwarded_mpps.push(returned / microseconds);
+        measured.offered_mpps.push(sent["sent"].as_u64().unwrap_or(0) as f64 / microseconds);
+        measured.cpu_ns.push((self.running.cpu_ns()? - cpu_before) as f64 / returned);
+        Ok(())
+    }
 
-/// This program again, in the sender's namespace.
-fn send(options: &Options, net: &Net, mac: &str, how: &[&str]) -> Result<Value, String> {
-    let own =
-        std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
-    let command = format!(
-        "ip netns exec {} {} sender --interface {INTERFACE} --to {mac} --returns {RETURNS} --connections {} {}",
-        net.sender,
-        own.display(),
-        options.connections,
-        how.join(" ")
-    );
-    let text = net::run(&command)?;
-    serde_json::from_str(&text).map_err(|error| format!("the sender's answer {text:?}: {error}"))
+    fn ping(&self, options: &Options, measured: &mut Measured) -> Result<(), String> {
+        let answer = self.send(options, &["--ping", "--seconds", &options.seconds.to_string()])?;
+        let times = answer["microseconds"].as_array().cloned().unwrap_or_default();
+        measured.lost += answer["sent"].as_u64().unwrap_or(0) - times.len() as u64;
+        measured.microseconds.extend(times.iter().filter_map(Value::as_f64));
+        Ok(())
+    }
+
+    /// This program again, in the sender's namespace.
+    fn send(&self, options: &Options, how: &[&str]) -> Result<Value, String> {
+        let own =
+            std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+        let command = format!(
+            "ip netns exec {} {} sender --interface {INTERFACE} --to {} --returns {RETURNS} --connections {} {}",
+            self.net.sender,
+            own.display(),
+            self.mac,
+            options.connections,
+            how.join(" ")
+        );
+        let text = net::run(&command)?;
+        serde_json::from_str(&text)
+            .map_err(|error| format!("the sender's answer {text:?}: {error}"))
+    }
 }
 
 /// The forwarder's rate over the reflector's, both past the kernel, round by

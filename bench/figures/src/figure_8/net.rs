@@ -26,12 +26,10 @@ pub struct Net {
 }
 
 impl Net {
-    /// A cable with so many queues at both ends.
-    pub fn new(queues: u16) -> Result<Net, String> {
-        let net = Net {
-            sender: format!("gw-fig-{}-{queues}-s", id()),
-            tested: format!("gw-fig-{}-{queues}-t", id()),
-        };
+    /// A cable with so many queues at both ends; `name` tells it from others.
+    pub fn new(name: &str, queues: u16) -> Result<Net, String> {
+        let namespace = |end: &str| format!("gw-fig-{}-{name}-{end}", id());
+        let net = Net { sender: namespace("s"), tested: namespace("t") };
         let Net { sender, tested } = &net;
         for namespace in [sender, tested] {
             run(&format!("ip netns add {namespace}"))?;

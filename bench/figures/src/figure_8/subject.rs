@@ -38,6 +38,15 @@ impl Subject {
         }
     }
 
+    /// For names of namespaces.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Subject::AfPacket => "p",
+            Subject::AfXdp => "x",
+            Subject::Reflector => "r",
+        }
+    }
+
     /// Starts it with a worker for each of the cable's queues.
     pub fn start(self, options: &Options, net: &Net, workers: u16) -> Result<Running, String> {
         match self {
