@@ -68,14 +68,14 @@ fn carry_congestion(outer: u8, inner: u8) -> Result<u8, DropReason> {
 }
 
 /// What stands between outer IP header and inner packet.
-struct Tunnel {
-    header_bytes: usize,
-    inner: EtherType,
+pub(crate) struct Tunnel {
+    pub header_bytes: usize,
+    pub inner: EtherType,
     recursion: u8,
 }
 
 impl Tunnel {
-    fn parse(outer: &Headers, payload: &[u8]) -> Option<Tunnel> {
+    pub(crate) fn parse(outer: &Headers, payload: &[u8]) -> Option<Tunnel> {
         let (header_bytes, inner, recursion) = match outer.key.protocol {
             Protocol::GRE => {
                 let header = gre::parse(payload)?;

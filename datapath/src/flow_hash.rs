@@ -72,8 +72,8 @@ impl Secret {
         }
     }
 
-    fn hash_key(&self) -> [u8; 16] {
-        let hasher = Sha256::new().chain_update(b"guideway flow hash\0");
+    fn hash_key(&self, purpose: &[u8]) -> [u8; 16] {
+        let hasher = Sha256::new().chain_update(purpose);
         let digest = match &self.0 {
             SecretKind::Derived(cluster) => hasher.chain_update(b"derived\0").chain_update(cluster).finalize(),
             SecretKind::File(secret) => hasher.chain_update(b"secret\0").chain_update(secret).finalize(),
@@ -101,7 +101,14 @@ impl FlowHash {
     /// For the cluster's secret.
     #[must_use]
     pub fn new(secret: &Secret) -> FlowHash {
-        FlowHash { cipher: Aes128::new(&secret.hash_key().into()) }
+        FlowHash { cipher: Aes128::new(&secret.hash_key(b"guideway flow hash\0").into()) }
+    }
+
+    /// One that says nothing of [`FlowHash::new`]'s: a worker that got its
+    /// flows by the same hash would use a part of its connection table only.
+    #[must_use]
+    pub fn for_steering(secret: &Secret) -> FlowHash {
+        FlowHash { cipher: Aes128::new(&secret.hash_key(b"guideway steering\0").into()) }
     }
 
     /// The hash of a flow.

@@ -31,6 +31,7 @@ pub mod recorder;
 pub mod reply;
 pub mod send;
 pub mod slow;
+pub mod steer;
 pub mod table;
 pub mod trace;
 pub mod track;

@@ -59,8 +59,9 @@ pub struct QueueCounters {
     pub tx_invalid: u64,
 }
 
-/// A queue's counters, readable by any thread at any time.
-#[derive(Clone)]
+/// A queue's counters, readable by any thread at any time. By default those of
+/// a queue that counts nothing itself.
+#[derive(Clone, Default)]
 pub struct Meter {
     tally: Arc<Tally>,
     kernel: Option<Arc<dyn KernelCounters>>,

@@ -26,5 +26,5 @@ pub use error::OpenError;
 pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
 pub use memory::{Chunk, Pool};
-pub use open::{Device, DeviceConfig, Driver, WorkerIo, open};
+pub use open::{Device, DeviceConfig, Driver, SharedIo, WorkerIo, open, open_shared};
 pub use wire::IpPrefix;

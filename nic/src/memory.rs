@@ -166,6 +166,13 @@ impl Pool {
         Ok(Pool { memory, free })
     }
 
+    /// A pool for another thread, without a chunk yet: chunks of the same
+    /// memory may be moved between the two.
+    #[must_use]
+    pub fn sibling(&self) -> Pool {
+        Pool { memory: self.memory, free: Vec::with_capacity(self.memory.chunks) }
+    }
+
     /// The memory that the chunks are of.
     #[must_use]
     pub fn memory(&self) -> &'static Memory {
@@ -259,6 +266,16 @@ mod tests {
     fn chunks_of_another_pool_are_refused() {
         let mut other = Pool::new(1).unwrap();
         Pool::new(1).unwrap().give(other.take().unwrap());
+    }
+
+    #[test]
+    fn siblings_exchange_chunks() {
+        let mut pool = Pool::new(2).unwrap();
+        let mut sibling = pool.sibling();
+        sibling.give(pool.take().unwrap());
+        assert_eq!((pool.free(), sibling.free()), (1, 1));
+        pool.give(sibling.take().unwrap());
+        assert_eq!((pool.free(), sibling.free()), (2, 0));
     }
 
     #[test]

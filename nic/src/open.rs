@@ -81,6 +81,53 @@ pub fn open(
     Ok((devices, lanes))
 }
 
+/// What one thread owns that receives for all workers.
+pub struct SharedIo {
+    /// The packet memory of all.
+    pub pool: Pool,
+    /// All queues of each interface, in the order they were configured.
+    pub queues: Vec<Vec<Box<dyn Queue>>>,
+}
+
+/// Opens all interfaces for one thread, which owns every queue;
+/// `chunks_in_hand` are kept for frames that are in no queue. Interfaces may
+/// have different numbers of queues.
+pub fn open_shared(
+    configs: &[DeviceConfig],
+    options: &QueueOptions,
+    chunks_in_hand: usize,
+) -> Result<(Vec<Device>, SharedIo), OpenError> {
+    let counts = configs.iter().map(shared_queues).collect::<Result<Vec<u32>, _>>()?;
+    let mut devices = Vec::with_capacity(configs.len());
+    let mut chunks = CHUNKS_IN_HAND + chunks_in_hand;
+    for (config, &count) in configs.iter().zip(&counts) {
+        let device = Device::open(config, count)?;
+        chunks += device.chunks(options) * count as usize;
+        devices.push(device);
+    }
+    let no_memory = |error| OpenError::Memory { worker: 0, bytes: chunks * CHUNK_BYTES, error };
+    let mut pool = Pool::new(chunks).map_err(no_memory)?;
+    let mut umem = Umem::new(pool.memory());
+    let mut queues = Vec::with_capacity(devices.len());
+    for (device, &count) in devices.iter_mut().zip(&counts) {
+        let opened = (0..count).map(|queue| device.queue(queue, &mut umem, &mut pool, options));
+        queues.push(opened.collect::<Result<_, _>>()?);
+    }
+    Ok((devices, SharedIo { pool, queues }))
+}
+
+/// How many queues of an interface one thread owns: all, or those that
+/// AF_PACKET is asked for.
+fn shared_queues(config: &DeviceConfig) -> Result<u32, OpenError> {
+    let Interface { name, rx_queues, .. } = Interface::find(&config.interface)?;
+    match (config.driver, config.queues) {
+        (Driver::AfPacket, queues) => Ok(queues.max(1)),
+        (Driver::AfXdp, 0) => Ok(rx_queues),
+        (Driver::AfXdp, queues) if queues == rx_queues => Ok(rx_queues),
+        (Driver::AfXdp, workers) => Err(OpenError::QueuesDiffer { name, queues: rx_queues, workers }),
+    }
+}
+
 /// As many workers as the interfaces have queues, which must be the same for
 /// all: found out before anything is touched.
 fn workers(configs: &[DeviceConfig]) -> Result<u32, OpenError> {
@@ -121,10 +168,7 @@ fn lane(
     let mut umem = Umem::new(pool.memory());
     let mut queues: Vec<Box<dyn Queue>> = Vec::with_capacity(devices.len());
     for device in devices {
-        queues.push(match device {
-            Device::AfXdp(device) => Box::new(device.queue(worker, &mut umem, &mut pool, options)?),
-            Device::AfPacket(device) => Box::new(device.queue(worker)?),
-        });
+        queues.push(device.queue(worker, &mut umem, &mut pool, options)?);
     }
     Ok(WorkerIo { pool, queues })
 }
@@ -135,6 +179,19 @@ impl Device {
         Ok(match config.driver {
             Driver::AfXdp => Device::AfXdp(XdpDevice::open(name, config.mode)?),
             Driver::AfPacket => Device::AfPacket(PacketDevice::open(name, workers)?),
+        })
+    }
+
+    fn queue(
+        &mut self,
+        queue: u32,
+        umem: &mut Umem,
+        pool: &mut Pool,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn Queue>, OpenError> {
+        Ok(match self {
+            Device::AfXdp(device) => Box::new(device.queue(queue, umem, pool, options)?),
+            Device::AfPacket(device) => Box::new(device.queue(queue)?),
         })
     }
 
