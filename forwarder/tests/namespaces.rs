@@ -18,10 +18,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::{Namespace, link, root_or_skip};
-use guideway_forwarder::proto::{FlowKey, GetConnectionsRequest};
+use guideway_forwarder::proto::{
+    CaptureRequest, CaptureResponse, CapturedPacket, FlowKey, GetConnectionsRequest,
+};
 use program::{Forwarder, command};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, sendto, socket};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -517,4 +519,168 @@ fn a_plan_that_cannot_be_saved_is_served_with_a_warning() {
     let backend = net.listen(AddressFamily::INET);
     net.send_udp(VIP, 20_000..20_010);
     assert_eq!(backend.take(10).len(), 10);
+}
+
+fn udp_flow(source_port: u32, destination_port: u32) -> FlowKey {
+    FlowKey {
+        source: "10.0.0.2".into(),
+        destination: VIP.into(),
+        protocol: 17,
+        source_port,
+        destination_port,
+    }
+}
+
+/// One echo request to the VIP.
+fn echo_request() {
+    let icmp = rustix::net::Protocol::from_raw(std::num::NonZero::new(1).unwrap());
+    let raw = socket(AddressFamily::INET, SocketType::RAW, Some(icmp)).unwrap();
+    // Type 8, checksum, id 1, sequence number 1.
+    let message = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
+    let vip = SocketAddr::new(VIP.parse().unwrap(), 0);
+    sendto(&raw, &message, SendFlags::empty(), &vip).unwrap();
+}
+
+fn source_port(packet: &CapturedPacket) -> u32 {
+    u16::from_be_bytes([packet.frame[34], packet.frame[35]]).into()
+}
+
+/// A capture whose client hung up ends a moment later.
+fn capture_soon(
+    forwarder: &mut Forwarder,
+    asked: &CaptureRequest,
+) -> tonic::Streaming<CaptureResponse> {
+    let start = Instant::now();
+    loop {
+        match forwarder.capture(asked.clone()) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(2), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn packets_are_captured_with_what_became_of_them() {
+    if !root_or_skip("packets_are_captured_with_what_became_of_them") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let asked = CaptureRequest::default();
+    let early = forwarder.capture(asked.clone()).unwrap_err();
+    assert!(early.message().contains("no plan yet"), "{early}");
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
+    let backend = net.listen(AddressFamily::INET);
+
+    let mut stream = forwarder.capture(asked.clone()).unwrap();
+    let second = forwarder.capture(asked).unwrap_err();
+    assert!(second.message().contains("another capture is under way"), "{second}");
+    net.send_udp(VIP, 20_000..20_010);
+    let packets = forwarder.captured(&mut stream, 10);
+    assert_eq!(packets.len(), 10);
+    let went: BTreeMap<u32, String> = backend
+        .take(10)
+        .iter()
+        .map(|packet| (packet.source_port.into(), format!("v4-{}", packet.backend().octets()[3])))
+        .collect();
+    for packet in &packets {
+        assert_eq!(
+            (&*packet.verdict, &*packet.service, &*packet.interface),
+            ("sent", "dns", "eth0")
+        );
+        assert_eq!(packet.backend, went[&source_port(packet)]);
+        let datagram = format!("datagram {}", source_port(packet));
+        assert_eq!(packet.frame[42..], *datagram.as_bytes(), "as it was received");
+    }
+    // The slow path's decisions come later.
+    net.client.inside(echo_request);
+    let echo = forwarder.captured(&mut stream, 1);
+    assert_eq!((&*echo[0].verdict, echo[0].as_left), ("replied", true));
+    drop(stream);
+
+    // A capture that ended makes room for another.
+    let reasons = vec!["no_service".to_owned()];
+    let asked = CaptureRequest { reasons, ..Default::default() };
+    let mut stream = capture_soon(&mut forwarder, &asked);
+    net.send_udp(VIP, 20_000..20_010);
+    net.client.inside(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"?", (VIP, 54)).unwrap());
+    let packets = forwarder.captured(&mut stream, 1);
+    assert_eq!((&*packets[0].verdict, &*packets[0].reason), ("dropped", "no_service"));
+    drop(stream);
+
+    let samples = forwarder.drop_samples();
+    assert_eq!(samples.len(), 1, "{samples:?}");
+    assert_eq!((&*samples[0].reason, &samples[0].start), ("no_service", &packets[0].frame));
+    assert_eq!(samples[0].frame_bytes as usize, packets[0].frame.len());
+    assert_eq!(at_rest(&mut forwarder).unaccounted, 0);
+    // An open capture does not keep it from stopping.
+    let _stream = capture_soon(&mut forwarder, &CaptureRequest::default());
+    let start = Instant::now();
+    assert_eq!(forwarder.terminate(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+fn what_is_explained_is_what_happens() {
+    if !root_or_skip("what_is_explained_is_what_happens") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)]);
+    forwarder.set_plan(&plan).unwrap();
+    let backend = net.listen(AddressFamily::INET);
+    net.send_udp(VIP, 20_000..20_001);
+    let received = backend.take(1);
+    let told = forwarder.explain(udp_flow(20_000, 53));
+    assert_eq!((&*told.verdict, &*told.service), ("sent", "dns"));
+    assert_eq!((&*told.matched, told.table_size), ("203.0.113.10 udp 53", 65_537));
+    assert_eq!(told.backend_address, received[0].backend().to_string());
+    assert_eq!(told.backend, told.backend_by_hash);
+    assert!(told.tracked.as_ref().is_some_and(|tracked| tracked.decides), "{told:?}");
+    let hop = told.next_hop.as_ref().unwrap();
+    assert_eq!((&*hop.device, hop.mtu), ("eth1", 1600));
+    assert!(told.outer.starts_with(&hop.mac.replace(':', "")), "{told:?}");
+    assert!(told.outer.contains(&hex(&received[0].backend().octets())), "{told:?}");
+
+    // The same of the plan file, but for what only a running one knows.
+    let offline = explained_offline(&forwarder, &plan, "udp 10.0.0.2 20000 203.0.113.10 53");
+    for (field, running) in [
+        ("hash", &told.hash),
+        ("backend", &told.backend),
+        ("matched", &told.matched),
+        ("encap", &told.encap),
+    ] {
+        assert_eq!(offline[field], **running, "{field}");
+    }
+    assert_eq!((&offline["slot"], &offline["tracked"]), (&json!(told.slot), &Value::Null));
+
+    let nobody = forwarder.explain(udp_flow(20_000, 54));
+    assert_eq!((&*nobody.verdict, &*nobody.end.unwrap().reason), ("dropped", "no_service"));
+    let passed = FlowKey { destination: "10.0.0.1".into(), ..udp_flow(20_000, 53) };
+    assert_eq!(forwarder.explain(passed).verdict, "passed");
+    // A tracked connection stays with a backend that drains.
+    let (host, other) = if received[0].backend().octets()[3] == 11 { (11, 12) } else { (12, 11) };
+    let drained: Vec<(u8, u32)> = vec![(11, u32::from(host != 11)), (12, u32::from(host != 12))];
+    forwarder.set_plan(&net.plan(2, "DRIVER_AF_XDP", &drained)).unwrap();
+    let told = forwarder.explain(udp_flow(20_000, 53));
+    assert_eq!((told.backend, told.backend_by_hash), (format!("v4-{host}"), format!("v4-{other}")));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn explained_offline(forwarder: &Forwarder, plan: &Value, flow: &str) -> Value {
+    let file = forwarder.folder.path().join("explain.json");
+    std::fs::write(&file, plan.to_string()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_guideway-forwarder"))
+        .args(["explain", "--plan"])
+        .arg(&file)
+        .args(flow.split(' '))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }

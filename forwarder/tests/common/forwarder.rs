@@ -1,4 +1,5 @@
 //! The real program in a namespace, and a client for its socket.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -6,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use guideway_forwarder::proto::forwarder_client::ForwarderClient;
 use guideway_forwarder::proto::{
-    GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest, GetCountersResponse,
-    GetMetricsRequest, GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
+    CaptureRequest, CaptureResponse, CapturedPacket, DropSample, ExplainRequest, ExplainResponse,
+    FlowKey, GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest,
+    GetCountersResponse, GetDropSamplesRequest, GetMetricsRequest, GetStatusRequest,
+    GetStatusResponse, SetPlanRequest, SetPlanResponse,
 };
 use tonic::transport::{Channel, Endpoint};
 
@@ -67,6 +70,44 @@ impl Forwarder {
 
     pub fn connections(&mut self, request: GetConnectionsRequest) -> GetConnectionsResponse {
         self.runtime.block_on(self.client.get_connections(request)).unwrap().into_inner()
+    }
+
+    pub fn explain(&mut self, flow: FlowKey) -> ExplainResponse {
+        let request = ExplainRequest { flow: Some(flow) };
+        self.runtime.block_on(self.client.explain(request)).unwrap().into_inner()
+    }
+
+    pub fn drop_samples(&mut self) -> Vec<DropSample> {
+        let answer = self.runtime.block_on(self.client.get_drop_samples(GetDropSamplesRequest {}));
+        answer.unwrap().into_inner().samples
+    }
+
+    /// Begins a capture.
+    pub fn capture(
+        &mut self,
+        request: CaptureRequest,
+    ) -> Result<tonic::Streaming<CaptureResponse>, tonic::Status> {
+        let answer = self.runtime.block_on(self.client.capture(request));
+        answer.map(tonic::Response::into_inner)
+    }
+
+    /// The next so many packets of a capture; fewer, if they do not come in
+    /// time.
+    pub fn captured(
+        &self,
+        stream: &mut tonic::Streaming<CaptureResponse>,
+        count: usize,
+    ) -> Vec<CapturedPacket> {
+        let mut packets = Vec::new();
+        let collect = async {
+            while packets.len() < count {
+                let Some(message) = stream.message().await.unwrap() else { return };
+                packets.extend(message.packets);
+            }
+        };
+        let patient = async { tokio::time::timeout(Duration::from_secs(2), collect).await };
+        let _ = self.runtime.block_on(patient);
+        packets
     }
 
     pub fn metrics(&mut self) -> String {
