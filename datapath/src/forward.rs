@@ -199,9 +199,8 @@ impl<'m> Datapath<'m> {
         self.member_counters(view, service, selected.member).new_connections.add(1);
         self.table.insert(
             hash,
-            service.id,
+            service,
             selected.backend,
-            service.quota,
             &self.ticks,
             &view.lifetimes,
             &self.counters.connections,

@@ -179,7 +179,7 @@ impl<'m> SlowPath<'m> {
         // Nobody answers an ICMP error with another one (RFC 1122), and one
         // that does not fit is no use in pieces.
         let headers = Headers { dont_fragment: false, ..*headers };
-        self.deliver(view, frame, &headers, decision, budget, outbox, recorder)
+        self.deliver(view, frame, &headers, (decision, budget), outbox, recorder)
     }
 
     fn copy_to_peers(&self, view: &View, frame: &Frame<'_>, headers: &Headers, hash: u64, outbox: &mut Outbox<'m>) {
@@ -217,7 +217,7 @@ impl<'m> SlowPath<'m> {
         let decision = Decision { matched, backend, hash };
         self.fragments.remember(datagram, decision, self.now);
         self.counters.fragments.first.add(1);
-        let verdict = self.deliver(view, frame, headers, decision, budget, outbox, recorder);
+        let verdict = self.deliver(view, frame, headers, (decision, budget), outbox, recorder);
         for bytes in self.fragments.release(&datagram) {
             self.release(view, &bytes, decision, budget, outbox);
         }
@@ -243,14 +243,14 @@ impl<'m> SlowPath<'m> {
         };
         recorder.matched(decision.matched);
         self.counters.fragments.followed.add(1);
-        self.deliver(view, frame, headers, decision, budget, outbox, recorder)
+        self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
     }
 
     /// Sends on a fragment that was held.
     fn release(&self, view: &View, bytes: &[u8], decision: Decision, budget: Budget, outbox: &mut Outbox<'m>) {
         let Some(mut frame) = outbox.copy_of(&[bytes]) else { return };
         let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
-        match self.deliver(view, &mut frame, &headers, decision, budget, outbox, &mut NoRecorder) {
+        match self.deliver(view, &mut frame, &headers, (decision, budget), outbox, &mut NoRecorder) {
             Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
                 self.counters.fragments.released.add(1);
                 outbox.push(Kind::Released, Some(device), frame);
@@ -265,12 +265,10 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        decision: Decision,
-        budget: Budget,
+        (Decision { matched, backend, hash }, budget): (Decision, Budget),
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Decision { matched, backend, hash } = decision;
         let service = view.plan.service(matched.service).ok_or(DropReason::NoService)?;
         let answering = Answering { limiter: &self.answers, now: self.now, link: view.reply_link, counters: self.counters };
         let Some(backend) = backend else {

@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plan::{BackendId, Plan, ServiceId, Timeouts, limits};
+use plan::{BackendId, Plan, Service, ServiceId, Timeouts, limits};
 use wire::Protocol;
 
 use crate::clock::Now;
@@ -321,7 +321,6 @@ impl<'m> ConnectionTable<'m> {
     ///
     /// # Panics
     /// If `words` does not have the size of a table.
-    #[must_use]
     pub fn open(words: &'m [AtomicU64], identity: &Identity) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
         let (header, entries) = words.split_at(HEADER_WORDS);
         let (buckets, rest) = entries.as_chunks::<BUCKET_ENTRIES>();
@@ -436,21 +435,20 @@ impl<'m> ConnectionTable<'m> {
     pub fn insert(
         &self,
         hash: u64,
-        service: ServiceId,
+        service: &Service,
         backend: BackendId,
-        quota: u64,
         ticks: &Ticks,
         lifetimes: &Lifetimes,
         counters: &ConnectionCounters,
     ) -> Inserted {
-        let entry = Entry { service, backend, class: Class::Unconfirmed, time: ticks.of(Class::Unconfirmed) };
-        let word = entry.to_word(hash);
+        let class = Class::Unconfirmed;
+        let word = Entry { service: service.id, backend, class, time: ticks.of(class) }.to_word(hash);
         let Some((place, taken)) = self.place_for(word, hash, ticks, lifetimes) else {
             counters.refused_full.add(1);
             return Inserted::Full;
         };
         let own = matches!(taken, Taken::Own);
-        if !own && u64::from(self.connections(service)) >= quota {
+        if !own && u64::from(self.connections(service.id)) >= service.quota {
             counters.refused_quota.add(1);
             return Inserted::Quota;
         }
@@ -466,7 +464,7 @@ impl<'m> ConnectionTable<'m> {
             }
         }
         if !own {
-            self.count(service, 1);
+            self.count(service.id, 1);
         }
         counters.inserts.add(1);
         place.store(word, Ordering::Relaxed);

@@ -70,11 +70,14 @@ fn fragments_v6(id: u32) -> Vec<Vec<u8>> {
     parts.iter().enumerate().map(piece).collect()
 }
 
+/// Outer destinations and inner packets.
+type Arrivals = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Lets a frame travel until it reaches backends; gives the inner packets
 /// with the outer destination, and how often it was redirected.
-fn travel(machines: &mut [Machine; 2], at: usize, bytes: &[u8]) -> (Vec<(Vec<u8>, Vec<u8>)>, usize) {
+fn travel(machines: &mut [Machine; 2], at: usize, bytes: &[u8]) -> (Arrivals, usize) {
     let (verdict, _, frame) = machines[at].forward(1, bytes);
-    let mut arrived: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut arrived = Arrivals::new();
     let split = |frame: &[u8]| (frame[30..34].to_vec(), frame[38..].to_vec());
     let mut redirects = 0;
     match verdict {

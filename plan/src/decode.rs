@@ -25,6 +25,7 @@ pub const FEATURES: &[&str] = &[
     "fragments",
     "source-prefix",
     "spill",
+    "steering-software",
     "udp6-checksum",
 ];
 
@@ -186,6 +187,9 @@ pub struct Planner {
     groups: HashMap<GroupKey, Weak<Group>>,
 }
 
+/// Ids by name, of backends and services.
+type AssignedIds<'m> = (HashMap<&'m str, BackendId>, HashMap<&'m str, u16>);
+
 /// All that a group depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct GroupKey {
@@ -235,7 +239,7 @@ impl Planner {
         &mut self,
         message: &'m proto::Plan,
         addresses: &BTreeMap<&'m str, IpAddr>,
-    ) -> Result<(HashMap<&'m str, BackendId>, HashMap<&'m str, u16>), PlanError> {
+    ) -> Result<AssignedIds<'m>, PlanError> {
         let mut names = std::collections::HashSet::new();
         for (index, service) in message.services.iter().enumerate() {
             if service.name.is_empty() || !names.insert(service.name.as_str()) {

@@ -288,6 +288,7 @@ mod tests {
     }
 
     /// Pseudocode 1, line by line.
+    #[allow(clippy::needless_range_loop, reason = "as the paper writes it")]
     fn pseudocode_1(permutations: &[Permutation], size: u32) -> Vec<i32> {
         let permutation = |i: usize, j: u64| {
             (u64::from(permutations[i].offset) + j * u64::from(permutations[i].skip)) % u64::from(size)
