@@ -168,33 +168,32 @@ impl<'m> Machine<'m> {
     fn outcome(&mut self, frame: Frame<'m>, verdict: Verdict) -> Outcome {
         assert!(!matches!(verdict, Verdict::Slow(_)), "a verdict of the slow path is final");
         self.counters.count(verdict);
-        let emitted = matches!(verdict, Verdict::Send(_) | Verdict::Redirect(_) | Verdict::Reply);
-        let bytes = emitted.then(|| self.checked(&frame));
+        let bytes = match verdict {
+            Verdict::Send(_) | Verdict::Redirect(_) => Some(checked(&frame, self.mtu)),
+            // It goes back where a packet of its length, or a longer one, came from.
+            Verdict::Reply => Some(checked(&frame, u16::MAX)),
+            _ => None,
+        };
         self.chunks.push(frame.into_chunk());
         Outcome { verdict, frame: bytes, originated: Vec::new() }
     }
 
     fn collect_originated(&mut self, outcomes: &mut [Outcome]) {
         for originated in std::mem::take(&mut self.outbox.frames) {
-            let bytes = self.checked(&originated.frame);
+            let bytes = checked(&originated.frame, self.mtu);
             outcomes[originated.after].originated.push(bytes);
             self.chunks.push(originated.frame.into_chunk());
         }
     }
+}
 
-    /// What we emit is well-formed and fits the link.
-    fn checked(&self, frame: &Frame<'_>) -> Vec<u8> {
-        let headers =
-            headers::parse(frame.bytes()).expect("what we emit is well-formed").expect("and IP");
-        let packet_bytes = usize::from(headers.packet_bytes);
-        assert_eq!(frame.len(), 14 + packet_bytes, "no padding goes out");
-        assert!(
-            packet_bytes <= usize::from(self.mtu.max(1280)),
-            "{packet_bytes} bytes do not fit {}",
-            self.mtu
-        );
-        frame.bytes().to_vec()
-    }
+/// What we emit is well-formed and fits the link.
+fn checked(frame: &Frame<'_>, mtu: u16) -> Vec<u8> {
+    let headers = headers::parse(frame.bytes()).expect("well-formed").expect("and IP");
+    let packet_bytes = headers.packet_bytes;
+    assert_eq!(frame.len(), 14 + usize::from(packet_bytes), "no padding goes out");
+    assert!(packet_bytes <= mtu, "{packet_bytes} bytes do not fit {mtu}");
+    frame.bytes().to_vec()
 }
 
 fn view(planner: &mut Planner, message: proto::Plan, mtu: u16) -> View {
