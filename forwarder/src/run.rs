@@ -116,10 +116,16 @@ async fn serve(
     }
 }
 
-/// Every change of a route or neighbour becomes a new egress table.
+/// Every change of a route, neighbour or path MTU becomes a new egress table.
 async fn follow_next_hops(control: Arc<Control>) {
-    let mut snapshots = control.next_hops();
-    while snapshots.changed().await.is_ok() {
+    let (mut snapshots, mut path_mtus) = (control.next_hops(), control.path_mtus());
+    // Where nothing is learnt the sender is gone; that must not end this.
+    let mut learning = true;
+    loop {
+        tokio::select! {
+            news = snapshots.changed() => if news.is_err() { return },
+            news = path_mtus.changed(), if learning => learning = news.is_ok(),
+        }
         let control = Arc::clone(&control);
         // It waits for the workers: not on a thread of the runtime.
         let _ = tokio::task::spawn_blocking(move || control.adopt_next_hops()).await;

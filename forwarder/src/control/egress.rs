@@ -10,6 +10,7 @@ use plan::{BackendId, Encap, Plan, Standing};
 use wire::MacAddress;
 
 use crate::next_hops::{self, Snapshot};
+use crate::path_mtu::PathMtuTable;
 use crate::proto::UnresolvedBackend;
 
 /// Next hops of one backend after weights are spelt out; the datapath spreads
@@ -19,13 +20,22 @@ const NEXT_HOPS_MAX: usize = 64;
 /// What clients send at most: the Internet's MTU.
 const CLIENT_MTU: u32 = 1500;
 
-/// The egress of a plan as the kernel has it now.
+/// The egress of a plan as the kernel has it now, with what was learnt of the
+/// paths behind it.
 #[must_use]
-pub fn egress(plan: &Plan, snapshot: &Snapshot) -> Egress {
+pub fn egress(plan: &Plan, snapshot: &Snapshot, path_mtus: &PathMtuTable) -> Egress {
     Egress::new(plan, |address| match snapshot.backends.get(&address) {
-        Some(Ok(hops)) => spread(hops),
+        Some(Ok(hops)) => lowered(spread(hops), path_mtus.get(&address)),
         _ => Vec::new(),
     })
+}
+
+/// A path never carries more than its first link, whatever it says.
+fn lowered(mut hops: Vec<NextHop>, path_mtu: Option<&u16>) -> Vec<NextHop> {
+    if let Some(mtu) = path_mtu {
+        hops.iter_mut().for_each(|hop| hop.mtu = hop.mtu.min(*mtu));
+    }
+    hops
 }
 
 /// Active backends without a next hop.
@@ -158,6 +168,14 @@ mod tests {
     fn large_weights_are_bounded_and_leave_nobody_out() {
         let spread = devices(&[hop(0, 256), hop(1, 1)]);
         assert!(spread.len() <= NEXT_HOPS_MAX + 1 && spread.contains(&1), "{spread:?}");
+    }
+
+    #[test]
+    fn what_was_learnt_only_lowers_the_links_mtu() {
+        for (learnt, mtu) in [(None, 1500), (Some(1400), 1400), (Some(9000), 1500)] {
+            let hops = lowered(spread(&[hop(0, 1), hop(1, 1)]), learnt.as_ref());
+            assert!(hops.iter().all(|hop| hop.mtu == mtu), "{hops:?}");
+        }
     }
 
     #[test]

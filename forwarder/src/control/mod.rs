@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  set_plan ─► decode ─► (first: open devices, start workers) ─► next hops ─► filter + ─► swap ─► filter − ─► save
-//!  next hops changed ─► egress ─► swap
+//!  next hops or path MTUs changed ─► egress ─► swap
 //! ```
 //!
 //! Changes come one at a time, under a lock; questions are answered from
@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::next_hops::{NextHops, Snapshot, Wanted};
+use crate::path_mtu::{self, PathMtuTable, PathMtus};
 use crate::proto::UnresolvedBackend;
 use crate::run::Options;
 use crate::tables::Tables;
@@ -75,6 +76,7 @@ pub struct Control {
     tables: Tables,
     started: Instant,
     next_hops: NextHops,
+    path_mtus: PathMtus,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
 }
@@ -110,6 +112,7 @@ struct Forwarding {
     before: Arc<NamedTotals>,
     unresolved: Arc<[UnresolvedBackend]>,
     snapshot: Arc<Snapshot>,
+    path_mtus: Arc<PathMtuTable>,
     /// Time it took to decode the plan and to build the tables that changed.
     build: Duration,
 }
@@ -127,6 +130,7 @@ impl Control {
             tables,
             started: Instant::now(),
             next_hops: NextHops::start()?,
+            path_mtus: PathMtus::start()?,
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
         })
@@ -179,21 +183,29 @@ impl Control {
         self.next_hops.watch()
     }
 
-    /// Has the workers send by the kernel's latest next hops.
+    /// News of path MTUs, for the same caller.
+    #[must_use]
+    pub fn path_mtus(&self) -> watch::Receiver<Arc<PathMtuTable>> {
+        self.path_mtus.watch()
+    }
+
+    /// Has the workers send by the kernel's latest next hops, and by what was
+    /// learnt of the paths behind them.
     pub fn adopt_next_hops(&self) {
         let _changes = self.lock();
         let Some(running) = self.shown.load_full().running.clone() else { return };
         let snapshot = Arc::clone(&self.next_hops.watch().borrow());
-        if *snapshot == *running.snapshot {
+        let path_mtus = self.latest_path_mtus();
+        if *snapshot == *running.snapshot && *path_mtus == *running.path_mtus {
             return;
         }
-        let view =
-            Arc::new(running.view.with_egress(egress::egress(&running.view.plan, &snapshot)));
+        let egress = egress::egress(&running.view.plan, &snapshot, &path_mtus);
+        let view = Arc::new(running.view.with_egress(egress));
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
         let unresolved = egress::unresolved(&view.plan, &snapshot).into();
-        self.show(Forwarding { view, unresolved, snapshot, ..running });
+        self.show(Forwarding { view, unresolved, snapshot, path_mtus, ..running });
     }
 
     /// Ends the workers; frames of ours go to the kernel from then on.
@@ -266,8 +278,9 @@ impl Control {
         };
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
         let snapshot = self.resolve(&plan, &machine.interface_indices());
-        let view =
-            Arc::new(new_view(Arc::clone(&plan), egress::egress(&plan, &snapshot), io.len()));
+        let path_mtus = self.latest_path_mtus();
+        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let view = Arc::new(new_view(Arc::clone(&plan), egress, io.len()));
         let secret = self.secret(&plan);
         let hash = datapath::FlowHash::new(&secret);
         let connections_max = machine.connections_max();
@@ -283,6 +296,7 @@ impl Control {
             before: Arc::default(),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
+            path_mtus,
             build,
         };
         // Only now that the workers run do frames come to them.
@@ -306,12 +320,9 @@ impl Control {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
         let snapshot = self.resolve(&plan, &machine.interface_indices());
-        let view = new_view(
-            Arc::clone(&plan),
-            egress::egress(&plan, &snapshot),
-            running.engine.workers(),
-        );
-        let view = Arc::new(view);
+        let path_mtus = self.latest_path_mtus();
+        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let view = Arc::new(new_view(Arc::clone(&plan), egress, running.engine.workers()));
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
         if let Err(error) = machine.filter(&plan, None) {
@@ -321,7 +332,8 @@ impl Control {
         before.add(&running.view);
         before.retain(&plan);
         let unresolved = egress::unresolved(&plan, &snapshot).into();
-        Ok(Forwarding { view, before: before.into(), unresolved, snapshot, build, ..running })
+        let before = Arc::new(before);
+        Ok(Forwarding { view, before, unresolved, snapshot, path_mtus, build, ..running })
     }
 
     /// Follows the next hops of the plan's backends, and waits for those that
@@ -330,6 +342,7 @@ impl Control {
         let watch = self.next_hops.watch();
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
+        self.path_mtus.set(path_mtu::Wanted::of(plan));
         self.next_hops.set(Wanted { backends: backends.clone(), devices: devices.to_vec() });
         let start = Instant::now();
         loop {
@@ -343,6 +356,10 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    fn latest_path_mtus(&self) -> Arc<PathMtuTable> {
+        Arc::clone(&self.path_mtus.watch().borrow())
     }
 
     /// The cluster's secret; without a file, one derived from its name.

@@ -184,6 +184,8 @@ impl Control {
             connections: running.connection_counts(),
             connections_max: running.connections_max,
             unresolved: running.unresolved.len(),
+            path_mtus: &running.path_mtus,
+            heard: self.path_mtus.heard(),
             build: running.build,
         });
         page::render(running.as_ref(), shown.plan_saved)

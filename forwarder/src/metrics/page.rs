@@ -12,6 +12,7 @@ use super::text::Kind::{Counter, Gauge};
 use super::text::Page;
 use crate::control::ConnectionCounts;
 use crate::engine::Engine;
+use crate::path_mtu::{Heard, PathMtuTable};
 use crate::proto::{BackendCounters, ServiceCounters};
 
 /// What a page is made of, once there is a plan.
@@ -34,6 +35,10 @@ pub struct Running<'a> {
     pub connections_max: u64,
     /// Active backends without a next hop.
     pub unresolved: usize,
+    /// What was learnt of paths.
+    pub path_mtus: &'a PathMtuTable,
+    /// Errors that reported path MTUs.
+    pub heard: Heard,
     /// Time it took to build the plan's tables.
     pub build: Duration,
 }
@@ -51,6 +56,7 @@ pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
     if let Some(running) = running {
         running.plan(&mut page);
         running.verdicts(&mut page);
+        running.too_big(&mut page);
         running.named(&mut page);
         running.connections(&mut page);
         running.devices(&mut page);
@@ -138,6 +144,32 @@ impl Running<'_> {
             "Received frames without a verdict; 0 at rest.",
         )
         .value(totals.unaccounted(received));
+    }
+
+    fn too_big(&self, page: &mut Page) {
+        let counters = self.engine.counters().iter();
+        let sent: u64 = counters.map(|counters| counters.too_big_answered.get()).sum();
+        let mut errors = page.metric(
+            "guideway_icmp_too_big_total",
+            Counter,
+            "ICMP errors that report an MTU: received about our tunnels, sent to clients.",
+        );
+        errors.sample(&[("direction", "received")], self.heard.believed);
+        errors.sample(&[("direction", "sent")], sent);
+        page.metric(
+            "guideway_icmp_too_big_ignored_total",
+            Counter,
+            "Received ones that are not about our tunnels, or forged.",
+        )
+        .value(self.heard.ignored);
+        let mut paths = page.metric(
+            "guideway_path_mtu_bytes",
+            Gauge,
+            "Path MTUs learnt from such errors, by the tunnel's end; forgotten after ten minutes.",
+        );
+        for (address, mtu) in self.path_mtus {
+            paths.sample(&[("address", &address.to_string())], mtu);
+        }
     }
 
     fn named(&self, page: &mut Page) {
