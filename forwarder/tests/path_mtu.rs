@@ -7,7 +7,6 @@
 
 mod common;
 #[path = "common/forwarder.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
 mod program;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
