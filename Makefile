@@ -73,6 +73,7 @@ lint-format:
 .PHONY: lint-deps
 lint-deps:
 	cargo metadata --locked --format-version 1 >/dev/null
+	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	go mod tidy -diff
 
 .PHONY: lint-tree
@@ -94,7 +95,7 @@ lint-generated:
 	tools/generate.sh --check
 
 .PHONY: fuzz
-fuzz: deps-build ## Run every Go fuzz target for a while [SECONDS_EACH=30]
+fuzz: deps-build ## Run every fuzz target for a while [SECONDS_EACH=30]
 	tools/fuzz.sh $(SECONDS_EACH)
 
 .PHONY: bench
