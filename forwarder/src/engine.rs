@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use datapath::slow::SlowPath;
 use datapath::table::TableReader;
-use datapath::{Clock, Counters, Datapath, Now, Secret, Totals, View};
+use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
 use nic::wait::{Waiter, Waker};
-use nic::{Meter, WorkerIo};
+use nic::{Meter, SharedIo, WorkerIo};
 
+use crate::steering::{self, Hub};
 use crate::tables::Tables;
 use crate::worker::capture::{self, Filter, Source, Switch};
 use crate::worker::samples::DropSamples;
-use crate::worker::{self, Board, Desk, slow};
+use crate::worker::{self, Board, Books, Desk, slow};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// A worker goes round at least twenty times a second; one that has not for
 /// this long hangs.
@@ -46,7 +49,7 @@ pub struct Engine {
     threads: Mutex<Vec<JoinHandle<()>>>,
     wakers: Vec<Waker>,
     counters: Vec<&'static Counters>,
-    meters: Vec<Vec<Meter>>,
+    queues: Vec<QueueMeter>,
     tables: Vec<TableReader<'static>>,
     samples: Vec<&'static DropSamples>,
     captures: Arc<Switch>,
@@ -56,28 +59,63 @@ pub struct Engine {
     kept: Mutex<Vec<Arc<View>>>,
 }
 
+/// A queue's counters, and whose they are.
+pub struct QueueMeter {
+    /// The device.
+    pub device: usize,
+    /// The queue's number there.
+    pub number: usize,
+    /// The counters.
+    pub meter: Meter,
+}
+
 /// Some workers did not take a view.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "worker {} (the last is the slow path) has not gone round its loop for {} s: restart the forwarder",
+    "worker {} (behind the workers come the slow path, and the steering thread if there is one) has not gone round its loop for {} s: restart the forwarder",
     .0.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
     SWAP_PATIENCE.as_secs()
 )]
 pub struct Hanging(Vec<usize>);
 
 impl Engine {
-    /// Starts all workers.
-    pub fn start(start: Start<'_>) -> Result<Engine, Box<dyn std::error::Error + Send + Sync>> {
+    /// Starts all workers, each on what it owns.
+    pub fn start(start: Start<'_>) -> Result<Engine> {
+        let mut queues = Vec::new();
+        for (number, io) in start.io.iter().enumerate() {
+            let meter = |(device, queue): (usize, &Box<dyn nic::Queue>)| QueueMeter { device, number, meter: queue.meter() };
+            queues.extend(io.queues.iter().enumerate().map(meter));
+        }
+        Engine::launch(start, queues, None)
+    }
+
+    /// Starts so many workers behind one thread that owns all queues;
+    /// `start.io` is to be empty. So many frames may wait for each worker
+    /// from each device.
+    pub fn start_steered(start: Start<'_>, io: SharedIo, workers: usize, ring_frames: usize) -> Result<Engine> {
+        let (hub, ends) = steering::split(io, workers, ring_frames)?;
+        let meter = |(device, number, queue): (usize, usize, &dyn nic::Queue)| QueueMeter { device, number, meter: queue.meter() };
+        let queues = hub.queues().map(meter).collect();
+        let mut cpus = start.cpus.clone();
+        if !cpus.is_empty() {
+            // The first is the steering thread's, as far as there are enough.
+            cpus.rotate_left(1);
+        }
+        Engine::launch(Start { io: ends, cpus, ..start }, queues, Some((hub, start.cpus.first().copied())))
+    }
+
+    fn launch(start: Start<'_>, queues: Vec<QueueMeter>, hub: Option<(Hub, Option<usize>)>) -> Result<Engine> {
         let workers = start.io.len();
+        let others = 1 + usize::from(hub.is_some());
         let connections = start.connections_max.div_ceil(workers as u64);
         let slow_waiter = Waiter::new([])?;
         let mut engine = Engine {
-            // The last desk is the slow path's.
-            board: Arc::new(Board::new(start.view, workers + 1)),
+            // Behind the workers' desks: the slow path's, and the steering thread's.
+            board: Arc::new(Board::new(start.view, workers + others)),
             threads: Mutex::default(),
             wakers: vec![slow_waiter.waker()],
             counters: Vec::new(),
-            meters: Vec::new(),
+            queues,
             tables: Vec::new(),
             samples: Vec::new(),
             captures: Arc::default(),
@@ -94,7 +132,6 @@ impl Engine {
             let (asker, answerer) = slow::pair(slow_waiter.waker(), waiter.waker());
             engine.wakers.push(waiter.waker());
             engine.counters.push(counters);
-            engine.meters.push(io.queues.iter().map(|queue| queue.meter()).collect());
             engine.tables.push(opened.reader);
             let samples: &'static DropSamples = Box::leak(Box::default());
             engine.samples.push(samples);
@@ -122,21 +159,54 @@ impl Engine {
                 busy_poll: start.busy_poll,
             });
         }
-        let path = engine.slow_path(&start.secret);
-        engine.counters.push(path.counters());
         *engine.sources.lock().expect("nobody else has it yet") = Some(sources);
-        let board = Arc::clone(&engine.board);
-        engine.lock_threads().push(slow::start(slow::Parts {
-            path,
-            answerers,
-            board,
-            waiter: slow_waiter,
-        })?);
+        engine.start_slow_path(&start.secret, answerers, slow_waiter)?;
         for parts in parts {
             engine.lock_threads().push(worker::start(parts)?);
         }
+        if let Some((hub, cpu)) = hub {
+            engine.steer(hub, cpu, &start.secret, start.busy_poll)?;
+        }
         engine.wake_and_wait()?;
         Ok(engine)
+    }
+
+    fn start_slow_path(
+        &mut self,
+        secret: &Secret,
+        answerers: Vec<slow::Answerer>,
+        waiter: Waiter,
+    ) -> Result<()> {
+        let path = self.slow_path(secret);
+        self.counters.push(path.counters());
+        let board = Arc::clone(&self.board);
+        let thread = slow::start(slow::Parts { path, answerers, board, waiter })?;
+        self.lock_threads().push(thread);
+        Ok(())
+    }
+
+    /// Starts the steering thread.
+    fn steer(&mut self, hub: Hub, cpu: Option<usize>, secret: &Secret, busy_poll: bool) -> Result<()> {
+        let counters: &'static Counters = Box::leak(Box::default());
+        let samples: &'static DropSamples = Box::leak(Box::default());
+        // The slow path's waker is before the workers'.
+        let wakers = self.wakers[1..].to_vec();
+        self.wakers.push(hub.waker());
+        self.counters.push(counters);
+        self.samples.push(samples);
+        let parts = steering::Parts {
+            hub,
+            hash: FlowHash::for_steering(secret),
+            books: Books { counters, samples },
+            desk: wakers.len() + 1,
+            wakers,
+            board: Arc::clone(&self.board),
+            cpu,
+            busy_poll,
+        };
+        let thread = steering::start(parts)?;
+        self.lock_threads().push(thread);
+        Ok(())
     }
 
     fn slow_path(&self, secret: &Secret) -> SlowPath<'static> {
@@ -171,7 +241,7 @@ impl Engine {
     /// How many workers there are.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.meters.len()
+        self.tables.len()
     }
 
     /// What workers say of themselves.
@@ -186,13 +256,13 @@ impl Engine {
         self.board.desks().iter().map(Desk::heartbeat_age_ms).max().unwrap_or(0)
     }
 
-    /// Each worker's counters, then the slow path's.
+    /// Each worker's counters, then the slow path's and the steering thread's.
     #[must_use]
     pub fn counters(&self) -> &[&'static Counters] {
         &self.counters
     }
 
-    /// Each worker's latest dropped frames.
+    /// Each worker's latest dropped frames, then the steering thread's.
     #[must_use]
     pub fn samples(&self) -> &[&'static DropSamples] {
         &self.samples
@@ -216,10 +286,10 @@ impl Engine {
         self.sources.lock().expect("no holder of this lock panics")
     }
 
-    /// Each worker's queues' counters, by device.
+    /// All queues' counters.
     #[must_use]
-    pub fn meters(&self) -> &[Vec<Meter>] {
-        &self.meters
+    pub fn queues(&self) -> &[QueueMeter] {
+        &self.queues
     }
 
     /// Each worker's connection table.
@@ -232,7 +302,7 @@ impl Engine {
     /// What is between the two counts as unaccounted: zero at rest.
     #[must_use]
     pub fn totals(&self) -> (u64, Totals) {
-        let received = self.meters.iter().flatten().map(|meter| meter.read().received).sum();
+        let received = self.queues.iter().map(|queue| queue.meter.read().received).sum();
         let mut totals = Totals::default();
         self.counters.iter().for_each(|counters| totals.add(&counters.totals()));
         (received, totals)

@@ -22,6 +22,7 @@ pub mod run;
 pub mod rundir;
 pub mod secret;
 pub mod server;
+pub mod steering;
 pub mod tables;
 pub mod worker;
 

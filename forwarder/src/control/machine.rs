@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use datapath::{Secret, View};
 use nic::af_xdp::QueueOptions;
-use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, WorkerIo};
+use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};
 use plan::{Plan, proto};
 
 use crate::engine::{Engine, Start};
 use crate::run::Options;
 use crate::tables::{Tables, key_digest};
-use crate::worker;
+use crate::{steering, worker};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -21,6 +21,8 @@ const CONNECTIONS_MAX_DEFAULT: u64 = 1_000_000;
 /// Open devices, and what they were opened for.
 pub struct Machine {
     devices: Vec<Device>,
+    /// Each device's queues.
+    queues: Vec<usize>,
     asked: proto::Forwarder,
     key_id: String,
     cluster: String,
@@ -41,37 +43,61 @@ pub struct ShownDevice {
     pub queues: u32,
 }
 
+/// Who owns the queues.
+pub enum Io {
+    /// `steering: rss`: each worker its own.
+    PerWorker(Vec<WorkerIo>),
+    /// `steering: software`: one thread all of them, for so many workers.
+    Shared(SharedIo, usize),
+}
+
+impl Io {
+    /// How many workers there will be.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self {
+            Io::PerWorker(io) => io.len(),
+            Io::Shared(_, workers) => *workers,
+        }
+    }
+
+    fn queues(&self, devices: usize) -> Vec<usize> {
+        match self {
+            Io::PerWorker(io) => vec![io.len(); devices],
+            Io::Shared(io, _) => io.queues.iter().map(Vec::len).collect(),
+        }
+    }
+}
+
 impl Machine {
     /// Opens the devices of a first plan.
-    pub fn open(plan: &Plan, options: &Options) -> Result<(Machine, Vec<WorkerIo>)> {
+    pub fn open(plan: &Plan, options: &Options) -> Result<(Machine, Io)> {
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         if asked.interfaces.is_empty() {
             return Err("forwarder.interfaces: empty; name the interfaces to forward on, as in \
                         `forwarder: {interfaces: [{name: eth1}]}`"
                 .into());
         }
-        if asked.steering() == proto::Steering::Software {
-            return Err("forwarder.steering: `software` is not yet supported; use `rss`".into());
-        }
         let configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
-        let (devices, io) = nic::open(&configs, &queue_options)?;
-        let key_id = plan.key_id.clone();
-        Ok((Machine { devices, asked, key_id, cluster: plan.cluster.clone() }, io))
+        let (devices, io) = open(&configs, &queue_options, asked.steering())?;
+        let (key_id, cluster) = (plan.key_id.clone(), plan.cluster.clone());
+        let queues = io.queues(devices.len());
+        Ok((Machine { devices, queues, asked, key_id, cluster }, io))
     }
 
     /// Starts the workers on what [`Machine::open`] opened.
     pub fn start(
         &self,
-        io: Vec<WorkerIo>,
+        io: Io,
         view: Arc<View>,
         secret: Secret,
         tables: &Tables,
         options: &Options,
     ) -> Result<Engine> {
-        Engine::start(Start {
-            io,
+        let start = Start {
+            io: Vec::new(),
             view,
             secret,
             tables,
@@ -79,7 +105,13 @@ impl Machine {
             connections_max: self.connections_max(),
             cpus: if options.pin { worker::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
-        })
+        };
+        match io {
+            Io::PerWorker(io) => Engine::start(Start { io, ..start }),
+            Io::Shared(io, workers) => {
+                Engine::start_steered(start, io, workers, steering::RING_FRAMES)
+            }
+        }
     }
 
     /// What a later plan would have otherwise than it is; None: nothing.
@@ -144,8 +176,9 @@ impl Machine {
 
     /// For people.
     #[must_use]
-    pub fn shown(&self, workers: usize) -> Arc<[ShownDevice]> {
-        self.devices.iter().map(|device| shown(device, workers)).collect()
+    pub fn shown(&self) -> Arc<[ShownDevice]> {
+        let devices = self.devices.iter().zip(&self.queues);
+        devices.map(|(device, queues)| shown(device, *queues)).collect()
     }
 
     /// What the filters did, by device.
@@ -153,6 +186,27 @@ impl Machine {
         let read = |device: &Device| device.filter_ref().counters().unwrap_or_default();
         self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
     }
+}
+
+fn open(
+    configs: &[DeviceConfig],
+    options: &QueueOptions,
+    steering: proto::Steering,
+) -> Result<(Vec<Device>, Io)> {
+    if steering == proto::Steering::Rss {
+        let (devices, io) = nic::open(configs, options)?;
+        return Ok((devices, Io::PerWorker(io)));
+    }
+    let workers = steered_workers(worker::cpus().len());
+    let chunks = steering::chunks_in_hand(workers, configs.len());
+    let (devices, io) = nic::open_shared(configs, options, chunks)?;
+    Ok((devices, Io::Shared(io, workers)))
+}
+
+/// One core is the steering thread's, the others have a worker each; on a
+/// machine with one core both share it.
+fn steered_workers(cpus: usize) -> usize {
+    cpus.saturating_sub(1).clamp(1, plan::limits::WORKERS_MAX)
 }
 
 fn device_config(interface: &proto::Interface) -> DeviceConfig {
@@ -164,7 +218,7 @@ fn device_config(interface: &proto::Interface) -> DeviceConfig {
     DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() }
 }
 
-fn shown(device: &Device, workers: usize) -> ShownDevice {
+fn shown(device: &Device, queues: usize) -> ShownDevice {
     // The device says `af_xdp native` or `af_packet`.
     let text = device.to_string();
     let (driver, mode) = text.split_once(' ').unwrap_or((&text, "-"));
@@ -174,7 +228,7 @@ fn shown(device: &Device, workers: usize) -> ShownDevice {
         index: interface.index,
         driver: driver.to_owned(),
         mode: mode.to_owned(),
-        queues: workers as u32,
+        queues: queues as u32,
     }
 }
 

@@ -280,7 +280,7 @@ impl Control {
         let snapshot = self.resolve(&plan, &machine.interface_indices());
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
-        let view = Arc::new(new_view(Arc::clone(&plan), egress, io.len()));
+        let view = Arc::new(new_view(Arc::clone(&plan), egress, io.workers()));
         let secret = self.secret(&plan);
         let hash = datapath::FlowHash::new(&secret);
         let connections_max = machine.connections_max();
@@ -288,7 +288,7 @@ impl Control {
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options)
             .map_err(failed)?;
         let running = Forwarding {
-            devices: machine.shown(engine.workers()),
+            devices: machine.shown(),
             engine: Arc::new(engine),
             hash,
             connections_max,

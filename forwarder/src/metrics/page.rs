@@ -130,6 +130,12 @@ impl Running<'_> {
             "Redirected ones that went to another cluster.",
         )
         .value(self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>());
+        page.metric(
+            "guideway_astray_packets_total",
+            Counter,
+            "Packets steered to another worker than their flow's, which was full.",
+        )
+        .value(self.engine.counters().iter().map(|counters| counters.astray.get()).sum::<u64>());
         let mut made = page.metric(
             "guideway_originated_packets_total",
             Counter,
@@ -325,10 +331,8 @@ impl Running<'_> {
     /// Interface, queue, counters.
     fn queues(&self) -> Vec<(&str, String, QueueCounters)> {
         let mut queues = Vec::new();
-        for (worker, meters) in self.engine.meters().iter().enumerate() {
-            for (interface, meter) in self.interfaces.iter().zip(meters) {
-                queues.push((*interface, worker.to_string(), meter.read()));
-            }
+        for queue in self.engine.queues() {
+            queues.push((self.interfaces[queue.device], queue.number.to_string(), queue.meter.read()));
         }
         queues
     }

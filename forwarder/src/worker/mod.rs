@@ -32,13 +32,14 @@ use wire::{Batch, Frame};
 
 pub use board::{Board, Desk, monotonic_ms};
 use capture::Tap;
-use outgoing::{Books, Fate, Outgoing};
+pub use outgoing::Books;
+use outgoing::{Fate, Outgoing};
 use samples::DropSamples;
 use slow::{Answer, Asker, Question};
 
 /// The longest sleep: the heartbeat goes on, and the connection table is
 /// swept, where nothing arrives.
-const SLEEP_MAX: Duration = Duration::from_millis(50);
+pub const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// Over which time the busy ratio is told.
 const BUSY_WINDOW_NS: u64 = 1_000_000_000;
@@ -120,7 +121,7 @@ impl Worker {
     }
 
     fn run(mut self) {
-        self.pin();
+        self.desk().set_cpu(pin(self.parts.cpu, &format!("worker-{}", self.parts.index)));
         while !self.parts.board.stopped() {
             self.adopt();
             let start = self.busy.begin();
@@ -225,19 +226,19 @@ impl Worker {
     fn desk(&self) -> &Desk {
         &self.parts.board.desks()[self.parts.index]
     }
+}
 
-    fn pin(&self) {
-        let pinned = self.parts.cpu.filter(|cpu| {
-            let mut set = CpuSet::new();
-            set.set(*cpu);
-            let done = sched_setaffinity(None, &set);
-            if let Err(error) = done {
-                tracing::warn!(worker = self.parts.index, cpu, %error, "pinning failed");
-            }
-            done.is_ok()
-        });
-        self.desk().set_cpu(pinned);
-    }
+/// Has the calling thread run on that core only; None: the kernel's choice.
+pub fn pin(cpu: Option<usize>, thread: &str) -> Option<usize> {
+    cpu.filter(|cpu| {
+        let mut set = CpuSet::new();
+        set.set(*cpu);
+        let done = sched_setaffinity(None, &set);
+        if let Err(error) = done {
+            tracing::warn!(thread, cpu, %error, "pinning failed");
+        }
+        done.is_ok()
+    })
 }
 
 /// Puts a frame from `device` where its verdict says.
