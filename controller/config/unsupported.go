@@ -20,7 +20,6 @@ var unsupported = []struct {
 }{
 	{"services[].mode", "stateless", "stateless services", "use stateful"},
 	{"health_checks[].via", "tunnel", "probes through the tunnel", "use direct"},
-	{"forwarder.steering", "software", "software steering", "use rss"},
 }
 
 // Unsupported lists, for the reference, what is refused and why.

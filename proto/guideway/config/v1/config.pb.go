@@ -1482,8 +1482,9 @@ type Forwarder struct {
 	// needs a restart of the forwarder.
 	Interfaces []*Interface `protobuf:"bytes,1,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
 	// How frames come to workers. `rss`: the NIC spreads them over its queues, a
-	// worker each. `software`: one thread receives and spreads them, for NICs
-	// with one queue or traffic that arrives in one tunnel. Default: `rss`.
+	// worker each. `software`: one thread receives and spreads them over as many
+	// workers as there are other cores (at least one), for NICs with one queue
+	// or traffic that arrives in one tunnel. Default: `rss`.
 	Steering *string `protobuf:"bytes,2,opt,name=steering,proto3,oneof" json:"steering,omitempty"`
 	// Connections that this machine tracks, over all workers; the memory (16
 	// bytes each and a little more) is taken at start. Default: 1000000.
