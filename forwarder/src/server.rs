@@ -157,7 +157,7 @@ impl Forwarder for Service {
 /// Hands over what is captured until nobody listens, or nobody forwards.
 fn stream(mut capture: Capture, listener: &mpsc::Sender<Result<CaptureResponse, Status>>) {
     while !listener.is_closed() {
-        let Some(response) = capture.next() else { return };
+        let Some(response) = capture.message() else { return };
         let is_full = !response.packets.is_empty();
         if (is_full || response.missed > 0) && listener.blocking_send(Ok(response)).is_err() {
             return;

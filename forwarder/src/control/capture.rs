@@ -52,7 +52,7 @@ impl Control {
 
 impl Capture {
     /// What was captured since the last call; None: the forwarder stops.
-    pub fn next(&mut self) -> Option<proto::CaptureResponse> {
+    pub fn message(&mut self) -> Option<proto::CaptureResponse> {
         let shown = self.control.shown.load_full();
         let running = shown.running.as_ref()?;
         let (view, devices) = (&running.view, &running.devices);

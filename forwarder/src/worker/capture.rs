@@ -193,12 +193,16 @@ impl Tap {
     }
 }
 
-impl Source {
-    /// The next packet that is there.
-    pub fn next(&mut self) -> Option<Captured> {
+/// Ends where nothing more is there, for now.
+impl Iterator for Source {
+    type Item = Captured;
+
+    fn next(&mut self) -> Option<Captured> {
         self.ring.pop().ok()
     }
+}
 
+impl Source {
     /// Packets missed since the last call.
     pub fn missed(&mut self) -> u64 {
         let missed = self.missed.get();
@@ -301,7 +305,7 @@ mod tests {
     /// captured: the last byte of the sources.
     fn captured(filter: Filter, on: bool, verdicts: &[Verdict]) -> Vec<u8> {
         let switch = Arc::new(Switch::default());
-        let (mut tap, mut source) = pair(&switch);
+        let (mut tap, source) = pair(&switch);
         if on {
             switch.turn_on(Arc::new(filter));
         }
@@ -313,7 +317,7 @@ mod tests {
         // The journey changes what was received.
         batch.iter_mut().for_each(|frame| frame.bytes_mut().fill(0xff));
         tap.after(&batch, &verdicts.iter().copied().collect(), 0);
-        std::iter::from_fn(|| source.next()).map(|captured| captured.frame[29]).collect()
+        source.map(|captured| captured.frame[29]).collect()
     }
 
     const SENT: Verdict = Verdict::Send(DeviceIndex(0));
@@ -349,6 +353,6 @@ mod tests {
             tap.decided(&frame, DROPPED, 0);
         }
         assert_eq!((source.missed(), source.missed()), (3, 0));
-        assert_eq!(std::iter::from_fn(|| source.next()).count(), RING);
+        assert_eq!(source.count(), RING);
     }
 }
