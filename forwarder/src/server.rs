@@ -14,8 +14,8 @@ use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
 use crate::proto::{
     CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
     GetConnectionsResponse, GetCountersRequest, GetCountersResponse, GetDropSamplesRequest,
-    GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest,
-    GetPlanResponse, GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
+    GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest, GetPlanResponse,
+    GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
 };
 
 /// A plan of 10,000 services and 65,000 backends with all their members takes
