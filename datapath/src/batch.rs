@@ -70,7 +70,13 @@ type Travellers<'v> = ArrayVec<Traveller<'v>, BATCH_MAX>;
 
 impl<'m> Datapath<'m> {
     /// Decides what becomes of each frame, and makes it ready for that.
-    pub fn forward_batch(&self, view: &View, batch: &mut Batch<'_>, outbox: &mut Outbox<'m>, verdicts: &mut Verdicts) {
+    pub fn forward_batch(
+        &self,
+        view: &View,
+        batch: &mut Batch<'_>,
+        outbox: &mut Outbox<'m>,
+        verdicts: &mut Verdicts,
+    ) {
         let mut parsed = AllParsed::new();
         parse_all(batch, &mut parsed, verdicts);
         let mut travellers = Travellers::new();
@@ -110,19 +116,34 @@ impl<'m> Datapath<'m> {
                 }
             };
             if let Some(mark) = self.recognise(view, frame, &parsed.headers) {
-                marked.push(Marked { at, arrived: Arrived { headers: parsed.headers, budget, tunnelled }, mark });
+                marked.push(Marked {
+                    at,
+                    arrived: Arrived { headers: parsed.headers, budget, tunnelled },
+                    mark,
+                });
                 continue;
             }
             match match_service(view, &parsed.headers) {
                 Ok(Destination::Service(matched)) => {
-                    let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+                    let service = view
+                        .plan
+                        .service(matched.service)
+                        .expect("a match names a service of its plan");
                     let wanted = Some((matched, service));
                     travellers.push(Traveller { parsed, budget, wanted, hash: 0, chosen: None });
                 }
                 Ok(Destination::Owner) => {
-                    travellers.push(Traveller { parsed, budget, wanted: None, hash: 0, chosen: None });
+                    travellers.push(Traveller {
+                        parsed,
+                        budget,
+                        wanted: None,
+                        hash: 0,
+                        chosen: None,
+                    });
                 }
-                Ok(Destination::Kernel) if tunnelled => verdicts[at] = Verdict::Drop(DropReason::NoService),
+                Ok(Destination::Kernel) if tunnelled => {
+                    verdicts[at] = Verdict::Drop(DropReason::NoService)
+                }
                 Ok(Destination::Kernel) => {}
                 Ok(Destination::SlowPath) => verdicts[at] = Verdict::Slow(budget),
                 Err(reason) => verdicts[at] = Verdict::Drop(reason),
@@ -133,7 +154,8 @@ impl<'m> Datapath<'m> {
     /// The flow hashes of all; asks for their buckets.
     #[inline(never)]
     fn hash_all(&self, travellers: &mut Travellers<'_>) {
-        let hashes = self.hash.flows(travellers.iter().map(|traveller| &traveller.parsed.headers.key));
+        let hashes =
+            self.hash.flows(travellers.iter().map(|traveller| &traveller.parsed.headers.key));
         for (traveller, hash) in travellers.iter_mut().zip(hashes) {
             traveller.hash = hash;
             prefetch(self.table.bucket(hash));
@@ -219,7 +241,11 @@ fn parse_all(batch: &Batch<'_>, parsed: &mut AllParsed, verdicts: &mut Verdicts)
 /// Takes off what other load balancers put around the packet. True if there
 /// was anything.
 #[inline]
-fn unwrap(view: &View, frame: &mut Frame<'_>, headers: &mut Headers) -> Result<(Budget, bool), DropReason> {
+fn unwrap(
+    view: &View,
+    frame: &mut Frame<'_>,
+    headers: &mut Headers,
+) -> Result<(Budget, bool), DropReason> {
     if !view.takes_tunnel(&headers.key) {
         return Ok((Budget::FRESH, false));
     }

@@ -183,7 +183,12 @@ impl Totals {
     /// Frames that have a verdict.
     #[must_use]
     pub fn accounted(&self) -> u64 {
-        self.sent + self.passed + self.replied + self.redirected + self.held + self.dropped.iter().sum::<u64>()
+        self.sent
+            + self.passed
+            + self.replied
+            + self.redirected
+            + self.held
+            + self.dropped.iter().sum::<u64>()
     }
 
     /// The law: frames received less frames that have a verdict. Zero at

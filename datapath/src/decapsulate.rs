@@ -6,7 +6,9 @@
 //! fresh, because routers leave these bits alone.
 
 use plan::{Ingress, Sender};
-use wire::{EtherType, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers, udp};
+use wire::{
+    EtherType, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers, udp,
+};
 
 use crate::drop_reason::DropReason;
 
@@ -32,7 +34,11 @@ impl Budget {
 /// # Errors
 /// If the sender is a stranger, or either packet is malformed.
 #[cold]
-pub fn decapsulate(frame: &mut Frame<'_>, outer: &Headers, ingress: &Ingress) -> Result<(Headers, Budget), DropReason> {
+pub fn decapsulate(
+    frame: &mut Frame<'_>,
+    outer: &Headers,
+    ingress: &Ingress,
+) -> Result<(Headers, Budget), DropReason> {
     let sender = ingress.sender(outer.key.family, outer.key.source).ok_or(DropReason::Stranger)?;
     if outer.fragment != Fragment::Whole {
         return Err(DropReason::Fragment);
@@ -45,7 +51,8 @@ pub fn decapsulate(frame: &mut Frame<'_>, outer: &Headers, ingress: &Ingress) ->
         (Sender::Encapsulator, 0) => Budget::FRESH,
         (_, permitted) => Budget(permitted),
     };
-    let mut link: [u8; ethernet::HEADER_BYTES] = *frame.bytes().first_chunk().expect("it was parsed");
+    let mut link: [u8; ethernet::HEADER_BYTES] =
+        *frame.bytes().first_chunk().expect("it was parsed");
     link[12..].copy_from_slice(&tunnel.inner.0.to_be_bytes());
     let front = frame.replace_front(start + tunnel.header_bytes, ethernet::HEADER_BYTES);
     front.ok_or(DropReason::TunnelHeader)?.copy_from_slice(&link);

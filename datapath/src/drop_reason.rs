@@ -154,7 +154,8 @@ mod tests {
         for (index, reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(reason.index(), index);
         }
-        let names: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        let names: std::collections::BTreeSet<_> =
+            DropReason::ALL.iter().map(|reason| reason.name()).collect();
         assert_eq!(names.len(), DropReason::COUNT);
     }
 
@@ -163,7 +164,12 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/counters.md");
         let text = std::fs::read_to_string(path).expect("docs/counters.md");
         for reason in DropReason::ALL {
-            let row = format!("| `{}` | {} | {} |", reason.name(), reason.meaning(), reason.usual_cause());
+            let row = format!(
+                "| `{}` | {} | {} |",
+                reason.name(),
+                reason.meaning(),
+                reason.usual_cause()
+            );
             assert!(text.contains(&row), "docs/counters.md lacks the row\n{row}");
         }
     }

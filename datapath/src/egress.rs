@@ -93,7 +93,8 @@ impl Egress {
         let peers = plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
         let mut spills = vec![Box::default(); plan.service_ids()].into_boxed_slice();
         for service in plan.services() {
-            spills[service.id.index()] = service.spill.iter().map(|spill| building.tunnel(spill.address)).collect();
+            spills[service.id.index()] =
+                service.spill.iter().map(|spill| building.tunnel(spill.address)).collect();
         }
         Egress { tunnels, hops: building.hops.into(), peers, spills }
     }
@@ -125,11 +126,18 @@ impl Egress {
     /// The tunnel to the address in another cluster that has the suffix of
     /// `destination`: the first of the service's spills whose family it has.
     #[must_use]
-    pub fn toward_spill(&self, plan: &Plan, service: &Service, key: &FlowKey, hash: u64) -> Option<(Tunnel, &Hop)> {
+    pub fn toward_spill(
+        &self,
+        plan: &Plan,
+        service: &Service,
+        key: &FlowKey,
+        hash: u64,
+    ) -> Option<(Tunnel, &Hop)> {
         let index = service.spill.iter().position(|spill| spill.family == key.family)?;
         let spill = &service.spill[index];
         let tunnel = &self.spills.get(service.id.index())?[index];
-        let there = wire::ip::address(key.family, spill.network | (key.destination & spill.host_mask));
+        let there =
+            wire::ip::address(key.family, spill.network | (key.destination & spill.host_mask));
         let tunnel = Tunnel { outer: outer(plan, there)?, ..*tunnel };
         Some((tunnel, self.hop(&tunnel, hash)?))
     }

@@ -10,7 +10,10 @@
 //! ```
 
 use plan::{Dscp, Encap, Service};
-use wire::{EtherType, Family, Frame, Headers, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6, udp};
+use wire::{
+    EtherType, Family, Frame, Headers, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6,
+    udp,
+};
 
 use crate::decapsulate::Budget;
 use crate::egress::{Hop, Outer, Tunnel};
@@ -93,7 +96,8 @@ pub fn encapsulate(
 ) -> Result<(), Misfit> {
     match style.encap {
         Encap::Gre => {
-            let header = gre::Header { recursion: style.recursion, ether_type: inner_type(inner.family) };
+            let header =
+                gre::Header { recursion: style.recursion, ether_type: inner_type(inner.family) };
             wrap(frame, inner, style, tunnel, hop, header.to_bytes())
         }
         Encap::Ipip => wrap(frame, inner, style, tunnel, hop, []),
@@ -181,7 +185,11 @@ fn outer_protocol(inner: Family, encap: Encap) -> Protocol {
 
 /// A tunnel header of `HEADER` bytes behind a UDP header: `BOTH` bytes.
 #[inline(always)]
-fn behind_udp<const HEADER: usize, const BOTH: usize>(inner: &Inner, port: u16, header: [u8; HEADER]) -> [u8; BOTH] {
+fn behind_udp<const HEADER: usize, const BOTH: usize>(
+    inner: &Inner,
+    port: u16,
+    header: [u8; HEADER],
+) -> [u8; BOTH] {
     let mut both = [0; BOTH];
     let udp = udp_header(inner, port, HEADER as u16 + inner.packet_bytes);
     both[..udp::HEADER_BYTES].copy_from_slice(&udp);
@@ -194,7 +202,12 @@ fn behind_udp<const HEADER: usize, const BOTH: usize>(inner: &Inner, port: u16, 
 #[inline]
 fn udp_header(inner: &Inner, port: u16, payload_bytes: u16) -> [u8; udp::HEADER_BYTES] {
     const DYNAMIC: u16 = 0xc000;
-    udp::emit(DYNAMIC | (inner.hash as u16 & !DYNAMIC), port, udp::HEADER_BYTES as u16 + payload_bytes, 0)
+    udp::emit(
+        DYNAMIC | (inner.hash as u16 & !DYNAMIC),
+        port,
+        udp::HEADER_BYTES as u16 + payload_bytes,
+        0,
+    )
 }
 
 /// The one case in which the payload is read: `udp6_checksum`.
@@ -252,7 +265,11 @@ fn write_v4(
     protocol: Protocol,
     host: u32,
 ) {
-    let sum = sum + u64::from(traffic_class) + u64::from(packet_bytes) + u64::from(protocol.0) + u64::from(host);
+    let sum = sum
+        + u64::from(traffic_class)
+        + u64::from(packet_bytes)
+        + u64::from(protocol.0)
+        + u64::from(host);
     let network = u32::from_be_bytes([outer[12], outer[13], outer[14], outer[15]]);
     *to = *outer;
     to[1] = traffic_class;

@@ -55,12 +55,19 @@ pub struct Tracked {
 
 /// Explains what becomes of a flow's packets.
 #[must_use]
-pub fn explain(view: &View, hash: &FlowHash, tables: &[TableReader<'_>], key: &FlowKey) -> Explanation {
+pub fn explain(
+    view: &View,
+    hash: &FlowHash,
+    tables: &[TableReader<'_>],
+    key: &FlowKey,
+) -> Explanation {
     let flow = hash.flow(key);
     let mut told = Explanation { hash: flow, selector: flow, ..Explanation::default() };
     let matched = match view.plan.vips.find(key) {
         Found::Service(matched) => matched,
-        Found::NoService { pass: false } => return Explanation { end: Some(DropReason::NoService), ..told },
+        Found::NoService { pass: false } => {
+            return Explanation { end: Some(DropReason::NoService), ..told };
+        }
         Found::NoService { pass: true } | Found::NotVip => return told,
     };
     told.matched = Some(matched);

@@ -54,7 +54,10 @@ impl Secret {
         match &self.0 {
             SecretKind::Derived(_) => "derived".to_owned(),
             SecretKind::File(secret) => {
-                let digest = Sha256::new().chain_update(b"guideway key id\0").chain_update(secret).finalize();
+                let digest = Sha256::new()
+                    .chain_update(b"guideway key id\0")
+                    .chain_update(secret)
+                    .finalize();
                 digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
             }
         }
@@ -66,17 +69,25 @@ impl Secret {
     pub fn trace_key(&self) -> Option<[u8; 32]> {
         match &self.0 {
             SecretKind::Derived(_) => None,
-            SecretKind::File(secret) => {
-                Some(Sha256::new().chain_update(b"guideway trace\0").chain_update(secret).finalize().into())
-            }
+            SecretKind::File(secret) => Some(
+                Sha256::new()
+                    .chain_update(b"guideway trace\0")
+                    .chain_update(secret)
+                    .finalize()
+                    .into(),
+            ),
         }
     }
 
     fn hash_key(&self, purpose: &[u8]) -> [u8; 16] {
         let hasher = Sha256::new().chain_update(purpose);
         let digest = match &self.0 {
-            SecretKind::Derived(cluster) => hasher.chain_update(b"derived\0").chain_update(cluster).finalize(),
-            SecretKind::File(secret) => hasher.chain_update(b"secret\0").chain_update(secret).finalize(),
+            SecretKind::Derived(cluster) => {
+                hasher.chain_update(b"derived\0").chain_update(cluster).finalize()
+            }
+            SecretKind::File(secret) => {
+                hasher.chain_update(b"secret\0").chain_update(secret).finalize()
+            }
         };
         *digest.first_chunk().expect("a digest has 32 bytes")
     }
@@ -143,7 +154,10 @@ impl FlowHash {
     /// once, which keeps the AES unit busy: several times faster than one
     /// after the other.
     #[inline]
-    pub fn flows<'k>(&self, keys: impl Iterator<Item = &'k FlowKey> + Clone) -> ArrayVec<u64, BATCH_MAX> {
+    pub fn flows<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k FlowKey> + Clone,
+    ) -> ArrayVec<u64, BATCH_MAX> {
         let mut blocks = ArrayVec::<Block, BATCH_MAX>::new();
         let mut chained = false;
         for key in keys.clone() {

@@ -114,11 +114,13 @@ impl<'m> Datapath<'m> {
             Destination::Owner => return self.to_owner(view, frame, headers, *budget, outbox),
         };
         recorder.matched(matched);
-        let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service =
+            view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
         let chosen = self.track(view, service, headers, hash, recorder);
-        let chosen = chosen.or_else(|| self.select(view, service, headers, (hash, remember), recorder));
+        let chosen =
+            chosen.or_else(|| self.select(view, service, headers, (hash, remember), recorder));
         let Some((member, backend)) = chosen else {
             return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
@@ -134,7 +136,12 @@ impl<'m> Datapath<'m> {
 
     /// The packet's mark, if somebody traces it.
     #[inline]
-    pub(crate) fn recognise(&self, view: &View, frame: &Frame<'_>, headers: &Headers) -> Option<Mark> {
+    pub(crate) fn recognise(
+        &self,
+        view: &View,
+        frame: &Frame<'_>,
+        headers: &Headers,
+    ) -> Option<Mark> {
         let now = self.ticks.now();
         self.tracer.recognise(frame, headers, now, || view.unix_ms(now))
     }
@@ -151,9 +158,13 @@ impl<'m> Datapath<'m> {
     ) -> Verdict {
         let mut journey = Journey::default();
         let link = *frame.bytes().first_chunk().expect("it was parsed");
-        let verdict = self.onward(view, frame, arrived, Remember::No, outbox, &mut journey).unwrap_or_else(Verdict::Drop);
+        let verdict = self
+            .onward(view, frame, arrived, Remember::No, outbox, &mut journey)
+            .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
-        if let Some(report) = trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox) {
+        if let Some(report) =
+            trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox)
+        {
             outbox.push(Kind::Report, None, report);
         }
         verdict
@@ -170,7 +181,8 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Option<(u16, BackendId)> {
         let counters = &self.counters.connections;
-        let kept = track(&self.table, service, headers, hash, &self.ticks, &view.lifetimes, counters);
+        let kept =
+            track(&self.table, service, headers, hash, &self.ticks, &view.lifetimes, counters);
         recorder.tracked(if kept.is_some() { Lookup::Hit } else { Lookup::Miss });
         kept.map(|kept| (kept.member, kept.backend))
     }
@@ -220,7 +232,15 @@ impl<'m> Datapath<'m> {
         (hash, budget): (u64, Budget),
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
-        spill(view, frame, service, headers, (hash, budget), (self.counters, self.answering(view)), outbox)
+        spill(
+            view,
+            frame,
+            service,
+            headers,
+            (hash, budget),
+            (self.counters, self.answering(view)),
+            outbox,
+        )
     }
 
     /// Sends a fragment to the machine in charge of its datagram (paper 4.3);
@@ -245,19 +265,36 @@ impl<'m> Datapath<'m> {
     }
 
     #[inline]
-    pub(crate) fn count(&self, view: &View, matched: Matched, service: &Service, member: u16, headers: &Headers) {
+    pub(crate) fn count(
+        &self,
+        view: &View,
+        matched: Matched,
+        service: &Service,
+        member: u16,
+        headers: &Headers,
+    ) {
         self.counters_of(view).matches[matched.matched as usize].count(headers.packet_bytes);
         self.member_counters(view, service, member).traffic.count(headers.packet_bytes);
     }
 
     #[inline]
-    pub(crate) fn member_counters<'v>(&self, view: &'v View, service: &Service, member: u16) -> &'v MemberTraffic {
+    pub(crate) fn member_counters<'v>(
+        &self,
+        view: &'v View,
+        service: &Service,
+        member: u16,
+    ) -> &'v MemberTraffic {
         &self.counters_of(view).members[service.first_member as usize + usize::from(member)]
     }
 
     #[inline]
     pub(crate) fn answering(&self, view: &View) -> Answering<'_> {
-        Answering { limiter: &self.limiter, now: self.ticks.now(), link: view.reply_link, counters: self.counters }
+        Answering {
+            limiter: &self.limiter,
+            now: self.ticks.now(),
+            link: view.reply_link,
+            counters: self.counters,
+        }
     }
 
     #[inline]
@@ -349,7 +386,9 @@ pub(crate) enum Destination {
 /// Who is to deal with the packet (paper 4.2).
 #[inline(always)]
 pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destination, DropReason> {
-    if headers.fragment != Fragment::Whole || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6) {
+    if headers.fragment != Fragment::Whole
+        || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6)
+    {
         return match_address(view, headers);
     }
     match view.plan.vips.find(&headers.key) {

@@ -30,7 +30,10 @@ pub fn split<'m>(
         return None;
     }
     let pieces = payload.len().div_ceil(step);
-    if pieces > PIECES_MAX || outbox.chunks.len() < pieces || outbox.frames.remaining_capacity() < pieces {
+    if pieces > PIECES_MAX
+        || outbox.chunks.len() < pieces
+        || outbox.frames.remaining_capacity() < pieces
+    {
         return None;
     }
     let flags = u16::from_be_bytes([header[6], header[7]]);
@@ -38,15 +41,24 @@ pub fn split<'m>(
     let later = later_header(header);
     for (index, part) in payload.chunks(step).enumerate().skip(1) {
         let last = index + 1 == pieces;
-        let flags = if last { more } else { ipv4::MORE_FRAGMENTS } | (offset + (index * step / 8) as u16);
+        let flags =
+            if last { more } else { ipv4::MORE_FRAGMENTS } | (offset + (index * step / 8) as u16);
         let piece_bytes = (header_bytes + part.len()) as u16;
-        let mut piece = outbox.copy_of(&[&frame.bytes()[..ethernet::HEADER_BYTES], &later[..header_bytes], part])?;
+        let mut piece = outbox.copy_of(&[
+            &frame.bytes()[..ethernet::HEADER_BYTES],
+            &later[..header_bytes],
+            part,
+        ])?;
         seal(&mut piece.bytes_mut()[ethernet::HEADER_BYTES..][..header_bytes], piece_bytes, flags);
         emit(outbox, piece, piece_bytes);
     }
     let first_bytes = (header_bytes + step) as u16;
     frame.truncate(ethernet::HEADER_BYTES + usize::from(first_bytes));
-    seal(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..][..header_bytes], first_bytes, ipv4::MORE_FRAGMENTS | offset);
+    seal(
+        &mut frame.bytes_mut()[ethernet::HEADER_BYTES..][..header_bytes],
+        first_bytes,
+        ipv4::MORE_FRAGMENTS | offset,
+    );
     Some(first_bytes)
 }
 

@@ -38,13 +38,21 @@ impl DatagramKey {
     /// Of a fragment; None for whole datagrams.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<DatagramKey> {
-        let (Fragment::First { id } | Fragment::Later { id }) = headers.fragment else { return None };
+        let (Fragment::First { id } | Fragment::Later { id }) = headers.fragment else {
+            return None;
+        };
         let protocol = match headers.key.family {
             Family::V4 => Some(headers.key.protocol),
             Family::V6 => None,
         };
         let key = &headers.key;
-        Some(DatagramKey { family: key.family, protocol, source: key.source, destination: key.destination, id })
+        Some(DatagramKey {
+            family: key.family,
+            protocol,
+            source: key.source,
+            destination: key.destination,
+            id,
+        })
     }
 }
 
@@ -106,7 +114,8 @@ impl FragmentTable {
         if !self.held.iter().any(|held| held.key == *key) {
             return Vec::new();
         }
-        let (released, rest) = self.held.drain(..).partition::<VecDeque<Held>, _>(|held| held.key == *key);
+        let (released, rest) =
+            self.held.drain(..).partition::<VecDeque<Held>, _>(|held| held.key == *key);
         self.held = rest;
         released.into_iter().map(|held| held.bytes).collect()
     }

@@ -48,6 +48,6 @@ pub use outbox::Outbox;
 pub use recorder::{Journey, NoRecorder, Recorder};
 pub use slow::SlowPath;
 pub use table::{Class, ConnectionTable, TableReader};
-pub use verdict::Verdict;
 pub use trace::Tracer;
+pub use verdict::Verdict;
 pub use view::{View, WorkerCounters};

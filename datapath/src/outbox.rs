@@ -68,7 +68,9 @@ impl<'m> Outbox<'m> {
     /// A frame with a copy of `parts` behind each other; None: no chunk is
     /// left, or no room.
     pub(crate) fn copy_of(&mut self, parts: &[&[u8]]) -> Option<Frame<'m>> {
-        if self.frames.is_full() || parts.iter().map(|part| part.len()).sum::<usize>() > wire::FRAME_BYTES_MAX {
+        if self.frames.is_full()
+            || parts.iter().map(|part| part.len()).sum::<usize>() > wire::FRAME_BYTES_MAX
+        {
             return None;
         }
         let chunk = self.chunks.pop()?;

@@ -2,7 +2,10 @@
 //! (RFC 1191, RFC 8201). Made in place: the received frame becomes the
 //! answer, and goes back to whom it came from.
 
-use wire::{EtherType, Family, Frame, Headers, MacAddress, Protocol, checksum, ethernet, icmp, ip, ipv4, ipv6};
+use wire::{
+    EtherType, Family, Frame, Headers, MacAddress, Protocol, checksum, ethernet, icmp, ip, ipv4,
+    ipv6,
+};
 
 /// TTL and hop limit of our answers.
 const TTL: u8 = 64;
@@ -48,7 +51,12 @@ pub fn echo(frame: &mut Frame<'_>, headers: &Headers, link: Option<ReplyLink>) {
 
 /// Turns a packet into the error that says which MTU would fit. False, and
 /// nothing changed, if the headroom is too small.
-pub fn too_big(frame: &mut Frame<'_>, headers: &Headers, mtu: u16, link: Option<ReplyLink>) -> bool {
+pub fn too_big(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    mtu: u16,
+    link: Option<ReplyLink>,
+) -> bool {
     let family = headers.key.family;
     let (header_bytes, bytes_max) = match family {
         Family::V4 => (ipv4::HEADER_BYTES, ERROR_BYTES_MAX_V4),
@@ -68,7 +76,9 @@ pub fn too_big(frame: &mut Frame<'_>, headers: &Headers, mtu: u16, link: Option<
     message[..icmp::HEADER_BYTES].copy_from_slice(&icmp::too_big(family, mtu));
     let pseudo = match family {
         Family::V4 => 0,
-        Family::V6 => checksum::pseudo_header(&ip[8..24], &ip[24..40], Protocol::ICMPV6.0, message.len()),
+        Family::V6 => {
+            checksum::pseudo_header(&ip[8..24], &ip[24..40], Protocol::ICMPV6.0, message.len())
+        }
     };
     let sum = checksum::finish(pseudo + checksum::sum(message));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -113,9 +123,14 @@ fn write_ip(to: &mut [u8], headers: &Headers, payload_bytes: usize) {
 pub fn may_answer(headers: &Headers) -> bool {
     match ip::address(headers.key.family, headers.key.source) {
         std::net::IpAddr::V4(source) => {
-            !source.is_multicast() && !source.is_broadcast() && !source.is_unspecified() && !source.is_loopback()
+            !source.is_multicast()
+                && !source.is_broadcast()
+                && !source.is_unspecified()
+                && !source.is_loopback()
         }
-        std::net::IpAddr::V6(source) => !source.is_multicast() && !source.is_unspecified() && !source.is_loopback(),
+        std::net::IpAddr::V6(source) => {
+            !source.is_multicast() && !source.is_unspecified() && !source.is_loopback()
+        }
     }
 }
 
@@ -132,7 +147,11 @@ fn write_link(frame: &mut [u8], link: Option<ReplyLink>) {
     }
 }
 
-fn link_header(frame: &[u8], link: Option<ReplyLink>, family: Family) -> [u8; ethernet::HEADER_BYTES] {
+fn link_header(
+    frame: &[u8],
+    link: Option<ReplyLink>,
+    family: Family,
+) -> [u8; ethernet::HEADER_BYTES] {
     let ether_type = match family {
         Family::V4 => EtherType::IPV4,
         Family::V6 => EtherType::IPV6,

@@ -57,7 +57,9 @@ pub fn send<'m, 'a>(
         Ok(()) => Ok(Verdict::Send(hop.device)),
         // Scalars only: what the cold path gets by address, the hot path
         // would have to keep in memory.
-        Err(misfit) => send_misfit(frame, headers, (hash, misfit), (tunnel, hop), style, answering(), outbox),
+        Err(misfit) => {
+            send_misfit(frame, headers, (hash, misfit), (tunnel, hop), style, answering(), outbox)
+        }
     }
 }
 
@@ -79,7 +81,14 @@ fn send_misfit<'m>(
         // An ICMPv6 error: not to be answered, and nobody on the way fragments IPv6.
         return Err(DropReason::TooBig);
     }
-    send_pieces(frame, headers, Inner::new(headers, hash), misfit, Way { tunnel, hop, style }, outbox)
+    send_pieces(
+        frame,
+        headers,
+        Inner::new(headers, hash),
+        misfit,
+        Way { tunnel, hop, style },
+        outbox,
+    )
 }
 
 /// Sends the packet to another load balancer, in GRE that permits less than
@@ -129,10 +138,11 @@ fn send_pieces<'m>(
         encapsulate(frame, &Inner { packet_bytes, ..inner }, way.style, way.tunnel, way.hop)
             .expect("pieces are cut to fit")
     };
-    let first_bytes = fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
-        wrap(&mut piece, packet_bytes);
-        outbox.push(Kind::Fragment, Some(way.hop.device), piece);
-    });
+    let first_bytes =
+        fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
+            wrap(&mut piece, packet_bytes);
+            outbox.push(Kind::Fragment, Some(way.hop.device), piece);
+        });
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
     Ok(Verdict::Send(way.hop.device))
 }

@@ -52,7 +52,12 @@ pub struct SlowPath<'m> {
 impl<'m> SlowPath<'m> {
     /// A slow path beside workers with these tables.
     #[must_use]
-    pub fn new(secret: &Secret, tables: Vec<TableReader<'m>>, counters: &'m Counters, clock: Clock) -> SlowPath<'m> {
+    pub fn new(
+        secret: &Secret,
+        tables: Vec<TableReader<'m>>,
+        counters: &'m Counters,
+        clock: Clock,
+    ) -> SlowPath<'m> {
         let worker = tables.len();
         SlowPath {
             hash: FlowHash::new(secret),
@@ -104,14 +109,20 @@ impl<'m> SlowPath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
-        let Some(mark) = self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now)) else {
+        let Some(mark) =
+            self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now))
+        else {
             return self.onward(view, frame, &headers, budget, outbox, recorder);
         };
         let mut journey = Journey::default();
         let link = *frame.bytes().first_chunk().expect("it was parsed");
-        let verdict = self.onward(view, frame, &headers, budget, outbox, &mut journey).unwrap_or_else(Verdict::Drop);
+        let verdict = self
+            .onward(view, frame, &headers, budget, outbox, &mut journey)
+            .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
-        if let Some(report) = trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox) {
+        if let Some(report) =
+            trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox)
+        {
             outbox.push(Kind::Report, None, report);
         }
         Ok(verdict)
@@ -129,11 +140,15 @@ impl<'m> SlowPath<'m> {
         recorder.parsed(&headers.key);
         if let Some(datagram) = DatagramKey::of(headers) {
             return match headers.fragment {
-                Fragment::Later { .. } => self.later(view, frame, headers, (datagram, budget), outbox, recorder),
+                Fragment::Later { .. } => {
+                    self.later(view, frame, headers, (datagram, budget), outbox, recorder)
+                }
                 _ => self.first(view, frame, headers, (datagram, budget), outbox, recorder),
             };
         }
-        match icmp::kind(headers.key.family, message(frame, headers)).ok_or(DropReason::TransportHeader)? {
+        match icmp::kind(headers.key.family, message(frame, headers))
+            .ok_or(DropReason::TransportHeader)?
+        {
             icmp::Kind::EchoRequest => {
                 reply::echo(frame, headers, view.reply_link);
                 Ok(Verdict::Reply)
@@ -153,17 +168,21 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let quoted = icmp::quoted(headers.key.family, message(frame, headers)).ok_or(DropReason::Icmp)?;
+        let quoted =
+            icmp::quoted(headers.key.family, message(frame, headers)).ok_or(DropReason::Icmp)?;
         let key = quoted.reversed();
         // An error goes to the sender of what it quotes, or it is forged.
         let is_ours = key.destination == headers.key.destination
             && !matches!(key.protocol, Protocol::ICMP | Protocol::ICMPV6);
-        let Found::Service(matched) = view.plan.vips.find(&key) else { return Err(DropReason::Icmp) };
+        let Found::Service(matched) = view.plan.vips.find(&key) else {
+            return Err(DropReason::Icmp);
+        };
         if !is_ours {
             return Err(DropReason::Icmp);
         }
         recorder.matched(matched);
-        let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service =
+            view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&key);
         let tracked = self.tracked(service, hash);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
@@ -182,7 +201,14 @@ impl<'m> SlowPath<'m> {
         self.deliver(view, frame, &headers, (decision, budget), outbox, recorder)
     }
 
-    fn copy_to_peers(&self, view: &View, frame: &Frame<'_>, headers: &Headers, hash: u64, outbox: &mut Outbox<'m>) {
+    fn copy_to_peers(
+        &self,
+        view: &View,
+        frame: &Frame<'_>,
+        headers: &Headers,
+        hash: u64,
+        outbox: &mut Outbox<'m>,
+    ) {
         for peer in 0..view.plan.peers.len() {
             let Some((tunnel, hop)) = view.egress.toward_peer(peer, hash) else { continue };
             if !self.copies.allows(self.now) {
@@ -207,9 +233,12 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Found::Service(matched) = view.plan.vips.find(&headers.key) else { return Err(DropReason::NoService) };
+        let Found::Service(matched) = view.plan.vips.find(&headers.key) else {
+            return Err(DropReason::NoService);
+        };
         recorder.matched(matched);
-        let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service =
+            view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&headers.key);
         let tracked = self.tracked(service, hash);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
@@ -247,10 +276,19 @@ impl<'m> SlowPath<'m> {
     }
 
     /// Sends on a fragment that was held.
-    fn release(&self, view: &View, bytes: &[u8], decision: Decision, budget: Budget, outbox: &mut Outbox<'m>) {
+    fn release(
+        &self,
+        view: &View,
+        bytes: &[u8],
+        decision: Decision,
+        budget: Budget,
+        outbox: &mut Outbox<'m>,
+    ) {
         let Some(mut frame) = outbox.copy_of(&[bytes]) else { return };
-        let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
-        match self.deliver(view, &mut frame, &headers, (decision, budget), outbox, &mut NoRecorder) {
+        let headers =
+            headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
+        match self.deliver(view, &mut frame, &headers, (decision, budget), outbox, &mut NoRecorder)
+        {
             Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
                 self.counters.fragments.released.add(1);
                 outbox.push(Kind::Released, Some(device), frame);
@@ -270,9 +308,22 @@ impl<'m> SlowPath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let service = view.plan.service(matched.service).ok_or(DropReason::NoService)?;
-        let answering = Answering { limiter: &self.answers, now: self.now, link: view.reply_link, counters: self.counters };
+        let answering = Answering {
+            limiter: &self.answers,
+            now: self.now,
+            link: view.reply_link,
+            counters: self.counters,
+        };
         let Some(backend) = backend else {
-            return spill(view, frame, service, headers, (hash, budget), (self.counters, answering), outbox);
+            return spill(
+                view,
+                frame,
+                service,
+                headers,
+                (hash, budget),
+                (self.counters, answering),
+                outbox,
+            );
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
@@ -292,7 +343,13 @@ impl<'m> SlowPath<'m> {
     }
 
     /// The backend that the hash says.
-    fn select(&self, service: &Service, key: &FlowKey, hash: u64, recorder: &mut impl Recorder) -> Option<BackendId> {
+    fn select(
+        &self,
+        service: &Service,
+        key: &FlowKey,
+        hash: u64,
+        recorder: &mut impl Recorder,
+    ) -> Option<BackendId> {
         let selector = match service.affinity {
             Affinity::Flow => hash,
             Affinity::Client => self.hash.client(key),
@@ -303,14 +360,24 @@ impl<'m> SlowPath<'m> {
         Some(selected.backend)
     }
 
-    fn count(&self, view: &View, matched: Matched, service: &Service, member: u16, headers: &Headers) {
+    fn count(
+        &self,
+        view: &View,
+        matched: Matched,
+        service: &Service,
+        member: u16,
+        headers: &Headers,
+    ) {
         let counters = &view.counters[self.worker];
         counters.matches[matched.matched as usize].count(headers.packet_bytes);
-        counters.members[service.first_member as usize + usize::from(member)].traffic.count(headers.packet_bytes);
+        counters.members[service.first_member as usize + usize::from(member)]
+            .traffic
+            .count(headers.packet_bytes);
     }
 }
 
 /// What follows the IP header.
 fn message<'f>(frame: &'f Frame<'_>, headers: &Headers) -> &'f [u8] {
-    &frame.bytes()[ethernet::HEADER_BYTES..][usize::from(headers.transport_offset)..usize::from(headers.packet_bytes)]
+    &frame.bytes()[ethernet::HEADER_BYTES..]
+        [usize::from(headers.transport_offset)..usize::from(headers.packet_bytes)]
 }

@@ -321,13 +321,26 @@ impl<'m> ConnectionTable<'m> {
     ///
     /// # Panics
     /// If `words` does not have the size of a table.
-    pub fn open(words: &'m [AtomicU64], identity: &Identity) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
+    pub fn open(
+        words: &'m [AtomicU64],
+        identity: &Identity,
+    ) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
         let (header, entries) = words.split_at(HEADER_WORDS);
         let (buckets, rest) = entries.as_chunks::<BUCKET_ENTRIES>();
-        assert!(rest.is_empty() && buckets.len().is_power_of_two(), "not the size of a table: {}", words.len());
+        assert!(
+            rest.is_empty() && buckets.len().is_power_of_two(),
+            "not the size of a table: {}",
+            words.len()
+        );
         let by_service = (0..limits::SERVICE_IDS).map(|_| AtomicU32::new(0)).collect();
-        let table =
-            ConnectionTable { header, buckets, by_service, swept_until: None, sweep_next: 0, sweep_credit: 0 };
+        let table = ConnectionTable {
+            header,
+            buckets,
+            by_service,
+            swept_until: None,
+            sweep_next: 0,
+            sweep_credit: 0,
+        };
         let resumed = table.check(identity);
         match resumed {
             Ok(_) => table.recount(),
@@ -340,7 +353,8 @@ impl<'m> ConnectionTable<'m> {
     /// for files and tests.
     #[must_use]
     pub fn in_memory(connections: u64) -> (ConnectionTable<'static>, TableReader<'static>) {
-        let words: Vec<AtomicU64> = (0..words_for(connections)).map(|_| AtomicU64::new(0)).collect();
+        let words: Vec<AtomicU64> =
+            (0..words_for(connections)).map(|_| AtomicU64::new(0)).collect();
         let words: &'static [AtomicU64] = Vec::leak(words);
         let identity = Identity { key: 0, ids_epoch: 0, worker: 0, workers: 1 };
         (ConnectionTable::open(words, &identity).0, TableReader::new(words))
@@ -360,7 +374,8 @@ impl<'m> ConnectionTable<'m> {
         if self.word(header::BUCKETS) != self.buckets.len() as u64 {
             return Err(Emptied::Size);
         }
-        let found = (self.word(header::KEY), self.word(header::IDS_EPOCH), self.word(header::WORKER));
+        let found =
+            (self.word(header::KEY), self.word(header::IDS_EPOCH), self.word(header::WORKER));
         if found != (identity.key, identity.ids_epoch, identity.worker_word()) {
             return Err(Emptied::Identity);
         }
@@ -442,7 +457,8 @@ impl<'m> ConnectionTable<'m> {
         counters: &ConnectionCounters,
     ) -> Inserted {
         let class = Class::Unconfirmed;
-        let word = Entry { service: service.id, backend, class, time: ticks.of(class) }.to_word(hash);
+        let word =
+            Entry { service: service.id, backend, class, time: ticks.of(class) }.to_word(hash);
         let Some((place, taken)) = self.place_for(word, hash, ticks, lifetimes) else {
             counters.refused_full.add(1);
             return Inserted::Full;
@@ -471,7 +487,13 @@ impl<'m> ConnectionTable<'m> {
         Inserted::Tracked
     }
 
-    fn place_for(&self, word: u64, hash: u64, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<(&'m AtomicU64, Taken)> {
+    fn place_for(
+        &self,
+        word: u64,
+        hash: u64,
+        ticks: &Ticks,
+        lifetimes: &Lifetimes,
+    ) -> Option<(&'m AtomicU64, Taken)> {
         let bucket = self.bucket(hash);
         let empty = places(bucket, |there| there == 0);
         let own = own_places(bucket, word & MATCH_MASK) & !empty;
@@ -493,7 +515,13 @@ impl<'m> ConnectionTable<'m> {
     /// Goes on sweeping: clears entries that have expired, whose service is
     /// gone, or whose backend the service no longer has. The whole table is
     /// gone through every [`SWEEP_MS`], in steps that depend on time alone.
-    pub fn sweep(&mut self, ticks: &Ticks, plan: &Plan, lifetimes: &Lifetimes, counters: &ConnectionCounters) {
+    pub fn sweep(
+        &mut self,
+        ticks: &Ticks,
+        plan: &Plan,
+        lifetimes: &Lifetimes,
+        counters: &ConnectionCounters,
+    ) {
         let before = self.swept_until.replace(ticks.now());
         self.header[header::NOW].store(ticks.now().0, Ordering::Relaxed);
         let Some(before) = before else { return };
@@ -505,7 +533,10 @@ impl<'m> ConnectionTable<'m> {
         let steps = self.sweep_credit / SWEEP_MS;
         self.sweep_credit %= SWEEP_MS;
         for _ in 0..steps {
-            self.sweep_bucket(|entry| lifetimes.expired(entry, ticks) || is_orphan(entry, plan), counters);
+            self.sweep_bucket(
+                |entry| lifetimes.expired(entry, ticks) || is_orphan(entry, plan),
+                counters,
+            );
         }
     }
 
@@ -566,12 +597,19 @@ fn own_places(bucket: &Bucket, wanted: u64) -> u32 {
 /// most packets.
 #[inline]
 fn places(bucket: &Bucket, is_one: impl Fn(u64) -> bool) -> u32 {
-    bucket.iter().rev().fold(0, |bits, place| bits + bits + u32::from(is_one(place.load(Ordering::Relaxed))))
+    bucket
+        .iter()
+        .rev()
+        .fold(0, |bits, place| bits + bits + u32::from(is_one(place.load(Ordering::Relaxed))))
 }
 
 /// The place of a full bucket that an insert may take: an expired entry's, or
 /// else the oldest unconfirmed one's.
-fn displaceable<'b>(bucket: &'b Bucket, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<(&'b AtomicU64, Taken)> {
+fn displaceable<'b>(
+    bucket: &'b Bucket,
+    ticks: &Ticks,
+    lifetimes: &Lifetimes,
+) -> Option<(&'b AtomicU64, Taken)> {
     let mut best: Option<(u32, &AtomicU64, Taken)> = None;
     for place in bucket {
         let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) else { continue };
@@ -602,7 +640,10 @@ fn is_orphan(entry: &Entry, plan: &Plan) -> bool {
 }
 
 fn entries(buckets: &[Bucket]) -> impl Iterator<Item = (Entry, &AtomicU64)> {
-    buckets.as_flattened().iter().filter_map(|place| Some((Entry::from_word(place.load(Ordering::Relaxed))?, place)))
+    buckets
+        .as_flattened()
+        .iter()
+        .filter_map(|place| Some((Entry::from_word(place.load(Ordering::Relaxed))?, place)))
 }
 
 /// A table as threads other than its worker see it, without stopping it.

@@ -22,7 +22,9 @@ use arrayvec::{ArrayString, ArrayVec};
 use hmac::{Hmac, KeyInit, Mac};
 use plan::Plan;
 use sha2::Sha256;
-use wire::{EtherType, FlowKey, Frame, Headers, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6, udp};
+use wire::{
+    EtherType, FlowKey, Frame, Headers, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6, udp,
+};
 
 use crate::clock::Now;
 use crate::decapsulate::Budget;
@@ -95,7 +97,11 @@ impl Tracer {
         now: Now,
         unix_ms: impl FnOnce() -> u64,
     ) -> Option<Mark> {
-        if headers.packet_bytes != PACKET_BYTES { None } else { self.check(frame, headers, now, unix_ms()) }
+        if headers.packet_bytes != PACKET_BYTES {
+            None
+        } else {
+            self.check(frame, headers, now, unix_ms())
+        }
     }
 
     #[cold]
@@ -105,9 +111,13 @@ impl Tracer {
         if bytes[..8] != MAGIC {
             return None;
         }
-        let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("the mark is longer"));
+        let word =
+            |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("the mark is longer"));
         let (nonce, time) = (word(28), word(36));
-        if time.abs_diff(unix_ms) > STALE_MS || !self.is_signed(bytes, &headers.key) || !self.is_new(nonce) {
+        if time.abs_diff(unix_ms) > STALE_MS
+            || !self.is_signed(bytes, &headers.key)
+            || !self.is_new(nonce)
+        {
             return None;
         }
         let receiver = Ipv6Addr::from_bits(u128::from_be_bytes(*bytes[8..].first_chunk()?));
@@ -117,7 +127,9 @@ impl Tracer {
 
     fn is_signed(&self, mark: &[u8; MARK_BYTES], key: &FlowKey) -> bool {
         let Some(secret) = &self.key else { return false };
-        authenticator(secret, &mark[..SIGNED_BYTES], key).verify_truncated_left(&mark[SIGNED_BYTES..]).is_ok()
+        authenticator(secret, &mark[..SIGNED_BYTES], key)
+            .verify_truncated_left(&mark[SIGNED_BYTES..])
+            .is_ok()
     }
 
     fn is_new(&self, nonce: u64) -> bool {
@@ -216,7 +228,11 @@ fn mac(bytes: &[u8]) -> MacAddress {
 }
 
 /// From this machine to the receiver.
-fn ip_header(plan: &Plan, mark: &Mark, text_bytes: usize) -> Option<([u8; ipv6::HEADER_BYTES], usize, EtherType)> {
+fn ip_header(
+    plan: &Plan,
+    mark: &Mark,
+    text_bytes: usize,
+) -> Option<([u8; ipv6::HEADER_BYTES], usize, EtherType)> {
     const TTL: u8 = 64;
     let datagram_bytes = udp::HEADER_BYTES + text_bytes;
     let mut bytes = [0; ipv6::HEADER_BYTES];
@@ -263,12 +279,18 @@ fn write_text(
     let plan = reporter.plan;
     write!(text, "{{\"nonce\":\"{:016x}\",\"machine\":", mark.nonce)?;
     write_string(text, &plan.machine)?;
-    write!(text, ",\"generation\":{},\"worker\":{},\"budget\":{}", plan.generation, reporter.worker, budget.0)?;
+    write!(
+        text,
+        ",\"generation\":{},\"worker\":{},\"budget\":{}",
+        plan.generation, reporter.worker, budget.0
+    )?;
     if let Some(service) = journey.service().and_then(|id| plan.service(id)) {
         text.write_str(",\"service\":")?;
         write_string(text, &service.name)?;
     }
-    if let Some(matched) = journey.matched.and_then(|matched| plan.matches.get(matched.matched as usize)) {
+    if let Some(matched) =
+        journey.matched.and_then(|matched| plan.matches.get(matched.matched as usize))
+    {
         write!(text, ",\"matched\":\"{} {} {}\"", matched.target, matched.protocol, matched.ports)?;
     }
     write!(text, ",\"table\":\"{}\"", journey.lookup.name())?;

@@ -52,7 +52,13 @@ pub fn track(
 
 /// Whether an entry still decides.
 #[inline(always)]
-fn keep(service: &Service, headers: &Headers, entry: &Entry, ticks: &Ticks, lifetimes: &Lifetimes) -> Option<Kept> {
+fn keep(
+    service: &Service,
+    headers: &Headers,
+    entry: &Entry,
+    ticks: &Ticks,
+    lifetimes: &Lifetimes,
+) -> Option<Kept> {
     if lifetimes.expired(entry, ticks) {
         return None;
     }

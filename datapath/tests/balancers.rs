@@ -15,7 +15,11 @@ fn peered(own: u8, backends: usize) -> proto::Plan {
     let mut plan = message(backends);
     let address = |index: u8| vec![format!("10.0.0.{index}"), format!("2001:db8::{index}")];
     plan.machine = Some(proto::Machine { name: format!("lb-{own}"), addresses: address(own) });
-    plan.peers = vec![proto::Peer { name: format!("lb-{}", 3 - own), addresses: address(3 - own), healthy: true }];
+    plan.peers = vec![proto::Peer {
+        name: format!("lb-{}", 3 - own),
+        addresses: address(3 - own),
+        healthy: true,
+    }];
     plan.services[0].set_fragments(proto::Fragments::On);
     plan
 }
@@ -54,7 +58,11 @@ fn fragments_v4(id: u16, payload: usize) -> Vec<Vec<u8>> {
 fn fragments_v6(id: u32) -> Vec<Vec<u8>> {
     let vip: [u8; 16] = "2001:db8:f::10".parse::<std::net::Ipv6Addr>().unwrap().octets();
     let mut whole = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6([0x20; 16], vip, 60).udp(1000, 53).write(&mut whole, &[5; 1992]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6([0x20; 16], vip, 60)
+        .udp(1000, 53)
+        .write(&mut whole, &[5; 1992])
+        .unwrap();
     let parts: Vec<&[u8]> = whole[54..].chunks(1000).collect();
     let piece = |(index, part): (usize, &&[u8])| {
         let mut frame = whole[..54].to_vec();
@@ -110,18 +118,27 @@ fn a_datagrams_fragments_reach_one_backend_whole_wherever_and_in_whatever_order_
             assert_eq!(pieces.len(), 3);
             let mut arrived = Vec::new();
             for (nth, index) in order.iter().enumerate() {
-                let (more, times) = travel(&mut machines, (usize::from(id) + nth) % 2, &pieces[*index]);
+                let (more, times) =
+                    travel(&mut machines, (usize::from(id) + nth) % 2, &pieces[*index]);
                 arrived.extend(more);
                 redirects += times;
             }
             arrived.sort();
-            let mut expected: Vec<Vec<u8>> = pieces.iter().map(|piece| piece[14..].to_vec()).collect();
+            let mut expected: Vec<Vec<u8>> =
+                pieces.iter().map(|piece| piece[14..].to_vec()).collect();
             expected.sort();
-            assert_eq!(arrived.iter().map(|(_, inner)| inner.clone()).collect::<Vec<_>>(), expected);
+            assert_eq!(
+                arrived.iter().map(|(_, inner)| inner.clone()).collect::<Vec<_>>(),
+                expected
+            );
             assert!(arrived.iter().all(|(backend, _)| *backend == arrived[0].0), "one backend");
             backends.insert(arrived[0].0.clone());
         }
-        assert!(redirects > 30 && backends.len() > 10, "{redirects} redirects, {} backends", backends.len());
+        assert!(
+            redirects > 30 && backends.len() > 10,
+            "{redirects} redirects, {} backends",
+            backends.len()
+        );
     }
 }
 
@@ -145,7 +162,11 @@ fn a_datagram_follows_the_connection_that_its_machine_tracks() {
     alone.services[0].set_fragments(proto::Fragments::Auto);
     let mut machine = Machine::new(alone.clone(), 1000);
     let mut small = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(1007, 53).write(&mut small, b"x").unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 60)
+        .udp(1007, 53)
+        .write(&mut small, b"x")
+        .unwrap();
     let backend = machine.backend(0, &small).unwrap();
     let mut grown = message(60);
     grown.services[0].set_fragments(proto::Fragments::Auto);
@@ -210,10 +231,9 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
     assert_eq!(sent[34..36], [0, 0], "recursion control zero to a backend");
     assert_eq!(sent[38..], inner[14..], "the inner packet is unchanged");
     assert_eq!(machine.backend(0, &tunnelled(LB_2, LB_1, 1, &inner)).unwrap(), direct);
-    for (source, recursion, reason) in [
-        ([10, 0, 8, 1], 0, DropReason::Stranger),
-        (LB_2, 0, DropReason::Recursion),
-    ] {
+    for (source, recursion, reason) in
+        [([10, 0, 8, 1], 0, DropReason::Stranger), (LB_2, 0, DropReason::Recursion)]
+    {
         let verdict = machine.forward(0, &tunnelled(source, LB_1, recursion, &inner)).0;
         assert_eq!(verdict, Verdict::Drop(reason));
     }
@@ -222,7 +242,10 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
     elsewhere[24..26].fill(0);
     let sum = wire::checksum::finish(wire::checksum::sum(&elsewhere[14..34]));
     elsewhere[24..26].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(machine.forward(0, &tunnelled(LB_2, LB_1, 1, &elsewhere)).0, Verdict::Drop(DropReason::NoService));
+    assert_eq!(
+        machine.forward(0, &tunnelled(LB_2, LB_1, 1, &elsewhere)).0,
+        Verdict::Drop(DropReason::NoService)
+    );
     let mut keyed = tunnelled(LB_2, LB_1, 1, &inner);
     keyed[34] |= 0x20;
     assert_eq!(machine.forward(0, &keyed).0, Verdict::Drop(DropReason::TunnelHeader));
@@ -246,7 +269,11 @@ fn congestion_met_in_a_tunnel_is_told_onwards() {
     with_ecn(&mut outer, 0b11);
     let (verdict, _, sent) = machine.forward(0, &outer);
     assert!(matches!(verdict, Verdict::Send(_)));
-    assert_eq!((sent[15] & 3, sent[39] & 3), (0b11, 0b10), "told by the outer header, the inner packet unchanged");
+    assert_eq!(
+        (sent[15] & 3, sent[39] & 3),
+        (0b11, 0b10),
+        "told by the outer header, the inner packet unchanged"
+    );
     let mut outer = tunnelled(LB_2, LB_1, 1, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn));
     with_ecn(&mut outer, 0b11);
     assert_eq!(machine.forward(0, &outer).0, Verdict::Drop(DropReason::Congestion));
@@ -261,13 +288,21 @@ fn without_peers_a_tunnel_to_ourselves_is_the_kernels() {
 
 /// Cluster 1, all of whose backends are down, spills to cluster 2.
 fn clusters() -> (Machine, Machine) {
-    let group = || proto::PrefixGroup { name: "a".into(), prefixes: vec!["203.0.113.0/24".into(), "198.51.100.0/24".into()] };
-    let suffix = proto::PrefixSuffix { prefix_group: "a".into(), suffix: "0.0.0.10".into(), suffix_bits: 0 };
-    let vip = || proto::Vip { target: Some(proto::vip::Target::PrefixSuffix(suffix.clone())), ..Default::default() };
+    let group = || proto::PrefixGroup {
+        name: "a".into(),
+        prefixes: vec!["203.0.113.0/24".into(), "198.51.100.0/24".into()],
+    };
+    let suffix =
+        proto::PrefixSuffix { prefix_group: "a".into(), suffix: "0.0.0.10".into(), suffix_bits: 0 };
+    let vip = || proto::Vip {
+        target: Some(proto::vip::Target::PrefixSuffix(suffix.clone())),
+        ..Default::default()
+    };
     let mut first = message(2);
     first.prefix_groups = vec![group()];
     first.services[0].vips = vec![vip()];
-    first.services[0].spill = vec![proto::Spill { prefix_group: "a".into(), prefix: "198.51.100.0/24".into() }];
+    first.services[0].spill =
+        vec![proto::Spill { prefix_group: "a".into(), prefix: "198.51.100.0/24".into() }];
     first.services[0].members.iter_mut().for_each(|member| member.set_state(Down));
     let mut second = message(3);
     second.prefix_groups = vec![group()];
@@ -312,12 +347,23 @@ fn an_error_for_a_flow_that_only_the_peer_knows_reaches_its_backend() {
         knows.set(peered(1, 40));
         asked.set(peered(2, 40));
         let mut quote = Vec::new();
-        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(VIP, CLIENT, 60).tcp(80, port, 7, 9).write(&mut quote, &[]).unwrap();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(VIP, CLIENT, 60)
+            .tcp(80, port, 7, 9)
+            .write(&mut quote, &[])
+            .unwrap();
         let mut error = Vec::new();
-        let kind = etherparse::Icmpv4Type::TimeExceeded(etherparse::icmpv4::TimeExceededCode::TtlExceededInTransit);
-        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4([9; 4], VIP, 60).icmpv4(kind).write(&mut error, &quote[14..]).unwrap();
+        let kind = etherparse::Icmpv4Type::TimeExceeded(
+            etherparse::icmpv4::TimeExceededCode::TtlExceededInTransit,
+        );
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4([9; 4], VIP, 60)
+            .icmpv4(kind)
+            .write(&mut error, &quote[14..])
+            .unwrap();
         let by_hash = asked.backend(0, &error).unwrap();
-        let copies: Vec<Vec<u8>> = asked.outbox.frames.drain(..).map(|copy| copy.frame.bytes().to_vec()).collect();
+        let copies: Vec<Vec<u8>> =
+            asked.outbox.frames.drain(..).map(|copy| copy.frame.bytes().to_vec()).collect();
         assert_eq!(copies.len(), 1);
         let verdict = knows.backend(0, &copies[0]);
         if by_hash == backend {

@@ -26,7 +26,11 @@ fn packet(inner_v6: bool, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
         frame[14] = 0x60 | traffic_class >> 4;
         frame[15] = traffic_class << 4;
     } else {
-        builder.ipv4(common::CLIENT, common::VIP, 60).udp(1000, 53).write(&mut frame, payload).unwrap();
+        builder
+            .ipv4(common::CLIENT, common::VIP, 60)
+            .udp(1000, 53)
+            .write(&mut frame, payload)
+            .unwrap();
         frame[15] = traffic_class;
         frame[24..26].fill(0);
         let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
@@ -101,13 +105,20 @@ fn a_packet_that_does_not_fit_the_egress_is_dropped_by_that_name() {
     let mut machine = machine(false, |_| {});
     let fits = 1600 - 24 - 28;
     assert!(matches!(machine.forward(0, &packet(false, 0, &vec![0; fits])).0, Verdict::Send(_)));
-    assert!(!matches!(machine.forward(0, &packet(false, 0, &vec![0; fits + 1])).0, Verdict::Send(_)));
+    assert!(!matches!(
+        machine.forward(0, &packet(false, 0, &vec![0; fits + 1])).0,
+        Verdict::Send(_)
+    ));
 }
 
 #[test]
 fn several_next_hops_share_the_flows_and_each_flow_has_one() {
     let mut machine = machine(false, |_| {});
-    let hops = |count: u8| (0..count).map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) }).collect();
+    let hops = |count: u8| {
+        (0..count)
+            .map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) })
+            .collect()
+    };
     machine.view.egress = Egress::new(&machine.view.plan, |_| hops(3));
     let mut seen = [0; 3];
     for port in 1..300 {
@@ -133,7 +144,12 @@ fn what_is_not_ours_passes_untouched() {
 }
 
 /// The tunnel bytes between outer IP header and inner packet.
-fn tunnel(encap: proto::Encap, inner_v6: bool, outer_v6: bool, change: impl FnOnce(&mut proto::Plan)) -> (u8, Vec<u8>, Vec<u8>) {
+fn tunnel(
+    encap: proto::Encap,
+    inner_v6: bool,
+    outer_v6: bool,
+    change: impl FnOnce(&mut proto::Plan),
+) -> (u8, Vec<u8>, Vec<u8>) {
     let mut machine = machine(outer_v6, |plan| {
         plan.services[0].set_encap(encap);
         change(plan);
@@ -154,7 +170,9 @@ fn tunnel(encap: proto::Encap, inner_v6: bool, outer_v6: bool, change: impl FnOn
 
 #[test]
 fn ip_in_ip_puts_nothing_between() {
-    for (inner_v6, outer_v6, protocol) in [(false, false, 4), (true, true, 41), (false, true, 4), (true, false, 41)] {
+    for (inner_v6, outer_v6, protocol) in
+        [(false, false, 4), (true, true, 41), (false, true, 4), (true, false, 41)]
+    {
         let (got, header, _) = tunnel(proto::Encap::Ipip, inner_v6, outer_v6, |_| {});
         assert_eq!((got, header), (protocol, vec![]));
     }
@@ -182,7 +200,8 @@ fn gue_and_geneve_travel_in_udp_without_checksum() {
 fn the_udp_checksum_over_ipv6_is_computed_where_wanted() {
     let wanted = proto::Tunnel { udp6_checksum: true, ..Default::default() };
     let (_, _, after) = tunnel(proto::Encap::Gue, false, true, |plan| plan.tunnel = Some(wanted));
-    let sum = wire::checksum::pseudo_header(&after[22..38], &after[38..54], 17, after.len() - 54) + wire::checksum::sum(&after[54..]);
+    let sum = wire::checksum::pseudo_header(&after[22..38], &after[38..54], 17, after.len() - 54)
+        + wire::checksum::sum(&after[54..]);
     assert_eq!(wire::checksum::fold(sum), 0xffff);
     assert_ne!(after[60..62], [0, 0]);
 }

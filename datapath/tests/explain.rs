@@ -19,7 +19,10 @@ fn an_explanation_names_what_forwarding_then_does() {
         let packet = tcp(9, port, Tcp::Ack);
         let told = explain(&machine.view, &hash, &machine.readers, &key(&packet));
         let (_, journey, frame) = machine.forward(0, &packet);
-        assert_eq!((told.backend, told.slot, told.matched), (journey.backend, journey.slot, journey.matched));
+        assert_eq!(
+            (told.backend, told.slot, told.matched),
+            (journey.backend, journey.slot, journey.matched)
+        );
         assert_eq!(told.tracked, None);
         assert_eq!(told.outer[..14], frame[..14]);
         assert_eq!(told.outer[26..38], frame[26..38], "addresses and GRE");
@@ -35,7 +38,12 @@ fn a_tracked_connection_overrides_the_hash() {
     let packet = tcp(9, 7, Tcp::Ack);
     let backend = machine.backend(0, &packet).unwrap();
     let mut drained = message(4);
-    drained.services[0].members.iter_mut().find(|member| member.backend == backend).unwrap().set_state(Draining);
+    drained.services[0]
+        .members
+        .iter_mut()
+        .find(|member| member.backend == backend)
+        .unwrap()
+        .set_state(Draining);
     machine.set(drained);
     let told = explain(&machine.view, &hash, &machine.readers, &key(&packet));
     assert_ne!(told.by_hash, told.backend);

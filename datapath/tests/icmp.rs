@@ -17,7 +17,11 @@ fn with_mtu(machine: &mut Machine, mtu: u16) {
 /// The packet that a backend sent from the VIP, as a router quotes it.
 fn quote(port: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(VIP, CLIENT, 60).tcp(80, port, 7, 1024).write(&mut frame, &[0; 8]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(VIP, CLIENT, 60)
+        .tcp(80, port, 7, 1024)
+        .write(&mut frame, &[0; 8])
+        .unwrap();
     frame.split_off(14)
 }
 
@@ -32,23 +36,34 @@ fn error_about(port: u16, kind: Icmpv4Type) -> Vec<u8> {
 }
 
 fn fragmentation_needed() -> Icmpv4Type {
-    Icmpv4Type::DestinationUnreachable(etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1400 })
+    Icmpv4Type::DestinationUnreachable(
+        etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1400 },
+    )
 }
 
 #[test]
 fn an_echo_to_a_vip_is_answered() {
     let mut machine = Machine::new(message(1), 100);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4_echo_request(7, 3).write(&mut frame, b"ping").unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 9)
+        .icmpv4_echo_request(7, 3)
+        .write(&mut frame, b"ping")
+        .unwrap();
     let (verdict, _, reply) = machine.forward(0, &frame);
     assert_eq!(verdict, Verdict::Reply);
     assert_eq!(reply[..12], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
     let packet = SlicedPacket::from_ethernet(&reply).unwrap();
     let Some(etherparse::NetSlice::Ipv4(ip)) = packet.net else { panic!() };
-    assert_eq!((ip.header().source(), ip.header().destination(), ip.header().ttl()), (VIP, CLIENT, 64));
+    assert_eq!(
+        (ip.header().source(), ip.header().destination(), ip.header().ttl()),
+        (VIP, CLIENT, 64)
+    );
     assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
     let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { panic!() };
-    assert!(matches!(icmp.icmp_type(), Icmpv4Type::EchoReply(echo) if echo.id == 7 && echo.seq == 3));
+    assert!(
+        matches!(icmp.icmp_type(), Icmpv4Type::EchoReply(echo) if echo.id == 7 && echo.seq == 3)
+    );
     assert_eq!(icmp.payload(), b"ping");
     assert!(wire::checksum::is_valid(icmp.slice()));
 }
@@ -57,7 +72,11 @@ fn an_echo_to_a_vip_is_answered() {
 fn an_ipv6_echo_to_a_vip_is_answered() {
     let mut machine = Machine::new(message(1), 100);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 9).icmpv6_echo_request(7, 3).write(&mut frame, b"ping").unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(CLIENT6, VIP6, 9)
+        .icmpv6_echo_request(7, 3)
+        .write(&mut frame, b"ping")
+        .unwrap();
     let (verdict, _, reply) = machine.forward(0, &frame);
     assert_eq!(verdict, Verdict::Reply);
     let packet = SlicedPacket::from_ethernet(&reply).unwrap();
@@ -69,11 +88,16 @@ fn an_ipv6_echo_to_a_vip_is_answered() {
 #[test]
 fn an_error_follows_the_connection_that_it_quotes() {
     let mut machine = Machine::new(message(8), 1000);
-    let backends: Vec<String> = (1..50).map(|port| machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Syn)).unwrap()).collect();
+    let backends: Vec<String> = (1..50)
+        .map(|port| machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Syn)).unwrap())
+        .collect();
     // More backends: by hash alone many of these would go elsewhere.
     machine.set(message(80));
     for (port, backend) in (1..50).zip(&backends) {
-        assert_eq!(&machine.backend(0, &error_about(port, fragmentation_needed())).unwrap(), backend);
+        assert_eq!(
+            &machine.backend(0, &error_about(port, fragmentation_needed())).unwrap(),
+            backend
+        );
     }
 }
 
@@ -82,7 +106,10 @@ fn an_error_about_an_untracked_connection_follows_the_hash() {
     let mut machine = Machine::new(message(8), 1000);
     for port in 1..50 {
         let by_error = machine.backend(0, &error_about(port, fragmentation_needed())).unwrap();
-        assert_eq!(machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Ack)).unwrap(), by_error);
+        assert_eq!(
+            machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), port, Tcp::Ack)).unwrap(),
+            by_error
+        );
     }
 }
 
@@ -95,10 +122,18 @@ fn errors_that_quote_nothing_of_ours_are_dropped() {
     assert_eq!(machine.forward(0, &strange).0, Verdict::Drop(DropReason::Icmp));
     let short = error_about(5, fragmentation_needed());
     let mut cut = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4(fragmentation_needed()).write(&mut cut, &short[42..60]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 9)
+        .icmpv4(fragmentation_needed())
+        .write(&mut cut, &short[42..60])
+        .unwrap();
     assert_eq!(machine.forward(0, &cut).0, Verdict::Drop(DropReason::Icmp));
     let mut other = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 9).icmpv4_raw(13, 0, [0; 4]).write(&mut other, &[0; 12]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 9)
+        .icmpv4_raw(13, 0, [0; 4])
+        .write(&mut other, &[0; 12])
+        .unwrap();
     assert_eq!(machine.forward(0, &other).0, Verdict::Drop(DropReason::Icmp));
     assert_eq!(machine.counters.totals().unaccounted(3), 0);
 }
@@ -109,7 +144,11 @@ fn a_packet_that_must_not_be_fragmented_is_answered_with_the_mtu_that_fits() {
         let mut machine = Machine::new(message(1), 100);
         with_mtu(&mut machine, mtu);
         let mut frame = Vec::new();
-        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 1460]).unwrap();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(CLIENT, VIP, 60)
+            .tcp(9, 80, 7, 9)
+            .write(&mut frame, &[7; 1460])
+            .unwrap();
         frame[20] |= 0x40;
         reseal(&mut frame);
         let (verdict, _, reply) = machine.forward(0, &frame);
@@ -119,8 +158,12 @@ fn a_packet_that_must_not_be_fragmented_is_answered_with_the_mtu_that_fits() {
         assert_eq!((ip.header().source(), ip.header().destination()), (VIP, CLIENT));
         assert_eq!(reply.len(), 14 + 576);
         let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { panic!() };
-        let Icmpv4Type::DestinationUnreachable(etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu }) = icmp.icmp_type()
-        else { panic!() };
+        let Icmpv4Type::DestinationUnreachable(
+            etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu },
+        ) = icmp.icmp_type()
+        else {
+            panic!()
+        };
         assert_eq!(next_hop_mtu, mtu - 24);
         assert!(wire::checksum::is_valid(icmp.slice()));
         assert_eq!(icmp.payload(), &frame[14..14 + 548]);
@@ -132,7 +175,11 @@ fn an_ipv6_packet_too_big_is_answered() {
     let mut machine = Machine::new(message(1), 100);
     with_mtu(&mut machine, 1400);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 1440]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(CLIENT6, VIP6, 60)
+        .tcp(9, 80, 7, 9)
+        .write(&mut frame, &[7; 1440])
+        .unwrap();
     let (verdict, _, reply) = machine.forward(0, &frame);
     assert_eq!((verdict, reply.len()), (Verdict::Reply, 14 + 1280));
     let packet = SlicedPacket::from_ethernet(&reply).unwrap();
@@ -148,7 +195,11 @@ fn an_icmpv6_error_too_big_for_its_path_is_dropped() {
     let mut machine = Machine::new(message(1), 100);
     with_mtu(&mut machine, 1500);
     let mut quote = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(VIP6, CLIENT6, 60).tcp(80, 9, 7, 9).write(&mut quote, &[7; 1392]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(VIP6, CLIENT6, 60)
+        .tcp(80, 9, 7, 9)
+        .write(&mut quote, &[7; 1392])
+        .unwrap();
     let mut error = Vec::new();
     PacketBuilder::ethernet2([1; 6], [2; 6])
         .ipv6([0xff; 16], VIP6, 60)
@@ -173,7 +224,11 @@ fn a_packet_that_may_be_fragmented_arrives_in_pieces_on_one_backend() {
         with_mtu(&mut machine, mtu);
         let payload: Vec<u8> = (0..1472u32).map(|i| (i * 7) as u8).collect();
         let mut frame = Vec::new();
-        PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(9, 53).write(&mut frame, &payload).unwrap();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(CLIENT, VIP, 60)
+            .udp(9, 53)
+            .write(&mut frame, &payload)
+            .unwrap();
         frame[20] = 0;
         if options > 0 {
             // A timestamp option that is not copied, and padding.
@@ -186,8 +241,13 @@ fn a_packet_that_may_be_fragmented_arrives_in_pieces_on_one_backend() {
         let (verdict, _, first) = machine.forward(0, &frame);
         assert!(matches!(verdict, Verdict::Send(_)));
         let mut pieces = vec![first];
-        pieces.extend(machine.outbox.frames.drain(..).map(|originated| originated.frame.bytes().to_vec()));
-        assert_eq!(pieces.len(), (8usize + 1472).div_ceil((usize::from(mtu) - 24 - 20 - options) & !7));
+        pieces.extend(
+            machine.outbox.frames.drain(..).map(|originated| originated.frame.bytes().to_vec()),
+        );
+        assert_eq!(
+            pieces.len(),
+            (8usize + 1472).div_ceil((usize::from(mtu) - 24 - 20 - options) & !7)
+        );
         let mut whole = vec![0u8; 1480];
         let mut seen = 0;
         for (index, piece) in pieces.iter().enumerate() {
@@ -213,10 +273,18 @@ fn no_memory_for_pieces_means_too_big_and_nothing_leaks() {
     let mut machine = Machine::new(message(1), 100);
     with_mtu(&mut machine, 100);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(9, 53).write(&mut frame, &[0; 1472]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 60)
+        .udp(9, 53)
+        .write(&mut frame, &[0; 1472])
+        .unwrap();
     frame[20] = 0;
     reseal(&mut frame);
-    assert_eq!(machine.forward(0, &frame).0, Verdict::Drop(DropReason::TooBig), "more than eight pieces");
+    assert_eq!(
+        machine.forward(0, &frame).0,
+        Verdict::Drop(DropReason::TooBig),
+        "more than eight pieces"
+    );
     assert!(machine.outbox.frames.is_empty() && machine.outbox.chunks.is_full());
 }
 
@@ -225,7 +293,11 @@ fn answers_are_limited() {
     let mut machine = Machine::new(message(1), 100);
     with_mtu(&mut machine, 100);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(CLIENT6, VIP6, 60).tcp(9, 80, 7, 9).write(&mut frame, &[7; 100]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(CLIENT6, VIP6, 60)
+        .tcp(9, 80, 7, 9)
+        .write(&mut frame, &[7; 100])
+        .unwrap();
     for _ in 0..3000 {
         machine.forward(0, &frame);
     }
@@ -238,7 +310,12 @@ fn an_error_about_a_backend_that_is_gone_selects_anew() {
     let mut machine = Machine::new(message(3), 100);
     let backend = machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn)).unwrap();
     let mut plan = message(3);
-    plan.services[0].members.iter_mut().find(|member| member.backend == backend).unwrap().set_state(BackendState::Down);
+    plan.services[0]
+        .members
+        .iter_mut()
+        .find(|member| member.backend == backend)
+        .unwrap()
+        .set_state(BackendState::Down);
     machine.set(plan);
     assert_ne!(machine.backend(0, &error_about(5, fragmentation_needed())).unwrap(), backend);
 }

@@ -53,7 +53,13 @@ impl Known {
         // A busy flow's time is written only once in a tick, so idleness
         // counts from the first packet of that tick.
         let idle_ms = now_ms - self.seen_ms;
-        if idle_ms + 8_192 <= timeout_ms { Some(false) } else if idle_ms > timeout_ms + slack_ms { Some(true) } else { None }
+        if idle_ms + 8_192 <= timeout_ms {
+            Some(false)
+        } else if idle_ms > timeout_ms + slack_ms {
+            Some(true)
+        } else {
+            None
+        }
     }
 }
 

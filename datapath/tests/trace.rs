@@ -17,7 +17,8 @@ fn secret() -> Secret {
 fn machine() -> Machine {
     let mut machine = Machine::new(message(5), 1000);
     let counters: &Counters = Box::leak(Box::default());
-    machine.datapath = Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
+    machine.datapath =
+        Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
     machine.view.unix_offset_ms = UNIX_MS as i64;
     machine
 }
@@ -30,7 +31,11 @@ fn mark(nonce: u64) -> Mark {
 fn marked(mark: &Mark, unix_ms: u64, port: u16) -> Vec<u8> {
     let payload = usize::from(PACKET_BYTES) - 28;
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(CLIENT, VIP, 60).udp(port, 53).write(&mut frame, &vec![0; payload]).unwrap();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 60)
+        .udp(port, 53)
+        .write(&mut frame, &vec![0; payload])
+        .unwrap();
     let key = wire::headers::parse(&frame).unwrap().unwrap().key;
     let at = frame.len() - MARK_BYTES;
     frame[at..].copy_from_slice(&sign(&secret().trace_key().unwrap(), mark, unix_ms, &key));
@@ -38,7 +43,13 @@ fn marked(mark: &Mark, unix_ms: u64, port: u16) -> Vec<u8> {
 }
 
 fn reports(machine: &mut Machine) -> Vec<Vec<u8>> {
-    machine.outbox.frames.drain(..).inspect(|more| assert_eq!(more.kind, Kind::Report)).map(|more| more.frame.bytes().to_vec()).collect()
+    machine
+        .outbox
+        .frames
+        .drain(..)
+        .inspect(|more| assert_eq!(more.kind, Kind::Report))
+        .map(|more| more.frame.bytes().to_vec())
+        .collect()
 }
 
 #[test]
@@ -57,10 +68,18 @@ fn a_marked_packet_is_forwarded_and_reported_on() {
     assert_eq!(udp.checksum(), sum);
     let report: serde_json::Value = serde_json::from_slice(udp.payload()).unwrap();
     assert_eq!(report["nonce"], "0000000000000007");
-    assert_eq!((&report["machine"], &report["service"], &report["table"]), (&"lb-1".into(), &"web".into(), &"miss".into()));
-    let backend = machine.view.plan.backends().find(|backend| backend.name == report["backend"]).unwrap();
+    assert_eq!(
+        (&report["machine"], &report["service"], &report["table"]),
+        (&"lb-1".into(), &"web".into(), &"miss".into())
+    );
+    let backend =
+        machine.view.plan.backends().find(|backend| backend.name == report["backend"]).unwrap();
     assert_eq!(backend.address.to_string(), format!("10.1.0.{}", frame[33]));
-    assert_eq!(machine.datapath.table().connections(plan::ServiceId(0)), 0, "nothing is remembered");
+    assert_eq!(
+        machine.datapath.table().connections(plan::ServiceId(0)),
+        0,
+        "nothing is remembered"
+    );
 }
 
 #[test]
@@ -74,7 +93,12 @@ fn forged_stale_and_repeated_marks_are_ordinary_packets() {
     moved[24..26].fill(0);
     let sum = wire::checksum::finish(wire::checksum::sum(&moved[14..34]));
     moved[24..26].copy_from_slice(&sum.to_be_bytes());
-    for packet in [&forged, &moved, &marked(&mark(2), UNIX_MS - 31_000, 9), &marked(&mark(3), UNIX_MS + 31_000, 9)] {
+    for packet in [
+        &forged,
+        &moved,
+        &marked(&mark(2), UNIX_MS - 31_000, 9),
+        &marked(&mark(3), UNIX_MS + 31_000, 9),
+    ] {
         assert!(matches!(machine.forward(0, packet).0, Verdict::Send(_)));
         assert!(reports(&mut machine).is_empty());
     }

@@ -27,13 +27,22 @@ fn class(machine: &mut Machine) -> Class {
 fn entry(machine: &mut Machine) -> Option<datapath::table::Entry> {
     let headers = wire::headers::parse(&tcp(CLIENT, 5, Tcp::Ack)).unwrap().unwrap();
     let hash = datapath::FlowHash::new(&datapath::Secret::derived("test")).flow(&headers.key);
-    machine.datapath.table().find(hash, machine.view.plan.services().next().unwrap().id).map(|(_, entry)| entry)
+    machine
+        .datapath
+        .table()
+        .find(hash, machine.view.plan.services().next().unwrap().id)
+        .map(|(_, entry)| entry)
 }
 
 /// `before`, with that backend in another state.
 fn with_state(mut before: proto::Plan, backend: &str, state: proto::BackendState) -> proto::Plan {
     before.generation += 1;
-    before.services[0].members.iter_mut().find(|member| member.backend == backend).unwrap().set_state(state);
+    before.services[0]
+        .members
+        .iter_mut()
+        .find(|member| member.backend == backend)
+        .unwrap()
+        .set_state(state);
     before
 }
 
@@ -41,11 +50,20 @@ fn with_state(mut before: proto::Plan, backend: &str, state: proto::BackendState
 fn a_connection_keeps_its_backend_when_a_pool_grows() {
     let mut machine = Machine::new(message(3), 10_000);
     let flows: Vec<u16> = (1..500).collect();
-    let before: Vec<String> = flows.iter().map(|port| machine.backend(0, &tcp(CLIENT, *port, Tcp::Syn)).unwrap()).collect();
+    let before: Vec<String> = flows
+        .iter()
+        .map(|port| machine.backend(0, &tcp(CLIENT, *port, Tcp::Syn)).unwrap())
+        .collect();
     machine.set(message(6));
-    let after: Vec<String> = flows.iter().map(|port| machine.backend(0, &tcp(CLIENT, *port, Tcp::Ack)).unwrap()).collect();
+    let after: Vec<String> = flows
+        .iter()
+        .map(|port| machine.backend(0, &tcp(CLIENT, *port, Tcp::Ack)).unwrap())
+        .collect();
     assert_eq!(before, after);
-    let fresh: Vec<String> = flows.iter().map(|port| machine.backend(0, &tcp(CLIENT + 1, *port, Tcp::Syn)).unwrap()).collect();
+    let fresh: Vec<String> = flows
+        .iter()
+        .map(|port| machine.backend(0, &tcp(CLIENT + 1, *port, Tcp::Syn)).unwrap())
+        .collect();
     assert!(fresh.iter().any(|backend| backend == "b006"), "new connections use the new backends");
 }
 
@@ -66,7 +84,11 @@ fn a_draining_backend_keeps_its_connections_and_gets_no_new_ones() {
     let (mut machine, backend) = established(message(4));
     machine.set(with_state(message(4), &backend, Draining));
     assert_eq!(machine.backend(1000, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-    assert_ne!(machine.backend(1000, &tcp(CLIENT, 5, Tcp::Syn)).unwrap(), backend, "the port is used anew");
+    assert_ne!(
+        machine.backend(1000, &tcp(CLIENT, 5, Tcp::Syn)).unwrap(),
+        backend,
+        "the port is used anew"
+    );
     for port in 100..600 {
         assert_ne!(machine.backend(0, &tcp(CLIENT, port, Tcp::Syn)).unwrap(), backend);
     }
@@ -198,14 +220,19 @@ fn a_flood_displaces_only_unconfirmed_entries() {
         machine.backend(0, &tcp(CLIENT, port, Tcp::Syn)).unwrap();
     }
     for port in 1..=32 {
-        kept.push(machine.backend(if port == 1 { 200 } else { 0 }, &tcp(CLIENT, port, Tcp::Ack)).unwrap());
+        kept.push(
+            machine.backend(if port == 1 { 200 } else { 0 }, &tcp(CLIENT, port, Tcp::Ack)).unwrap(),
+        );
     }
     for client in 1..2000 {
         machine.backend(0, &tcp(CLIENT + client, 7, Tcp::Syn)).unwrap();
     }
     machine.set(message(60));
     for port in 1..=32u16 {
-        assert_eq!(machine.backend(0, &tcp(CLIENT, port, Tcp::Ack)).unwrap(), kept[usize::from(port) - 1]);
+        assert_eq!(
+            machine.backend(0, &tcp(CLIENT, port, Tcp::Ack)).unwrap(),
+            kept[usize::from(port) - 1]
+        );
     }
     assert!(machine.counters.connections.displaced.get() > 1000);
 }

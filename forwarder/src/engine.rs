@@ -83,8 +83,12 @@ impl Engine {
     pub fn start(start: Start<'_>) -> Result<Engine> {
         let mut queues = Vec::new();
         for (number, io) in start.io.iter().enumerate() {
-            let meter = |(device, queue): (usize, &Box<dyn nic::Queue>)| QueueMeter { device, number, meter: queue.meter() };
-            queues.extend(io.queues.iter().enumerate().map(meter));
+            let meters = io.queues.iter().map(|queue| queue.meter());
+            queues.extend(meters.enumerate().map(|(device, meter)| QueueMeter {
+                device,
+                number,
+                meter,
+            }));
         }
         Engine::launch(start, queues, None)
     }
@@ -92,19 +96,36 @@ impl Engine {
     /// Starts so many workers behind one thread that owns all queues;
     /// `start.io` is to be empty. So many frames may wait for each worker
     /// from each device.
-    pub fn start_steered(start: Start<'_>, io: SharedIo, workers: usize, ring_frames: usize) -> Result<Engine> {
+    pub fn start_steered(
+        start: Start<'_>,
+        io: SharedIo,
+        workers: usize,
+        ring_frames: usize,
+    ) -> Result<Engine> {
         let (hub, ends) = steering::split(io, workers, ring_frames)?;
-        let meter = |(device, number, queue): (usize, usize, &dyn nic::Queue)| QueueMeter { device, number, meter: queue.meter() };
+        let meter = |(device, number, queue): (usize, usize, &dyn nic::Queue)| QueueMeter {
+            device,
+            number,
+            meter: queue.meter(),
+        };
         let queues = hub.queues().map(meter).collect();
         let mut cpus = start.cpus.clone();
         if !cpus.is_empty() {
             // The first is the steering thread's, as far as there are enough.
             cpus.rotate_left(1);
         }
-        Engine::launch(Start { io: ends, cpus, ..start }, queues, Some((hub, start.cpus.first().copied())))
+        Engine::launch(
+            Start { io: ends, cpus, ..start },
+            queues,
+            Some((hub, start.cpus.first().copied())),
+        )
     }
 
-    fn launch(start: Start<'_>, queues: Vec<QueueMeter>, hub: Option<(Hub, Option<usize>)>) -> Result<Engine> {
+    fn launch(
+        start: Start<'_>,
+        queues: Vec<QueueMeter>,
+        hub: Option<(Hub, Option<usize>)>,
+    ) -> Result<Engine> {
         let workers = start.io.len();
         let others = 1 + usize::from(hub.is_some());
         let connections = start.connections_max.div_ceil(workers as u64);
@@ -142,13 +163,7 @@ impl Engine {
                 index,
                 queues: io.queues,
                 pool: io.pool,
-                datapath: Datapath::new(
-                    &start.secret,
-                    opened.table,
-                    counters,
-                    opened.clock,
-                    index,
-                ),
+                datapath: Datapath::new(&start.secret, opened.table, counters, opened.clock, index),
                 counters,
                 samples,
                 tap,
@@ -186,7 +201,13 @@ impl Engine {
     }
 
     /// Starts the steering thread.
-    fn steer(&mut self, hub: Hub, cpu: Option<usize>, secret: &Secret, busy_poll: bool) -> Result<()> {
+    fn steer(
+        &mut self,
+        hub: Hub,
+        cpu: Option<usize>,
+        secret: &Secret,
+        busy_poll: bool,
+    ) -> Result<()> {
         let counters: &'static Counters = Box::leak(Box::default());
         let samples: &'static DropSamples = Box::leak(Box::default());
         // The slow path's waker is before the workers'.

@@ -16,8 +16,8 @@ use datapath::outbox::Kind;
 use datapath::reply::ReplyLink;
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop,
-    Outbox, Secret, SlowPath, Totals, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox,
+    Secret, SlowPath, Totals, Verdict, View,
 };
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};

@@ -201,7 +201,10 @@ fn a_flood_of_questions_to_the_slow_path_is_dropped_by_name_and_blocks_nobody() 
     let start = Instant::now();
     let mut pushed = 0;
     while rig.engine.totals().1.dropped[DropReason::SlowPathFull.index()] == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the slow path keeps up with {pushed} frames");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "the slow path keeps up with {pushed} frames"
+        );
         (0..2000).for_each(|_| rig.peer.push(&echo));
         pushed += 2000;
     }

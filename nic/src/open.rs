@@ -124,7 +124,9 @@ fn shared_queues(config: &DeviceConfig) -> Result<u32, OpenError> {
         (Driver::AfPacket, queues) => Ok(queues.max(1)),
         (Driver::AfXdp, 0) => Ok(rx_queues),
         (Driver::AfXdp, queues) if queues == rx_queues => Ok(rx_queues),
-        (Driver::AfXdp, workers) => Err(OpenError::QueuesDiffer { name, queues: rx_queues, workers }),
+        (Driver::AfXdp, workers) => {
+            Err(OpenError::QueuesDiffer { name, queues: rx_queues, workers })
+        }
     }
 }
 

@@ -118,7 +118,9 @@ impl Plan {
 
     /// Services as the plan lists them.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.order.iter().map(|id| self.services[id.index()].as_ref().expect("listed services exist"))
+        self.order
+            .iter()
+            .map(|id| self.services[id.index()].as_ref().expect("listed services exist"))
     }
 
     /// The backend with that id.
@@ -151,7 +153,8 @@ impl Plan {
     pub fn tunnel_targets(&self) -> Vec<IpAddr> {
         let backends = self.backends().map(|backend| backend.address);
         let peers = self.peers.iter().flat_map(|peer| peer.addresses.iter().copied());
-        let spills = self.services().flat_map(|service| service.spill.iter().map(|spill| spill.address));
+        let spills =
+            self.services().flat_map(|service| service.spill.iter().map(|spill| spill.address));
         let all: std::collections::BTreeSet<IpAddr> = backends.chain(peers).chain(spills).collect();
         all.into_iter().collect()
     }
@@ -162,7 +165,13 @@ impl Plan {
         let groups: HashMap<&str, &proto::PrefixGroup> =
             self.message.prefix_groups.iter().map(|group| (group.name.as_str(), group)).collect();
         let mut prefixes = std::collections::BTreeSet::new();
-        for target in self.message.services.iter().flat_map(|service| &service.vips).filter_map(|vip| vip.target.as_ref()) {
+        for target in self
+            .message
+            .services
+            .iter()
+            .flat_map(|service| &service.vips)
+            .filter_map(|vip| vip.target.as_ref())
+        {
             match target {
                 proto::vip::Target::Address(address) => {
                     let address: IpAddr = address.parse().expect("checked when decoded");
@@ -170,7 +179,12 @@ impl Plan {
                 }
                 proto::vip::Target::PrefixSuffix(suffix) => {
                     let group = groups[suffix.prefix_group.as_str()];
-                    prefixes.extend(group.prefixes.iter().map(|prefix| parse_prefix(prefix).expect("checked when decoded")));
+                    prefixes.extend(
+                        group
+                            .prefixes
+                            .iter()
+                            .map(|prefix| parse_prefix(prefix).expect("checked when decoded")),
+                    );
                 }
             }
         }
@@ -243,18 +257,27 @@ impl Planner {
         let mut names = std::collections::HashSet::new();
         for (index, service) in message.services.iter().enumerate() {
             if service.name.is_empty() || !names.insert(service.name.as_str()) {
-                return refuse(format!("services[{index}].name"), format!("`{}` is empty or there twice", service.name));
+                return refuse(
+                    format!("services[{index}].name"),
+                    format!("`{}` is empty or there twice", service.name),
+                );
             }
         }
         let keyed: Vec<(&str, String)> =
             addresses.iter().map(|(name, address)| (*name, format!("{name} {address}"))).collect();
         let keys: Vec<&str> = keyed.iter().map(|(_, key)| key.as_str()).collect();
-        let services: Vec<&str> = message.services.iter().map(|service| service.name.as_str()).collect();
+        let services: Vec<&str> =
+            message.services.iter().map(|service| service.name.as_str()).collect();
         let full = "no id is left: too many removed ones may still be in the connection tables; \
                     push the plan again in a minute";
-        let Some(backends) = self.ids.backends.assign(&keys, message.generation) else { return refuse("backends", full) };
-        let backends = keyed.iter().map(|(name, key)| (*name, BackendId(backends[key.as_str()]))).collect();
-        let Some(services) = self.ids.services.assign(&services, message.generation) else { return refuse("services", full) };
+        let Some(backends) = self.ids.backends.assign(&keys, message.generation) else {
+            return refuse("backends", full);
+        };
+        let backends =
+            keyed.iter().map(|(name, key)| (*name, BackendId(backends[key.as_str()]))).collect();
+        let Some(services) = self.ids.services.assign(&services, message.generation) else {
+            return refuse("services", full);
+        };
         Ok((backends, services))
     }
 
@@ -270,9 +293,15 @@ impl Planner {
 }
 
 fn build_group(key: &GroupKey) -> Group {
-    let members = key.members.iter().map(|(_, backend, _, standing)| Member { backend: *backend, standing: *standing });
-    let active = |(_, (_, _, _, standing)): &(u16, &(String, BackendId, u32, Standing))| *standing == Standing::Active;
-    let indices: Vec<u16> = (0..).zip(&key.members).filter(active).map(|(index, _)| index).collect();
+    let members = key
+        .members
+        .iter()
+        .map(|(_, backend, _, standing)| Member { backend: *backend, standing: *standing });
+    let active = |(_, (_, _, _, standing)): &(u16, &(String, BackendId, u32, Standing))| {
+        *standing == Standing::Active
+    };
+    let indices: Vec<u16> =
+        (0..).zip(&key.members).filter(active).map(|(index, _)| index).collect();
     let candidates: Vec<Candidate> = indices
         .iter()
         .map(|index| &key.members[usize::from(*index)])
@@ -283,11 +312,15 @@ fn build_group(key: &GroupKey) -> Group {
 }
 
 fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
-    let unknown = (0..).zip(&message.requires).find(|(_, feature)| !FEATURES.contains(&feature.as_str()));
+    let unknown =
+        (0..).zip(&message.requires).find(|(_, feature)| !FEATURES.contains(&feature.as_str()));
     match unknown {
         Some((index, feature)) => refuse(
             format!("requires[{index}]"),
-            format!("this forwarder does not know `{feature}`; it knows [{}]: upgrade it", FEATURES.join(", ")),
+            format!(
+                "this forwarder does not know `{feature}`; it knows [{}]: upgrade it",
+                FEATURES.join(", ")
+            ),
         ),
         None => Ok(()),
     }
@@ -299,7 +332,9 @@ fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
     fn check<E: TryFrom<i32>>(path: impl FnOnce() -> String, number: i32) -> Result<(), PlanError> {
         match E::try_from(number) {
             Ok(_) => Ok(()),
-            Err(_) => refuse(path(), format!("this forwarder does not know choice {number}: upgrade it")),
+            Err(_) => {
+                refuse(path(), format!("this forwarder does not know choice {number}: upgrade it"))
+            }
         }
     }
     for (index, service) in message.services.iter().enumerate() {
@@ -312,27 +347,45 @@ fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
         check::<proto::Fragments>(path("fragments"), service.fragments)?;
         check::<proto::Unmatched>(path("unmatched"), service.unmatched)?;
         for (at, vip) in service.vips.iter().enumerate() {
-            check::<proto::Protocol>(|| format!("services[{index}].vips[{at}].protocol"), vip.protocol)?;
+            check::<proto::Protocol>(
+                || format!("services[{index}].vips[{at}].protocol"),
+                vip.protocol,
+            )?;
         }
         for (at, member) in service.members.iter().enumerate() {
-            check::<proto::BackendState>(|| format!("services[{index}].members[{at}].state"), member.state)?;
+            check::<proto::BackendState>(
+                || format!("services[{index}].members[{at}].state"),
+                member.state,
+            )?;
         }
     }
     let Some(forwarder) = &message.forwarder else { return Ok(()) };
     check::<proto::Steering>(|| "forwarder.steering".into(), forwarder.steering)?;
     for (index, interface) in forwarder.interfaces.iter().enumerate() {
-        check::<proto::Driver>(|| format!("forwarder.interfaces[{index}].driver"), interface.driver)?;
+        check::<proto::Driver>(
+            || format!("forwarder.interfaces[{index}].driver"),
+            interface.driver,
+        )?;
     }
     Ok(())
 }
 
 fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
     let check = |path: &str, count: usize, max: usize| {
-        if count > max { refuse(path, format!("{count} of them, at most {max} fit")) } else { Ok(()) }
+        if count > max {
+            refuse(path, format!("{count} of them, at most {max} fit"))
+        } else {
+            Ok(())
+        }
     };
     check("services", message.services.len(), limits::SERVICES_MAX)?;
     check("backends", message.backends.len(), limits::BACKENDS_MAX)?;
-    let matches = message.services.iter().flat_map(|service| &service.vips).map(|vip| vip.ports.len().max(1) * 2).sum();
+    let matches = message
+        .services
+        .iter()
+        .flat_map(|service| &service.vips)
+        .map(|vip| vip.ports.len().max(1) * 2)
+        .sum();
     check("services[].vips[].ports", matches, limits::MATCHES_MAX)
 }
 
@@ -356,7 +409,9 @@ fn sources(message: &proto::Plan) -> Result<Sources, PlanError> {
 
 fn own_addresses(message: &proto::Plan) -> Result<Vec<IpAddr>, PlanError> {
     let addresses = message.machine.iter().flat_map(|machine| &machine.addresses).enumerate();
-    addresses.map(|(index, text)| parse_address(text, || format!("machine.addresses[{index}]"))).collect()
+    addresses
+        .map(|(index, text)| parse_address(text, || format!("machine.addresses[{index}]")))
+        .collect()
 }
 
 fn peers(message: &proto::Plan) -> Result<Vec<Peer>, PlanError> {
@@ -381,7 +436,10 @@ fn encapsulators(message: &proto::Plan) -> Result<Vec<(IpAddr, u8)>, PlanError> 
     prefixes
         .map(|(index, text)| match parse_prefix(text) {
             Some(prefix) => Ok(prefix),
-            None => refuse(format!("encapsulators[{index}]"), format!("`{text}` is not a prefix like 10.0.9.0/24")),
+            None => refuse(
+                format!("encapsulators[{index}]"),
+                format!("`{text}` is not a prefix like 10.0.9.0/24"),
+            ),
         })
         .collect()
 }
@@ -393,13 +451,22 @@ fn spill(path: &str, message: &proto::Service) -> Result<Vec<SpillTo>, PlanError
         .map(|(index, spill)| {
             let path = format!("{path}.spill[{index}].prefix");
             let Some((network, bits)) = parse_prefix(&spill.prefix) else {
-                return refuse(path, format!("`{}` is not a prefix like 198.51.100.0/24", spill.prefix));
+                return refuse(
+                    path,
+                    format!("`{}` is not a prefix like 198.51.100.0/24", spill.prefix),
+                );
             };
             let family = Family::of(network);
             let host_mask = low_mask(family.address_bits() - u32::from(bits));
-            let suffix = message.vips.iter().find_map(|vip| suffix_of(vip, family)).unwrap_or(1) & host_mask;
+            let suffix =
+                message.vips.iter().find_map(|vip| suffix_of(vip, family)).unwrap_or(1) & host_mask;
             let network = ip::address_bits(network);
-            Ok(SpillTo { family, network, host_mask, address: ip::address(family, network | suffix) })
+            Ok(SpillTo {
+                family,
+                network,
+                host_mask,
+                address: ip::address(family, network | suffix),
+            })
         })
         .collect()
 }
@@ -417,9 +484,14 @@ fn tunnel(message: &proto::Plan) -> Result<Tunnel, PlanError> {
     let tunnel = message.tunnel.clone().unwrap_or_default();
     let source_prefix = match (tunnel.source_prefix.as_str(), parse_prefix(&tunnel.source_prefix)) {
         ("", _) => None,
-        (_, Some((IpAddr::V4(network), bits))) => Some((network.to_bits(), low_mask(32 - u32::from(bits)) as u32)),
+        (_, Some((IpAddr::V4(network), bits))) => {
+            Some((network.to_bits(), low_mask(32 - u32::from(bits)) as u32))
+        }
         (text, _) => {
-            return refuse("tunnel.source_prefix", format!("`{text}` is not an IPv4 prefix like 10.0.64.0/18"));
+            return refuse(
+                "tunnel.source_prefix",
+                format!("`{text}` is not an IPv4 prefix like 10.0.64.0/18"),
+            );
         }
     };
     Ok(Tunnel { udp6_checksum: tunnel.udp6_checksum, source_prefix })
@@ -439,11 +511,16 @@ fn backend_addresses<'m>(
         if !source {
             return refuse(
                 format!("backends[{index}].address"),
-                format!("`{address}` is {family}, but machine.addresses has no {family} address to send from: add one"),
+                format!(
+                    "`{address}` is {family}, but machine.addresses has no {family} address to send from: add one"
+                ),
             );
         }
         if backend.name.is_empty() || addresses.insert(backend.name.as_str(), address).is_some() {
-            return refuse(format!("backends[{index}].name"), format!("`{}` is empty or there twice", backend.name));
+            return refuse(
+                format!("backends[{index}].name"),
+                format!("`{}` is empty or there twice", backend.name),
+            );
         }
     }
     Ok(addresses)
@@ -491,7 +568,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let mut backends = vec![None; highest + 1].into_boxed_slice();
         for (name, address) in addresses {
             let id = backend_ids[name];
-            backends[id.index()] = Some(Backend { id, name: (*name).to_owned(), address: *address });
+            backends[id.index()] =
+                Some(Backend { id, name: (*name).to_owned(), address: *address });
         }
         let mut decoding = Decoding {
             planner,
@@ -514,27 +592,46 @@ impl<'m, 'p> Decoding<'m, 'p> {
     }
 
     /// Makes a class for each family and prefix length of the group.
-    fn prefix_group(&mut self, index: usize, group: &'m proto::PrefixGroup) -> Result<(), PlanError> {
+    fn prefix_group(
+        &mut self,
+        index: usize,
+        group: &'m proto::PrefixGroup,
+    ) -> Result<(), PlanError> {
         let mut classes: BTreeMap<(Family, u32), u32> = BTreeMap::new();
         for (at, text) in group.prefixes.iter().enumerate() {
             let path = || format!("prefix_groups[{index}].prefixes[{at}]");
             let Some((address, bits)) = parse_prefix(text) else {
-                return refuse(path(), format!("`{text}` is not a prefix like 203.0.113.0/24 with zeros behind it"));
+                return refuse(
+                    path(),
+                    format!("`{text}` is not a prefix like 203.0.113.0/24 with zeros behind it"),
+                );
             };
             let (family, bits) = (Family::of(address), u32::from(bits));
             let class = *classes.entry((family, bits)).or_insert_with(|| self.vips.class());
             if !self.vips.prefix(family, ip::address_bits(address), bits, class) {
-                return refuse(path(), format!("`{text}` is in a prefix group already; a prefix has one class"));
+                return refuse(
+                    path(),
+                    format!("`{text}` is in a prefix group already; a prefix has one class"),
+                );
             }
         }
-        let classes = classes.into_iter().map(|((family, bits), class)| (family, bits, class)).collect();
+        let classes =
+            classes.into_iter().map(|((family, bits), class)| (family, bits, class)).collect();
         if self.groups.insert(group.name.as_str(), classes).is_some() {
-            return refuse(format!("prefix_groups[{index}].name"), format!("`{}` is there twice", group.name));
+            return refuse(
+                format!("prefix_groups[{index}].name"),
+                format!("`{}` is there twice", group.name),
+            );
         }
         Ok(())
     }
 
-    fn service(&mut self, index: usize, message: &'m proto::Service, id: ServiceId) -> Result<(), PlanError> {
+    fn service(
+        &mut self,
+        index: usize,
+        message: &'m proto::Service,
+        id: ServiceId,
+    ) -> Result<(), PlanError> {
         let path = format!("services[{index}]");
         refuse_unsupported(message, &path)?;
         let info = AddressInfo {
@@ -564,7 +661,11 @@ impl<'m, 'p> Decoding<'m, 'p> {
                 proto::Encap::Geneve => Encap::Geneve,
             },
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
-            quota: if message.connections_quota == 0 { u64::MAX } else { message.connections_quota },
+            quota: if message.connections_quota == 0 {
+                u64::MAX
+            } else {
+                message.connections_quota
+            },
             dscp: dscp(&path, message.dscp)?,
             spill: spill(&path, message)?,
             group,
@@ -590,7 +691,13 @@ impl<'m, 'p> Decoding<'m, 'p> {
         for ports in ports(path, vip)? {
             let matched = Matched { service, matched: self.matches.len() as u32 };
             let (protocol, text) = ports_text(ports);
-            self.matches.push(Match { service, vip: index, target: target.clone(), protocol, ports: text });
+            self.matches.push(Match {
+                service,
+                vip: index,
+                target: target.clone(),
+                protocol,
+                ports: text,
+            });
             for place in &places {
                 if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
                     return self.refuse_conflict(path, &conflict.with);
@@ -602,7 +709,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
 
     fn refuse_conflict(&self, path: &str, with: &Matched) -> Result<(), PlanError> {
         let other = &self.matches[with.matched as usize];
-        let position = self.order.iter().position(|id| *id == other.service).unwrap_or(self.order.len());
+        let position =
+            self.order.iter().position(|id| *id == other.service).unwrap_or(self.order.len());
         refuse(
             path,
             format!(
@@ -617,16 +725,28 @@ impl<'m, 'p> Decoding<'m, 'p> {
         match &vip.target {
             Some(proto::vip::Target::Address(text)) => {
                 let address = parse_address(text, || format!("{path}.address"))?;
-                Ok((address.to_string(), vec![Place::Exact(Family::of(address), ip::address_bits(address))]))
+                Ok((
+                    address.to_string(),
+                    vec![Place::Exact(Family::of(address), ip::address_bits(address))],
+                ))
             }
-            Some(proto::vip::Target::PrefixSuffix(target)) => self.suffix_places(&format!("{path}.prefix_suffix"), target),
+            Some(proto::vip::Target::PrefixSuffix(target)) => {
+                self.suffix_places(&format!("{path}.prefix_suffix"), target)
+            }
             None => refuse(path, "has neither an address nor a prefix group with a suffix"),
         }
     }
 
-    fn suffix_places(&self, path: &str, target: &proto::PrefixSuffix) -> Result<(String, Vec<Place>), PlanError> {
+    fn suffix_places(
+        &self,
+        path: &str,
+        target: &proto::PrefixSuffix,
+    ) -> Result<(String, Vec<Place>), PlanError> {
         let Some(classes) = self.groups.get(target.prefix_group.as_str()) else {
-            return refuse(format!("{path}.prefix_group"), format!("there is no `{}`", target.prefix_group));
+            return refuse(
+                format!("{path}.prefix_group"),
+                format!("there is no `{}`", target.prefix_group),
+            );
         };
         let address = parse_address(&target.suffix, || format!("{path}.suffix"))?;
         let (family, suffix) = (Family::of(address), ip::address_bits(address));
@@ -638,42 +758,62 @@ impl<'m, 'p> Decoding<'m, 'p> {
             places.push(Place::Suffix { class: *class, bits, suffix });
         }
         if places.is_empty() {
-            return refuse(format!("{path}.suffix"), format!("no prefix of `{}` has its family", target.prefix_group));
+            return refuse(
+                format!("{path}.suffix"),
+                format!("no prefix of `{}` has its family", target.prefix_group),
+            );
         }
         Ok((format!("{}:{address}", target.prefix_group), places))
     }
 
     fn members(&mut self, path: &str, message: &proto::Service) -> Result<Arc<Group>, PlanError> {
-        let table_size = if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
+        let table_size =
+            if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
         if !maglev::is_table_size(table_size) {
             return refuse(
                 format!("{path}.table_size"),
-                format!("{table_size} is not a prime from 3 to {}: 65537 and 655373 are", limits::TABLE_SIZE_MAX),
+                format!(
+                    "{table_size} is not a prime from 3 to {}: 65537 and 655373 are",
+                    limits::TABLE_SIZE_MAX
+                ),
             );
         }
         if message.members.len() > table_size as usize {
             return refuse(
                 format!("{path}.table_size"),
-                format!("{table_size} entries are fewer than the {} members", message.members.len()),
+                format!(
+                    "{table_size} entries are fewer than the {} members",
+                    message.members.len()
+                ),
             );
         }
         // When nobody is active, fail_open selects among those that are down.
-        let open = message.when_none() == proto::WhenNone::FailOpen && !message.members.iter().any(is_active);
+        let open = message.when_none() == proto::WhenNone::FailOpen
+            && !message.members.iter().any(is_active);
         let mut members = Vec::with_capacity(message.members.len());
         for (at, member) in message.members.iter().enumerate() {
             let path = format!("{path}.members[{at}]");
             let Some(id) = self.backend_ids.get(member.backend.as_str()) else {
-                return refuse(format!("{path}.backend"), format!("there is no backend `{}`", member.backend));
+                return refuse(
+                    format!("{path}.backend"),
+                    format!("there is no backend `{}`", member.backend),
+                );
             };
             if member.weight > limits::WEIGHT_MAX {
-                return refuse(format!("{path}.weight"), format!("{} is above {}", member.weight, limits::WEIGHT_MAX));
+                return refuse(
+                    format!("{path}.weight"),
+                    format!("{} is above {}", member.weight, limits::WEIGHT_MAX),
+                );
             }
             let standing = standing(&path, member, message.on_down(), open)?;
             members.push((member.backend.clone(), *id, member.weight, standing));
         }
         members.sort();
         if let Some(twice) = members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return refuse(format!("{path}.members"), format!("backend `{}` is there twice", twice[0].0));
+            return refuse(
+                format!("{path}.members"),
+                format!("backend `{}` is there twice", twice[0].0),
+            );
         }
         Ok(self.planner.group(GroupKey { table_size, members }))
     }
@@ -682,7 +822,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let cluster = message.cluster.clone().unwrap_or_default();
         let mut distinct: HashMap<*const Group, u64> = HashMap::new();
         for service in self.services.iter().flatten() {
-            distinct.insert(Arc::as_ptr(&service.group), service.group.table().map_or(0, Table::bytes));
+            distinct
+                .insert(Arc::as_ptr(&service.group), service.group.table().map_or(0, Table::bytes));
         }
         let table_bytes: u64 = distinct.values().sum();
         if table_bytes > limits::TABLE_BYTES_MAX {
@@ -699,7 +840,11 @@ impl<'m, 'p> Decoding<'m, 'p> {
             generation: message.generation,
             cluster: cluster.name,
             key_id: cluster.key_id,
-            machine: message.machine.as_ref().map(|machine| machine.name.clone()).unwrap_or_default(),
+            machine: message
+                .machine
+                .as_ref()
+                .map(|machine| machine.name.clone())
+                .unwrap_or_default(),
             source_v4: self.sources.v4,
             source_v6: self.sources.v6,
             tunnel: tunnel(message)?,
@@ -719,7 +864,9 @@ impl<'m, 'p> Decoding<'m, 'p> {
 
 /// What is in the contract but not in this forwarder yet.
 fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanError> {
-    let refused = |field: &str, what: &str| refuse(format!("{path}.{field}"), format!("{what} is not yet supported"));
+    let refused = |field: &str, what: &str| {
+        refuse(format!("{path}.{field}"), format!("{what} is not yet supported"))
+    };
     if message.mode() == proto::Mode::Stateless {
         return refused("mode", "stateless");
     }
@@ -747,9 +894,18 @@ fn standing(
     })
 }
 
-fn check_suffix(path: &str, suffix: AddressBits, bits: u32, family: Family, prefix_bits: u32) -> Result<(), PlanError> {
+fn check_suffix(
+    path: &str,
+    suffix: AddressBits,
+    bits: u32,
+    family: Family,
+    prefix_bits: u32,
+) -> Result<(), PlanError> {
     if bits > family.address_bits() {
-        return refuse(format!("{path}.suffix_bits"), format!("{bits} is more than an address has"));
+        return refuse(
+            format!("{path}.suffix_bits"),
+            format!("{bits} is more than an address has"),
+        );
     }
     if suffix & !low_mask(bits) != 0 {
         return refuse(
@@ -777,10 +933,16 @@ fn ports(path: &str, vip: &proto::Vip) -> Result<Vec<Ports>, PlanError> {
     for (at, range) in vip.ports.iter().enumerate() {
         let bounds = (u16::try_from(range.first), u16::try_from(range.last));
         let (Ok(first @ 1..), Ok(last)) = bounds else {
-            return refuse(format!("{path}.ports[{at}]"), format!("{}-{} is not within 1-65535", range.first, range.last));
+            return refuse(
+                format!("{path}.ports[{at}]"),
+                format!("{}-{} is not within 1-65535", range.first, range.last),
+            );
         };
         if last < first {
-            return refuse(format!("{path}.ports[{at}]"), format!("{first}-{last} ends before it begins"));
+            return refuse(
+                format!("{path}.ports[{at}]"),
+                format!("{first}-{last} ends before it begins"),
+            );
         }
         all.extend(protocols.iter().map(|protocol| Ports::Range(*protocol, first, last)));
     }
@@ -802,7 +964,10 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
     let check = |field: &str, value: u32, default: u32, max: u32| match value {
         0 => Ok(default),
         value if (1_000..=max).contains(&value) => Ok(value),
-        value => refuse(format!("{path}.idle_timeouts.{field}"), format!("{value} ms is not within 1000 to {max}")),
+        value => refuse(
+            format!("{path}.idle_timeouts.{field}"),
+            format!("{value} ms is not within 1000 to {max}"),
+        ),
     };
     Ok(Timeouts {
         tcp_ms: check("tcp_ms", message.tcp_ms, default.tcp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
@@ -812,7 +977,12 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
             default.unconfirmed_ms,
             limits::UNCONFIRMED_IDLE_MS_MAX,
         )?,
-        closing_ms: check("tcp_closing_ms", message.tcp_closing_ms, default.closing_ms, limits::CLOSING_IDLE_MS_MAX)?,
+        closing_ms: check(
+            "tcp_closing_ms",
+            message.tcp_closing_ms,
+            default.closing_ms,
+            limits::CLOSING_IDLE_MS_MAX,
+        )?,
         udp_ms: check("udp_ms", message.udp_ms, default.udp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
     })
 }

@@ -60,7 +60,8 @@ impl Group {
             while by_backend[at].backend != 0 {
                 at = (at + 1) & (size - 1);
             }
-            by_backend[at] = Slot { backend: member.backend.0, member: index as u16, standing: member.standing };
+            by_backend[at] =
+                Slot { backend: member.backend.0, member: index as u16, standing: member.standing };
         }
         Group { members: members.into(), by_backend, table, candidates: candidates.into() }
     }
@@ -130,7 +131,10 @@ mod tests {
     #[test]
     fn every_member_is_found_and_no_stranger() {
         let ids: Vec<u16> = (1..=500).map(|i| i * 131 % 65_521).collect();
-        let members = ids.iter().map(|id| Member { backend: BackendId(*id), standing: Standing::Keeps }).collect();
+        let members = ids
+            .iter()
+            .map(|id| Member { backend: BackendId(*id), standing: Standing::Keeps })
+            .collect();
         let group = Group::new(members, None, Vec::new());
         for (index, id) in ids.iter().enumerate() {
             assert_eq!(group.member(BackendId(*id)), Some((index as u16, Standing::Keeps)));

@@ -79,13 +79,23 @@ pub struct IdTable {
 
 impl IdTable {
     fn new(first: u32, last: u32) -> IdTable {
-        IdTable { next: first, last, names: BTreeMap::new(), retired: VecDeque::new(), free: VecDeque::new() }
+        IdTable {
+            next: first,
+            last,
+            names: BTreeMap::new(),
+            retired: VecDeque::new(),
+            free: VecDeque::new(),
+        }
     }
 
     /// Gives every name of `names` its id, the one it had if it has one, and
     /// retires the others as of `generation`. None: no id is left; nothing
     /// is changed then.
-    pub fn assign<'n>(&mut self, names: &[&'n str], generation: u64) -> Option<HashMap<&'n str, u16>> {
+    pub fn assign<'n>(
+        &mut self,
+        names: &[&'n str],
+        generation: u64,
+    ) -> Option<HashMap<&'n str, u16>> {
         let fresh = names.iter().filter(|name| !self.names.contains_key(**name)).count();
         if fresh > self.free.len() + (self.last + 1 - self.next) as usize {
             return None;
@@ -123,7 +133,8 @@ impl IdTable {
 
     fn retire_all_but(&mut self, live: &HashMap<&str, u16>, generation: u64) {
         self.retired.retain(|(_, name)| !live.contains_key(name.as_str()));
-        let retired: std::collections::HashSet<&String> = self.retired.iter().map(|(_, name)| name).collect();
+        let retired: std::collections::HashSet<&String> =
+            self.retired.iter().map(|(_, name)| name).collect();
         let gone: Vec<String> = self
             .names
             .keys()

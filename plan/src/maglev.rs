@@ -128,11 +128,15 @@ pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box
     while left > 0 {
         round += 1;
         for (index, turn) in turns.iter_mut().enumerate() {
-            while turn.taken < turn.quota && u64::from(turn.taken) * weight_max < round * turn.weight {
+            while turn.taken < turn.quota
+                && u64::from(turn.taken) * weight_max < round * turn.weight
+            {
                 let entry = if left > size.isqrt() {
                     taken.walk(turn, size)
                 } else {
-                    scarce.get_or_insert_with(|| Scarce::new(&taken, permutations, size)).take(index)
+                    scarce
+                        .get_or_insert_with(|| Scarce::new(&taken, permutations, size))
+                        .take(index)
                 };
                 entries[entry as usize] = index as u16;
                 turn.taken += 1;
@@ -195,7 +199,12 @@ struct Scarce<'p> {
 impl<'p> Scarce<'p> {
     fn new(taken: &Taken, permutations: &'p [Permutation], size: u32) -> Scarce<'p> {
         let is_left = |entry: &u32| taken.0[*entry as usize / 64] & 1 << (entry % 64) == 0;
-        Scarce { left: (0..size).filter(is_left).collect(), permutations, fractions: vec![0; permutations.len()], size }
+        Scarce {
+            left: (0..size).filter(is_left).collect(),
+            permutations,
+            fractions: vec![0; permutations.len()],
+            size,
+        }
     }
 
     /// Takes the next entry of that candidate's permutation.
@@ -207,10 +216,14 @@ impl<'p> Scarce<'p> {
         let Permutation { offset, skip } = self.permutations[candidate];
         let fraction = &mut self.fractions[candidate];
         if *fraction == 0 {
-            *fraction = ((u128::from(inverse(skip, self.size)) << 64) / u128::from(self.size)) as u64 + 1;
+            *fraction =
+                ((u128::from(inverse(skip, self.size)) << 64) / u128::from(self.size)) as u64 + 1;
         }
-        let step = |entry: u32| u64::from(entry).wrapping_sub(u64::from(offset)).wrapping_mul(*fraction);
-        let first = (0..self.left.len()).min_by_key(|at| step(self.left[*at])).expect("quotas sum up to the size");
+        let step =
+            |entry: u32| u64::from(entry).wrapping_sub(u64::from(offset)).wrapping_mul(*fraction);
+        let first = (0..self.left.len())
+            .min_by_key(|at| step(self.left[*at]))
+            .expect("quotas sum up to the size");
         self.left.swap_remove(first)
     }
 }
@@ -233,7 +246,8 @@ fn inverse(number: u32, size: u32) -> u32 {
 fn quotas(weights: &[u32], size: u32) -> Vec<u32> {
     let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
     let share = |weight: u32| u64::from(size) * u64::from(weight);
-    let mut quotas: Vec<u32> = weights.iter().map(|weight| (share(*weight) / total) as u32).collect();
+    let mut quotas: Vec<u32> =
+        weights.iter().map(|weight| (share(*weight) / total) as u32).collect();
     let missing = size - quotas.iter().sum::<u32>();
     let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
     by_remainder.sort_by_key(|index| std::cmp::Reverse(share(weights[*index]) % total));
@@ -262,7 +276,10 @@ fn fingerprint(candidates: &[Candidate], entries: &[u16]) -> u64 {
 /// True for the primes that a table size may be.
 #[must_use]
 pub fn is_prime(number: u32) -> bool {
-    number >= 2 && (2..).take_while(|d: &u32| d.saturating_mul(*d) <= number).all(|d| !number.is_multiple_of(d))
+    number >= 2
+        && (2..)
+            .take_while(|d: &u32| d.saturating_mul(*d) <= number)
+            .all(|d| !number.is_multiple_of(d))
 }
 
 /// True for a size that a table may have.
@@ -291,7 +308,8 @@ mod tests {
     #[allow(clippy::needless_range_loop, reason = "as the paper writes it")]
     fn pseudocode_1(permutations: &[Permutation], size: u32) -> Vec<i32> {
         let permutation = |i: usize, j: u64| {
-            (u64::from(permutations[i].offset) + j * u64::from(permutations[i].skip)) % u64::from(size)
+            (u64::from(permutations[i].offset) + j * u64::from(permutations[i].skip))
+                % u64::from(size)
         };
         let mut next = vec![0u64; permutations.len()];
         let mut entry = vec![-1i32; size as usize];
@@ -314,7 +332,9 @@ mod tests {
     }
 
     fn candidates(count: usize, weight: impl Fn(usize) -> u32) -> Vec<Candidate> {
-        (0..count).map(|index| Candidate { name: format!("backend-{index:05}"), weight: weight(index) }).collect()
+        (0..count)
+            .map(|index| Candidate { name: format!("backend-{index:05}"), weight: weight(index) })
+            .collect()
     }
 
     proptest! {
@@ -346,7 +366,10 @@ mod tests {
     fn inverses_are_inverse() {
         for size in [7u32, 65_537, 655_373] {
             for number in [1, 2, 3, size / 2, size - 1] {
-                assert_eq!(u64::from(number) * u64::from(inverse(number, size)) % u64::from(size), 1);
+                assert_eq!(
+                    u64::from(number) * u64::from(inverse(number, size)) % u64::from(size),
+                    1
+                );
             }
         }
     }
@@ -355,10 +378,14 @@ mod tests {
     fn large_tables_are_those_of_pseudocode_1_too() {
         for (size, count) in [(65_537, 1), (65_537, 1000), (655_373, 300)] {
             let names: Vec<String> = (0..count).map(|index| format!("backend-{index}")).collect();
-            let permutations: Vec<Permutation> = names.iter().map(|name| Permutation::of(name, size)).collect();
+            let permutations: Vec<Permutation> =
+                names.iter().map(|name| Permutation::of(name, size)).collect();
             let ours = populate(&permutations, &vec![1; count], size);
             let paper = pseudocode_1(&permutations, size);
-            assert!(ours.iter().zip(&paper).all(|(ours, paper)| i32::from(*ours) == *paper), "{size} {count}");
+            assert!(
+                ours.iter().zip(&paper).all(|(ours, paper)| i32::from(*ours) == *paper),
+                "{size} {count}"
+            );
         }
     }
 
@@ -373,7 +400,9 @@ mod tests {
                 .entries()
                 .iter()
                 .zip(b.entries())
-                .filter(|(x, y)| before[usize::from(**x)].name != after[usize::from(**y)].name && **x != 50)
+                .filter(|(x, y)| {
+                    before[usize::from(**x)].name != after[usize::from(**y)].name && **x != 50
+                })
                 .count();
             assert!(moved < 65_537 / 50, "{moved} entries moved");
         }

@@ -69,7 +69,8 @@ impl Ingress {
         match key.protocol {
             Protocol::GRE | Protocol::IPIP | Protocol::IPV6 => true,
             Protocol::UDP => {
-                matches!(key.destination_port, gue::PORT | geneve::PORT) && self.is_own(key.family, key.destination)
+                matches!(key.destination_port, gue::PORT | geneve::PORT)
+                    && self.is_own(key.family, key.destination)
             }
             _ => false,
         }
@@ -111,12 +112,15 @@ impl Owners {
     #[must_use]
     pub fn new(own: &str, peers: &[Peer]) -> Owners {
         let healthy = peers.iter().enumerate().filter(|(_, peer)| peer.healthy);
-        let mut machines: Vec<(&str, Option<usize>)> =
-            healthy.map(|(index, peer)| (peer.name.as_str(), Some(index))).chain([(own, None)]).collect();
+        let mut machines: Vec<(&str, Option<usize>)> = healthy
+            .map(|(index, peer)| (peer.name.as_str(), Some(index)))
+            .chain([(own, None)])
+            .collect();
         machines.sort_unstable();
         let candidate = |(name, _): &(&str, _)| Candidate { name: (*name).to_owned(), weight: 1 };
-        let table = (machines.len() > 1)
-            .then(|| Table::build(&machines.iter().map(candidate).collect::<Vec<_>>(), Owners::TABLE_SIZE));
+        let table = (machines.len() > 1).then(|| {
+            Table::build(&machines.iter().map(candidate).collect::<Vec<_>>(), Owners::TABLE_SIZE)
+        });
         Owners { machines: machines.into_iter().map(|(_, index)| index).collect(), table }
     }
 

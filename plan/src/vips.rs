@@ -148,7 +148,8 @@ impl Vips {
     /// What is known of an address, whatever protocol and port.
     #[must_use]
     pub fn address(&self, family: Family, destination: AddressBits) -> Option<AddressInfo> {
-        let mut known: Option<AddressInfo> = self.at(exact_key(family, destination)).map(|address| address.info);
+        let mut known: Option<AddressInfo> =
+            self.at(exact_key(family, destination)).map(|address| address.info);
         if let Some(class) = self.class(family, destination) {
             for address in self.suffixes(class, destination) {
                 merge(&mut known, address.info);
@@ -276,7 +277,13 @@ impl VipsBuilder {
     }
 
     /// Puts a prefix into a class; false if it is in one already.
-    pub fn prefix(&mut self, family: Family, bits: AddressBits, prefix_bits: u32, class: u32) -> bool {
+    pub fn prefix(
+        &mut self,
+        family: Family,
+        bits: AddressBits,
+        prefix_bits: u32,
+        class: u32,
+    ) -> bool {
         self.prefix_bits[family as usize].insert(prefix_bits);
         self.prefixes.insert(prefix_key(family, bits, prefix_bits), class).is_none()
     }
@@ -285,7 +292,13 @@ impl VipsBuilder {
     ///
     /// # Errors
     /// If another Vip claims some of the same packets at the same step.
-    pub fn add(&mut self, place: Place, ports: Ports, matched: Matched, info: AddressInfo) -> Result<(), Conflict> {
+    pub fn add(
+        &mut self,
+        place: Place,
+        ports: Ports,
+        matched: Matched,
+        info: AddressInfo,
+    ) -> Result<(), Conflict> {
         if let Place::Suffix { class, bits, .. } = place {
             self.classes[class as usize].insert(bits);
         }
@@ -294,7 +307,9 @@ impl VipsBuilder {
         let taken = match ports {
             Ports::Any => address.any.replace(matched),
             Ports::All(protocol) => address.all.insert(protocol, matched),
-            Ports::Range(protocol, first, last) => address.add_range(protocol, first, last, matched),
+            Ports::Range(protocol, first, last) => {
+                address.add_range(protocol, first, last, matched)
+            }
         };
         taken.map_or(Ok(()), |with| Err(Conflict { with }))
     }
@@ -303,8 +318,10 @@ impl VipsBuilder {
     #[must_use]
     pub fn build(self) -> Vips {
         let mut ranges = Vec::new();
-        let addresses: Vec<Address> = self.places.values().map(|building| building.build(&mut ranges)).collect();
-        let keys: Vec<(Key, u32)> = self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
+        let addresses: Vec<Address> =
+            self.places.values().map(|building| building.build(&mut ranges)).collect();
+        let keys: Vec<(Key, u32)> =
+            self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
         let descending = |bits: &BTreeSet<u32>| bits.iter().rev().copied().collect();
         Vips {
             places: FlatMap::new(keys.into_iter()),
@@ -332,7 +349,13 @@ impl Place {
 
 impl BuildingAddress {
     /// Adds a range; gives one that it overlaps, if any.
-    fn add_range(&mut self, protocol: Protocol, first: u16, last: u16, matched: Matched) -> Option<Matched> {
+    fn add_range(
+        &mut self,
+        protocol: Protocol,
+        first: u16,
+        last: u16,
+        matched: Matched,
+    ) -> Option<Matched> {
         let below = self.ranges.range((protocol, 0)..=(protocol, last)).next_back();
         if let Some((_, (other_last, other))) = below
             && *other_last >= first
@@ -347,8 +370,16 @@ impl BuildingAddress {
         let mut table = |protocol: Protocol| {
             let first = ranges.len() as u32;
             let mine = self.ranges.range((protocol, 0)..=(protocol, u16::MAX));
-            ranges.extend(mine.map(|((_, first), (last, matched))| Range { first: *first, last: *last, matched: *matched }));
-            PortTable { first, count: ranges.len() as u32 - first, all: self.all.get(&protocol).copied() }
+            ranges.extend(mine.map(|((_, first), (last, matched))| Range {
+                first: *first,
+                last: *last,
+                matched: *matched,
+            }));
+            PortTable {
+                first,
+                count: ranges.len() as u32 - first,
+                all: self.all.get(&protocol).copied(),
+            }
         };
         Address {
             tcp: table(Protocol::TCP),

@@ -48,7 +48,8 @@ fn key(destination: &str, protocol: Protocol, port: u16) -> FlowKey {
 fn members_stand_as_their_states_say() {
     let plan = plan(message());
     let web = plan.services().next().unwrap();
-    let standings: Vec<Standing> = web.group.members().iter().map(|member| member.standing).collect();
+    let standings: Vec<Standing> =
+        web.group.members().iter().map(|member| member.standing).collect();
     assert_eq!(standings, [Standing::Active, Standing::Keeps]);
     let b1 = web.group.members()[0].backend;
     assert!((0..100u64).all(|hash| web.group.select(hash << 57).unwrap().backend == b1));
@@ -81,11 +82,14 @@ fn ids_and_tables_are_kept_from_plan_to_plan() {
     changed.services.swap(0, 1);
     changed.backends.push(proto::Backend { name: "a0".into(), address: "10.1.0.9".into() });
     let second = planner.plan(changed).unwrap();
-    let id = |plan: &Plan, name: &str| plan.backends().find(|backend| backend.name == name).unwrap().id;
+    let id =
+        |plan: &Plan, name: &str| plan.backends().find(|backend| backend.name == name).unwrap().id;
     for name in ["b1", "b2", "b6"] {
         assert_eq!(id(&first, name), id(&second, name));
     }
-    let web = |plan: &Plan| Arc::clone(&plan.services().find(|service| service.name == "web").unwrap().group);
+    let web = |plan: &Plan| {
+        Arc::clone(&plan.services().find(|service| service.name == "web").unwrap().group)
+    };
     assert!(Arc::ptr_eq(&web(&first), &web(&second)), "the same members share one group");
 }
 
@@ -114,27 +118,52 @@ fn destinations_are_told_apart() {
 
 #[test]
 fn refusals_name_the_field() {
-    let starts = |text: String, path: &str| assert!(text.starts_with(&format!("{path}: ")), "{text}");
+    let starts =
+        |text: String, path: &str| assert!(text.starts_with(&format!("{path}: ")), "{text}");
     starts(refusal(|plan| plan.requires.push("teleport".into())), "requires[0]");
     starts(refusal(|plan| plan.backends[1].name = "b1".into()), "backends[1].name");
     starts(refusal(|plan| plan.backends[1].address = "nowhere".into()), "backends[1].address");
-    starts(refusal(|plan| plan.machine.as_mut().unwrap().addresses.truncate(1)), "backends[2].address");
+    starts(
+        refusal(|plan| plan.machine.as_mut().unwrap().addresses.truncate(1)),
+        "backends[2].address",
+    );
     starts(refusal(|plan| plan.services[1].name = "web".into()), "services[1].name");
     starts(refusal(|plan| plan.services[0].table_size = 65_536), "services[0].table_size");
-    starts(refusal(|plan| plan.services[0].members[0].backend = "b9".into()), "services[0].members[0].backend");
-    starts(refusal(|plan| plan.services[0].members[0].weight = 5_000), "services[0].members[0].weight");
+    starts(
+        refusal(|plan| plan.services[0].members[0].backend = "b9".into()),
+        "services[0].members[0].backend",
+    );
+    starts(
+        refusal(|plan| plan.services[0].members[0].weight = 5_000),
+        "services[0].members[0].weight",
+    );
     starts(refusal(|plan| plan.services[0].members[0].state = 0), "services[0].members[0].state");
-    starts(refusal(|plan| plan.services[0].members[1].backend = "b1".into()), "services[0].members");
-    starts(refusal(|plan| plan.services[0].vips[0].ports[0].last = 70_000), "services[0].vips[0].ports[0]");
+    starts(
+        refusal(|plan| plan.services[0].members[1].backend = "b1".into()),
+        "services[0].members",
+    );
+    starts(
+        refusal(|plan| plan.services[0].vips[0].ports[0].last = 70_000),
+        "services[0].vips[0].ports[0]",
+    );
     starts(refusal(|plan| plan.services[0].vips[0].ports[1].first = 80), "services[0].vips[0]");
     starts(refusal(|plan| plan.services[0].vips[0].target = None), "services[0].vips[0]");
     starts(refusal(|plan| plan.services[0].dscp = Some(64)), "services[0].dscp");
     starts(
-        refusal(|plan| plan.services[0].idle_timeouts = Some(proto::IdleTimeouts { tcp_ms: 9_000_000, ..Default::default() })),
+        refusal(|plan| {
+            plan.services[0].idle_timeouts =
+                Some(proto::IdleTimeouts { tcp_ms: 9_000_000, ..Default::default() })
+        }),
         "services[0].idle_timeouts.tcp_ms",
     );
-    starts(refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.1/24".into()), "prefix_groups[0].prefixes[0]");
-    starts(refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.128/25".into()), "prefix_groups[0].prefixes[1]");
+    starts(
+        refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.1/24".into()),
+        "prefix_groups[0].prefixes[0]",
+    );
+    starts(
+        refusal(|plan| plan.prefix_groups[0].prefixes[0] = "198.51.100.128/25".into()),
+        "prefix_groups[0].prefixes[1]",
+    );
     let clash = |plan: &mut proto::Plan| {
         let mut copy = plan.services[0].clone();
         copy.name = "copy".into();
@@ -147,7 +176,8 @@ fn refusals_name_the_field() {
 /// forward in a way that nobody asked for.
 #[test]
 fn choices_of_a_newer_version_are_refused_by_name() {
-    let service = |change: fn(&mut proto::Service)| refusal(|message| change(&mut message.services[1]));
+    let service =
+        |change: fn(&mut proto::Service)| refusal(|message| change(&mut message.services[1]));
     let cases = [
         (service(|service| service.mode = 9), "services[1].mode"),
         (service(|service| service.affinity = 9), "services[1].affinity"),
@@ -158,7 +188,12 @@ fn choices_of_a_newer_version_are_refused_by_name() {
         (service(|service| service.unmatched = 9), "services[1].unmatched"),
         (service(|service| service.vips[0].protocol = 9), "services[1].vips[0].protocol"),
         (service(|service| service.members[0].state = 9), "services[1].members[0].state"),
-        (refusal(|message| message.forwarder = Some(proto::Forwarder { steering: 9, ..Default::default() })), "forwarder.steering"),
+        (
+            refusal(|message| {
+                message.forwarder = Some(proto::Forwarder { steering: 9, ..Default::default() })
+            }),
+            "forwarder.steering",
+        ),
     ];
     for (refusal, path) in cases {
         assert_eq!(refusal, format!("{path}: this forwarder does not know choice 9: upgrade it"));
@@ -189,9 +224,17 @@ fn what_devices_must_let_through_is_every_vip() {
         ..Default::default()
     });
     let prefixes = plan(message).vip_prefixes();
-    let text: Vec<String> = prefixes.iter().map(|(address, bits)| format!("{address}/{bits}")).collect();
+    let text: Vec<String> =
+        prefixes.iter().map(|(address, bits)| format!("{address}/{bits}")).collect();
     assert_eq!(
         text,
-        ["192.0.0.0/16", "198.51.100.0/24", "198.51.100.128/25", "203.0.113.10/32", "2001:db8:a::/64", "2001:db8:f::1/128"]
+        [
+            "192.0.0.0/16",
+            "198.51.100.0/24",
+            "198.51.100.128/25",
+            "203.0.113.10/32",
+            "2001:db8:a::/64",
+            "2001:db8:f::1/128"
+        ]
     );
 }

@@ -79,7 +79,14 @@ mod tests {
 
     #[test]
     fn folding_carries_round_the_end() {
-        for (sum, folded) in [(0, 0), (0xffff, 0xffff), (0x1_0000, 1), (0xffff_ffff, 0xffff), (1 << 32, 1), (u64::MAX, 0xffff)] {
+        for (sum, folded) in [
+            (0, 0),
+            (0xffff, 0xffff),
+            (0x1_0000, 1),
+            (0xffff_ffff, 0xffff),
+            (1 << 32, 1),
+            (u64::MAX, 0xffff),
+        ] {
             assert_eq!(fold(sum), folded, "{sum:x}");
         }
     }

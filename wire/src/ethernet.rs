@@ -27,7 +27,11 @@ impl std::fmt::Display for MacAddress {
 
 /// The header's bytes.
 #[must_use]
-pub fn emit(source: MacAddress, destination: MacAddress, ether_type: EtherType) -> [u8; HEADER_BYTES] {
+pub fn emit(
+    source: MacAddress,
+    destination: MacAddress,
+    ether_type: EtherType,
+) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..6].copy_from_slice(&destination.0);
     header[6..12].copy_from_slice(&source.0);

@@ -48,7 +48,11 @@ impl<'m> Frame<'m> {
     /// # Panics
     /// If the range does not lie inside the chunk.
     pub fn new(chunk: &'m mut [u8], start: usize, end: usize) -> Frame<'m> {
-        assert!(start <= end && end <= chunk.len(), "frame {start}..{end} outside its chunk of {}", chunk.len());
+        assert!(
+            start <= end && end <= chunk.len(),
+            "frame {start}..{end} outside its chunk of {}",
+            chunk.len()
+        );
         Frame { chunk, start: start as u32, end: end as u32, stray: false }
     }
 

@@ -22,6 +22,7 @@ pub fn parse(datagram: &[u8]) -> Option<(EtherType, usize)> {
     const CONTROL_AND_CRITICAL: u8 = 0b1100_0000;
     let header = datagram.first_chunk::<HEADER_BYTES>()?;
     let bytes = HEADER_BYTES + usize::from(header[0] & 0x3f) * 4;
-    let known = header[0] >> 6 == 0 && header[1] & CONTROL_AND_CRITICAL == 0 && bytes <= datagram.len();
+    let known =
+        header[0] >> 6 == 0 && header[1] & CONTROL_AND_CRITICAL == 0 && bytes <= datagram.len();
     known.then_some((EtherType(u16::from_be_bytes([header[2], header[3]])), bytes))
 }

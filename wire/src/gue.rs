@@ -21,5 +21,6 @@ pub fn parse(datagram: &[u8]) -> Option<(Protocol, usize)> {
     const VARIANT_AND_CONTROL: u8 = 0b1110_0000;
     let header = datagram.first_chunk::<HEADER_BYTES>()?;
     let bytes = HEADER_BYTES + usize::from(header[0] & 0x1f) * 4;
-    (header[0] & VARIANT_AND_CONTROL == 0 && bytes <= datagram.len()).then_some((Protocol(header[1]), bytes))
+    (header[0] & VARIANT_AND_CONTROL == 0 && bytes <= datagram.len())
+        .then_some((Protocol(header[1]), bytes))
 }

@@ -49,7 +49,12 @@ pub fn parse_v4(packet: &[u8]) -> Result<Headers, ParseError> {
     let payload = &packet[ip.header_bytes..ip.packet_bytes];
     let transport = Transport::parse(ip.protocol, payload, ip.fragment)?;
     Ok(Headers {
-        key: transport.key(Family::V4, ip.protocol, u128::from(ip.source), u128::from(ip.destination)),
+        key: transport.key(
+            Family::V4,
+            ip.protocol,
+            u128::from(ip.source),
+            u128::from(ip.destination),
+        ),
         packet_bytes: ip.packet_bytes as u16,
         transport_offset: ip.header_bytes as u16,
         traffic_class: ip.traffic_class,
@@ -88,7 +93,11 @@ struct Transport {
 
 impl Transport {
     #[inline(always)]
-    fn parse(protocol: Protocol, payload: &[u8], fragment: Fragment) -> Result<Transport, ParseError> {
+    fn parse(
+        protocol: Protocol,
+        payload: &[u8],
+        fragment: Fragment,
+    ) -> Result<Transport, ParseError> {
         if matches!(fragment, Fragment::Later { .. }) {
             return Ok(Transport::default());
         }

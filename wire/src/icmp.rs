@@ -55,7 +55,9 @@ pub fn reported_mtu(family: Family, message: &[u8]) -> Option<u32> {
     let header = message.first_chunk::<HEADER_BYTES>()?;
     match (family, header[0], header[1]) {
         (Family::V4, 3, 4) => Some(u32::from(u16::from_be_bytes([header[6], header[7]]))),
-        (Family::V6, 2, _) => Some(u32::from_be_bytes([header[4], header[5], header[6], header[7]])),
+        (Family::V6, 2, _) => {
+            Some(u32::from_be_bytes([header[4], header[5], header[6], header[7]]))
+        }
         _ => None,
     }
 }
@@ -100,7 +102,9 @@ fn quoted_v4(packet: &[u8]) -> Option<Quote> {
     if header[0] >> 4 != 4 || header_bytes < ipv4::HEADER_BYTES || offset != 0 {
         return None;
     }
-    let address = |at: usize| u128::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let address = |at: usize| {
+        u128::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]))
+    };
     Some((header_bytes, Protocol(header[9]), address(12), address(16)))
 }
 

@@ -56,7 +56,11 @@ pub fn parse(packet: &[u8]) -> Result<Header, ParseError> {
     let (addresses, _) = addresses.as_chunks::<16>();
     let chain = match fixed[6] {
         // The two that nearly every packet has, without the walk.
-        6 | 17 => Chain { header_bytes: HEADER_BYTES, fragment: Fragment::Whole, protocol: Protocol(fixed[6]) },
+        6 | 17 => Chain {
+            header_bytes: HEADER_BYTES,
+            fragment: Fragment::Whole,
+            protocol: Protocol(fixed[6]),
+        },
         next => walk(&packet[..packet_bytes], next)?,
     };
     Ok(Header {
@@ -105,13 +109,16 @@ struct Chain {
 /// header of a later fragment. Each is at least eight bytes, so the packet's
 /// length bounds the walk.
 fn walk(packet: &[u8], first: u8) -> Result<Chain, ParseError> {
-    let mut chain = Chain { header_bytes: HEADER_BYTES, fragment: Fragment::Whole, protocol: Protocol(first) };
+    let mut chain =
+        Chain { header_bytes: HEADER_BYTES, fragment: Fragment::Whole, protocol: Protocol(first) };
     let mut seen_fragment = false;
     loop {
         let rest = &packet[chain.header_bytes..];
         let length = match chain.protocol.0 {
             // RFC 8200 section 4.1: hop-by-hop options come first or not at all.
-            HOP_BY_HOP if chain.header_bytes != HEADER_BYTES => return Err(ParseError::IpExtension),
+            HOP_BY_HOP if chain.header_bytes != HEADER_BYTES => {
+                return Err(ParseError::IpExtension);
+            }
             HOP_BY_HOP | DESTINATION_OPTIONS => check_options(rest)?,
             ROUTING | MOBILITY | HOST_IDENTITY | SHIM6 => extension_bytes(rest, 8)?,
             // RFC 4302: in units of four bytes, minus two.

@@ -31,7 +31,12 @@ pub fn parse(datagram: &[u8], fragment: bool) -> Result<Header, ParseError> {
 
 /// A header's bytes. `checksum` zero means "none" (RFC 6935 for tunnels).
 #[must_use]
-pub fn emit(source_port: u16, destination_port: u16, datagram_bytes: u16, checksum: u16) -> [u8; HEADER_BYTES] {
+pub fn emit(
+    source_port: u16,
+    destination_port: u16,
+    datagram_bytes: u16,
+    checksum: u16,
+) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..2].copy_from_slice(&source_port.to_be_bytes());
     header[2..4].copy_from_slice(&destination_port.to_be_bytes());

@@ -109,7 +109,11 @@ fn options_are_walked_and_malformed_ones_refused() {
     assert_eq!((headers.transport_offset, headers.key.destination_port), (24, 80));
     assert!(parse(&with_options(tcp_v4(b""), &[1, 1, 0, 0xff])).is_ok());
     for options in [[0x94, 5, 0, 0], [0x94, 1, 0, 0], [0x94, 0, 0, 0], [1, 1, 1, 0x94]] {
-        assert_eq!(parse(&with_options(tcp_v4(b""), &options)).unwrap_err(), ParseError::IpOptions, "{options:?}");
+        assert_eq!(
+            parse(&with_options(tcp_v4(b""), &options)).unwrap_err(),
+            ParseError::IpOptions,
+            "{options:?}"
+        );
     }
 }
 
@@ -117,9 +121,21 @@ fn options_are_walked_and_malformed_ones_refused() {
 fn extension_headers_are_walked_up_to_the_transport() {
     let pad = [0, 0, 1, 4, 0, 0, 0, 0];
     for number in [0, 43, 60, 135, 139, 140, 51] {
-        let frame = with_extension(udp_v6(b"x"), number, if number == 51 { &[0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] } else { &pad });
+        let frame = with_extension(
+            udp_v6(b"x"),
+            number,
+            if number == 51 {
+                &[0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+            } else {
+                &pad
+            },
+        );
         let headers = parse(&frame).unwrap_or_else(|error| panic!("{number}: {error:?}"));
-        assert_eq!((headers.key.protocol, headers.key.destination_port), (Protocol::UDP, 443), "{number}");
+        assert_eq!(
+            (headers.key.protocol, headers.key.destination_port),
+            (Protocol::UDP, 443),
+            "{number}"
+        );
     }
 }
 
@@ -130,7 +146,8 @@ fn extension_headers_out_of_place_or_bounds_are_refused() {
     let long = with_extension(udp_v6(b""), 60, &[0, 200, 1, 4, 0, 0, 0, 0]);
     let bad_option = with_extension(udp_v6(b""), 60, &[0, 0, 1, 5, 0, 0, 0, 0]);
     let atomic = [0, 0, 0, 0, 0, 0, 0, 9];
-    let two_fragment_headers = with_extension(with_extension(udp_v6(b""), 44, &atomic), 44, &atomic);
+    let two_fragment_headers =
+        with_extension(with_extension(udp_v6(b""), 44, &atomic), 44, &atomic);
     for frame in [second_hop_by_hop, long, bad_option, two_fragment_headers] {
         assert_eq!(parse(&frame).unwrap_err(), ParseError::IpExtension);
     }
@@ -169,7 +186,11 @@ fn udp_lengths_that_lie_are_refused() {
 
 #[test]
 fn every_cut_of_a_frame_is_refused_never_misread() {
-    for whole in [tcp_v4(b"hello"), with_options(tcp_v4(b""), &[1, 1, 1, 0]), with_extension(udp_v6(b"x"), 60, &[0, 0, 1, 4, 0, 0, 0, 0])] {
+    for whole in [
+        tcp_v4(b"hello"),
+        with_options(tcp_v4(b""), &[1, 1, 1, 0]),
+        with_extension(udp_v6(b"x"), 60, &[0, 0, 1, 4, 0, 0, 0, 0]),
+    ] {
         for cut in 0..whole.len() {
             assert!(parse_result(&whole[..cut]).is_err(), "cut at {cut}");
         }

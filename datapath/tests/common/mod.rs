@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox, Secret,
-    SlowPath, TableReader, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox,
+    Secret, SlowPath, TableReader, Verdict, View,
 };
 use etherparse::PacketBuilder;
 use plan::{Planner, proto};
@@ -19,16 +19,26 @@ pub fn message(backends: usize) -> proto::Plan {
     let names: Vec<String> = (1..=backends).map(|i| format!("b{i:03}")).collect();
     proto::Plan {
         generation: 1,
-        machine: Some(proto::Machine { name: "lb-1".into(), addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()] }),
+        machine: Some(proto::Machine {
+            name: "lb-1".into(),
+            addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
+        }),
         backends: (1..=backends)
-            .map(|i| proto::Backend { name: format!("b{i:03}"), address: format!("10.1.{}.{}", i / 256, i % 256) })
+            .map(|i| proto::Backend {
+                name: format!("b{i:03}"),
+                address: format!("10.1.{}.{}", i / 256, i % 256),
+            })
             .collect(),
         services: vec![proto::Service {
             name: "web".into(),
             vips: vec![vip("203.0.113.10"), vip("2001:db8:f::10")],
             members: names
                 .into_iter()
-                .map(|backend| proto::Member { backend, weight: 1, state: proto::BackendState::Active as i32 })
+                .map(|backend| proto::Member {
+                    backend,
+                    weight: 1,
+                    state: proto::BackendState::Active as i32,
+                })
                 .collect(),
             table_size: 1009,
             ..Default::default()
@@ -86,10 +96,12 @@ impl Machine {
         while !self.outbox.chunks.is_full() {
             self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
         }
-        let mut verdict = self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
+        let mut verdict =
+            self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
         self.slow.begin(self.now_ms);
         if let Verdict::Slow(budget) = verdict {
-            verdict = self.slow.forward(&self.view, &mut frame, budget, &mut self.outbox, &mut journey);
+            verdict =
+                self.slow.forward(&self.view, &mut frame, budget, &mut self.outbox, &mut journey);
         }
         self.counters.count(verdict);
         let bytes = frame.bytes().to_vec();
@@ -135,7 +147,9 @@ pub const CLIENT: [u8; 4] = [192, 0, 2, 1];
 pub const VIP: [u8; 4] = [203, 0, 113, 10];
 
 pub fn tcp(client: u32, port: u16, kind: Tcp) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4(client.to_be_bytes(), VIP, 60).tcp(port, 80, 7, 1024);
+    let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(client.to_be_bytes(), VIP, 60)
+        .tcp(port, 80, 7, 1024);
     let builder = match kind {
         Tcp::Syn => builder.syn(),
         Tcp::Ack => builder.ack(1),

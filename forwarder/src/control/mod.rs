@@ -31,8 +31,8 @@ use crate::proto::UnresolvedBackend;
 use crate::run::Options;
 use crate::tables::Tables;
 use crate::{files, secret};
-use machine::{Machine, ShownDevice};
 pub use capture::Capture;
+use machine::{Machine, ShownDevice};
 pub use questions::ConnectionCounts;
 use totals::NamedTotals;
 
@@ -452,8 +452,8 @@ fn key_mismatch(wanted: &str, ours: &str) -> String {
 /// A view that knows what time it is for people: marks of traced packets
 /// carry that.
 fn new_view(plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
-    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let unix =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let unix_offset_ms = unix.as_millis() as i64 - crate::worker::monotonic_ms() as i64;
     View { unix_offset_ms, ..View::new(plan, egress, workers) }
 }
-

@@ -332,7 +332,11 @@ impl Running<'_> {
     fn queues(&self) -> Vec<(&str, String, QueueCounters)> {
         let mut queues = Vec::new();
         for queue in self.engine.queues() {
-            queues.push((self.interfaces[queue.device], queue.number.to_string(), queue.meter.read()));
+            queues.push((
+                self.interfaces[queue.device],
+                queue.number.to_string(),
+                queue.meter.read(),
+            ));
         }
         queues
     }

@@ -80,14 +80,16 @@ impl PathMtus {
     pub fn start() -> io::Result<PathMtus> {
         let book = Arc::new(Mutex::new(Shared::default()));
         let (publish, tables) = watch::channel(Arc::default());
-        let sockets: Vec<(Family, OwnedFd)> = [Family::V4, Family::V6].into_iter().filter_map(open).collect();
+        let sockets: Vec<(Family, OwnedFd)> =
+            [Family::V4, Family::V6].into_iter().filter_map(open).collect();
         if sockets.is_empty() {
             return Ok(PathMtus { book, tables, waker: None, thread: None });
         }
         let waiter = Waiter::new(sockets.iter().map(|(_, socket)| socket.as_raw_fd()))?;
         let waker = waiter.waker();
         let listener = Listener { sockets, waiter, book: Arc::clone(&book), publish };
-        let thread = std::thread::Builder::new().name("path-mtu".into()).spawn(move || listener.run())?;
+        let thread =
+            std::thread::Builder::new().name("path-mtu".into()).spawn(move || listener.run())?;
         Ok(PathMtus { book, tables, waker: Some(waker), thread: Some(thread) })
     }
 
@@ -131,7 +133,8 @@ fn open(family: Family) -> Option<(Family, OwnedFd)> {
         Family::V4 => (AddressFamily::INET, wire::Protocol::ICMP),
         Family::V6 => (AddressFamily::INET6, wire::Protocol::ICMPV6),
     };
-    let protocol = Protocol::from_raw(NonZero::new(u32::from(protocol.0)).expect("neither is zero"));
+    let protocol =
+        Protocol::from_raw(NonZero::new(u32::from(protocol.0)).expect("neither is zero"));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match socket_with(domain, SocketType::RAW, flags, Some(protocol)) {
         Ok(socket) => Some((family, socket)),

@@ -193,7 +193,8 @@ impl Steerer {
         let Parts { hub: Hub { links, pool, .. }, hash, books, .. } = &mut self.parts;
         let flow = datapath::steer::flow(&self.view, frame.bytes());
         let home = flow.map_or(0, |key| self.placement.home(hash.flow(&key)));
-        let worker = match self.placement.place(home, |worker| !links[worker].to[device].is_full()) {
+        let worker = match self.placement.place(home, |worker| !links[worker].to[device].is_full())
+        {
             Place::Home(worker) => worker,
             Place::Astray(worker) => {
                 frame.set_stray();
