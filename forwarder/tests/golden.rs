@@ -16,6 +16,7 @@
 //! too. An empty set fails, a folder with a missing file fails.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -76,9 +77,10 @@ fn independent_decoders_find_what_was_meant() {
         Command::new(program).args(args).output().is_ok_and(|done| done.status.success())
     };
     if !has(PYTHON, &["-c", "import scapy"]) || !has("tshark", &["--version"]) {
-        eprintln!(
-            "SKIPPED independent_decoders_find_what_was_meant: needs python3-scapy and tshark"
-        );
+        // Past the harness, which would keep the line of a test that passes to itself.
+        let line =
+            b"SKIPPED independent_decoders_find_what_was_meant: needs python3-scapy and tshark\n";
+        std::io::stderr().write_all(line).expect("stderr can be written");
         return;
     }
     let done = Command::new(PYTHON).arg(root().join("check.py")).output().expect("python3 runs");
