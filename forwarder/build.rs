@@ -2,7 +2,7 @@
 //! from the crate `plan`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+    let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
     let file = root.join("guideway/forwarder/v1/forwarder.proto");
     println!("cargo:rerun-if-changed={}", root.join("guideway").display());
     tonic_prost_build::configure()
