@@ -25,6 +25,10 @@ main() {
     go build -o .cache/bin/gotest ./tools/gotest
 
     rust_tests
+    if is_root; then
+        step "Programs that the tests in namespaces run"
+        make build
+    fi
     go_tests
     if [[ ${1-} != fast ]]; then
         lab_tests
@@ -50,10 +54,6 @@ go_tests() {
 }
 
 lab_tests() {
-    if is_root; then
-        step "Programs for the lab"
-        make build
-    fi
     step "The lab"
     .cache/bin/gotest -count=1 -p 1 -timeout 20m ./lab/...
 }
