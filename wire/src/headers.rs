@@ -27,6 +27,36 @@ pub struct Headers {
     pub tcp_flags: tcp::Flags,
 }
 
+/// What the stages behind the match need to know of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// Its family.
+    pub family: Family,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// TCP's flags; none for other protocols and later fragments.
+    pub tcp_flags: tcp::Flags,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Its length, Ethernet header and padding not counted.
+    pub packet_bytes: u16,
+}
+
+impl Headers {
+    /// The facts of this packet.
+    #[inline]
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        Facts {
+            family: self.key.family,
+            protocol: self.key.protocol,
+            tcp_flags: self.tcp_flags,
+            traffic_class: self.traffic_class,
+            packet_bytes: self.packet_bytes,
+        }
+    }
+}
+
 /// Reads the headers of an Ethernet frame. `Ok(None)`: not an untagged IP
 /// packet (ARP, VLAN, ...), so nothing for us.
 // Inlined wherever it is hot: returned through memory, the headers' copies

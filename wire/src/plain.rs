@@ -1,0 +1,141 @@
+//! Plain packets: whole, without IP options or extension headers, TCP or UDP.
+//! Nearly all are, and nearly all that forwarding needs of one stands at
+//! fixed places then, so it is read in one go. Whatever is unusual in any way
+//! is not plain: [`crate::headers`] reads it, or says what is wrong with it.
+//!
+//! Held by a test: on every frame that is plain both agree.
+
+use crate::flow::BLOCK_BYTES;
+use crate::headers::Facts;
+use crate::ip::{AddressBits, Family, Protocol};
+use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
+
+/// What is read of a plain packet. `BLOCKS`: 1 for IPv4, 3 for IPv6.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain<const BLOCKS: usize> {
+    /// What later stages go by.
+    pub facts: Facts,
+    /// Destination address.
+    pub destination: AddressBits,
+    /// Destination port.
+    pub destination_port: u16,
+    /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
+    pub blocks: [[u8; BLOCK_BYTES]; BLOCKS],
+}
+
+const IP: usize = ethernet::HEADER_BYTES;
+const TRANSPORT_V4: usize = IP + ipv4::HEADER_BYTES;
+const TRANSPORT_V6: usize = IP + ipv6::HEADER_BYTES;
+
+/// Reads a frame with a plain IPv4 packet; None: it has none.
+#[inline(always)]
+#[must_use]
+pub fn read_v4(frame: &[u8]) -> Option<Plain<1>> {
+    // EtherType, version, length without options; the traffic class is free.
+    const START: u32 = 0x0800_4500;
+    let head = frame.first_chunk::<{ TRANSPORT_V4 + tcp::HEADER_BYTES }>()?;
+    let ip: &[u8; ipv4::HEADER_BYTES] = head[IP..].first_chunk()?;
+    let (start, packet_bytes) = (u32_at(head, 12), u16_at(head, IP + 2));
+    let fragment = u16_at(head, IP + 6) & !ipv4::DONT_FRAGMENT;
+    if start & 0xffff_ff00 != START || fragment != 0 || !checksum::is_valid(ip) {
+        return None;
+    }
+    let protocol = Protocol(ip[9]);
+    let payload_bytes = usize::from(packet_bytes).checked_sub(ipv4::HEADER_BYTES)?;
+    if frame.len() < IP + usize::from(packet_bytes) {
+        return None;
+    }
+    let facts = Facts {
+        family: Family::V4,
+        protocol,
+        tcp_flags: flags(protocol, head[TRANSPORT_V4..].first_chunk()?, payload_bytes)?,
+        traffic_class: start as u8,
+        packet_bytes,
+    };
+    // From the header's checksum, which is not hashed, to behind the ports.
+    let words = u128_at(head, IP + 10);
+    let block = (words & (u128::MAX >> 32 << 16)) | prefix(4, protocol);
+    Some(Plain {
+        facts,
+        destination: u32_at(head, IP + 16).into(),
+        destination_port: u16_at(head, TRANSPORT_V4 + 2),
+        blocks: [block.to_be_bytes()],
+    })
+}
+
+/// Reads a frame with a plain IPv6 packet; None: it has none.
+#[inline(always)]
+#[must_use]
+pub fn read_v6(frame: &[u8]) -> Option<Plain<3>> {
+    // EtherType and version.
+    const START: u32 = 0x86dd_6000;
+    let head = frame.first_chunk::<{ TRANSPORT_V6 + tcp::HEADER_BYTES }>()?;
+    let (start, payload_bytes) = (u32_at(head, 12), u16_at(head, IP + 4));
+    let packet_bytes = u16::try_from(ipv6::HEADER_BYTES).ok()?.checked_add(payload_bytes)?;
+    if start & 0xffff_f000 != START || frame.len() < IP + usize::from(packet_bytes) {
+        return None;
+    }
+    let protocol = Protocol(head[IP + 6]);
+    let transport = head[TRANSPORT_V6..].first_chunk()?;
+    let facts = Facts {
+        family: Family::V6,
+        protocol,
+        tcp_flags: flags(protocol, transport, usize::from(payload_bytes))?,
+        traffic_class: (start >> 4) as u8,
+        packet_bytes,
+    };
+    // The addresses follow the next header and the hop limit.
+    let first = (u128_at(head, IP + 6) & (u128::MAX >> 16)) | prefix(6, protocol);
+    let third = u128_at(head, IP + 38) & (u128::MAX << 80);
+    Some(Plain {
+        facts,
+        destination: u128_at(head, IP + 24),
+        destination_port: u16_at(head, TRANSPORT_V6 + 2),
+        blocks: [first, u128_at(head, IP + 22), third].map(u128::to_be_bytes),
+    })
+}
+
+/// The TCP flags of a transport header that `payload_bytes` hold; none of
+/// UDP, whose tunnels are not plain. None: unusual.
+#[inline(always)]
+fn flags(
+    protocol: Protocol,
+    header: &[u8; tcp::HEADER_BYTES],
+    payload_bytes: usize,
+) -> Option<tcp::Flags> {
+    match protocol {
+        Protocol::TCP => {
+            let header_bytes = usize::from(header[12] >> 4) * 4;
+            let fits = header_bytes >= tcp::HEADER_BYTES && header_bytes <= payload_bytes;
+            fits.then_some(tcp::Flags(header[13]))
+        }
+        Protocol::UDP => {
+            let (port, length) = (u16_at(header, 2), usize::from(u16_at(header, 4)));
+            let fits = length >= udp::HEADER_BYTES && length <= payload_bytes;
+            let tunnelled = matches!(port, gue::PORT | geneve::PORT);
+            (fits && !tunnelled).then_some(tcp::Flags::default())
+        }
+        _ => None,
+    }
+}
+
+/// The first two bytes of what is hashed.
+#[inline(always)]
+fn prefix(version: u8, protocol: Protocol) -> u128 {
+    u128::from(version) << 120 | u128::from(protocol.0) << 112
+}
+
+#[inline(always)]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
+}
+
+#[inline(always)]
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    u128::from_be_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
+}
