@@ -13,7 +13,7 @@ pub struct Key {
 }
 
 impl Key {
-    #[inline]
+    #[inline(always)]
     fn hash(self) -> u64 {
         const A: u64 = 0x9e37_79b9_7f4a_7c15;
         const B: u64 = 0xd6e8_feb8_6659_fd93;
@@ -24,50 +24,53 @@ impl Key {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    key: Key,
-    value: u32,
+struct Slot<V> {
+    bits: u128,
+    /// [`NOTHING`]: the slot is empty.
+    scope: u32,
+    value: V,
 }
 
-const EMPTY: u32 = u32::MAX;
+/// No key's scope.
+const NOTHING: u32 = u32::MAX;
 
-/// Keys and the indices they stand for.
+/// Keys and what they stand for.
 #[derive(Debug)]
-pub struct FlatMap {
-    slots: Box<[Slot]>,
+pub struct FlatMap<V> {
+    slots: Box<[Slot<V>]>,
 }
 
-impl FlatMap {
-    /// A map of `entries`, whose keys differ and whose values are below
+impl<V: Copy + Default> FlatMap<V> {
+    /// A map of `entries`, whose keys differ and whose scopes are below
     /// `u32::MAX`.
-    pub fn new(entries: impl ExactSizeIterator<Item = (Key, u32)>) -> FlatMap {
+    pub fn new(entries: impl ExactSizeIterator<Item = (Key, V)>) -> FlatMap<V> {
         let size = (entries.len() * 2).next_power_of_two().max(2);
-        let empty = Slot { key: Key { bits: 0, scope: 0 }, value: EMPTY };
+        let empty = Slot { bits: 0, scope: NOTHING, value: V::default() };
         let mut slots = vec![empty; size].into_boxed_slice();
-        for (key, value) in entries {
-            debug_assert!(value != EMPTY);
-            let mut at = key.hash() as usize & (size - 1);
-            while slots[at].value != EMPTY {
-                assert!(slots[at].key != key, "keys differ");
+        for (Key { bits, scope }, value) in entries {
+            debug_assert!(scope != NOTHING);
+            let mut at = Key { bits, scope }.hash() as usize & (size - 1);
+            while slots[at].scope != NOTHING {
+                assert!((slots[at].bits, slots[at].scope) != (bits, scope), "keys differ");
                 at = (at + 1) & (size - 1);
             }
-            slots[at] = Slot { key, value };
+            slots[at] = Slot { bits, scope, value };
         }
         FlatMap { slots }
     }
 
     /// The value of `key`.
-    #[inline]
-    pub fn get(&self, key: Key) -> Option<u32> {
+    #[inline(always)]
+    pub fn get(&self, key: Key) -> Option<V> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
         loop {
             let slot = &self.slots[at];
-            if slot.value == EMPTY {
-                return None;
-            }
-            if slot.key == key {
+            if slot.bits == key.bits && slot.scope == key.scope {
                 return Some(slot.value);
+            }
+            if slot.scope == NOTHING {
+                return None;
             }
             at = (at + 1) & mask;
         }

@@ -22,7 +22,7 @@ use crate::limits;
 pub struct BackendId(pub u16);
 
 /// A service as connection tables know it: below [`limits::SERVICE_IDS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServiceId(pub u16);
 
 impl BackendId {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The first that exists wins; where a step has none the next is tried, but
-//! never a shorter prefix than the longest that fits. One hash lookup a step.
+//! never a shorter prefix than the longest that fits. One hash lookup a step;
+//! one in all for a port of its own at an exact address, which most are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,12 +19,25 @@ use crate::flat_map::{FlatMap, Key};
 use crate::ids::ServiceId;
 
 /// The service a packet is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Matched {
     /// Which service.
     pub service: ServiceId,
     /// Which of the plan's matches: an index for counters and explanations.
     pub matched: u32,
+}
+
+/// Where a packet is to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Family of the address.
+    pub family: Family,
+    /// Destination address.
+    pub address: AddressBits,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port; zero where the protocol has none.
+    pub port: u16,
 }
 
 /// What is known of a destination.
@@ -87,10 +101,13 @@ pub struct Class {
 /// The index. Built by [`VipsBuilder`].
 #[derive(Debug)]
 pub struct Vips {
-    places: FlatMap,
+    /// Single ports at exact addresses. They are at `places`, too, but here
+    /// one access tells.
+    sockets: FlatMap<Matched>,
+    places: FlatMap<u32>,
     addresses: Box<[Address]>,
     ranges: Box<[Range]>,
-    prefixes: FlatMap,
+    prefixes: FlatMap<u32>,
     /// Prefix lengths in use, longest first; IPv4, IPv6.
     prefix_bits: [Box<[u32]>; 2],
     classes: Box<[Class]>,
@@ -125,24 +142,40 @@ impl Vips {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, key: &FlowKey) -> Found {
-        let exact = self.at(exact_key(key.family, key.destination));
-        if let Some(address) = exact
-            && let Some(matched) = self.at_ports(address, key.protocol, key.destination_port)
-        {
-            return Found::Service(matched);
-        }
-        self.find_further(key, exact.map(|address| address.info))
+        self.find_at(Target {
+            family: key.family,
+            address: key.destination,
+            protocol: key.protocol,
+            port: key.destination_port,
+        })
     }
 
-    /// Where the exact address has nothing for the packet.
-    #[inline(never)]
-    fn find_further(&self, key: &FlowKey, mut known: Option<AddressInfo>) -> Found {
-        if !self.classes.is_empty()
-            && let Some(found) = self.find_suffix(key, &mut known)
-        {
-            return Found::Service(found);
+    /// The service that wants a packet with this destination.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_at(&self, target: Target) -> Found {
+        match self.sockets.get(socket_key(&target)) {
+            Some(matched) => Found::Service(matched),
+            None => self.find_place(&target),
         }
-        known.map_or(Found::NotVip, |info| Found::NoService { pass: info.unmatched_pass })
+    }
+
+    #[inline(never)]
+    fn find_place(&self, target: &Target) -> Found {
+        let mut known = None;
+        let found = self.find_exact(target, &mut known);
+        let found = found.or_else(|| self.find_suffix(target, &mut known));
+        match (found, known) {
+            (Some(matched), _) => Found::Service(matched),
+            (None, Some(info)) => Found::NoService { pass: info.unmatched_pass },
+            (None, None) => Found::NotVip,
+        }
+    }
+
+    fn find_exact(&self, target: &Target, known: &mut Option<AddressInfo>) -> Option<Matched> {
+        let address = self.at(exact_key(target.family, target.address))?;
+        *known = Some(address.info);
+        self.at_ports(address, target)
     }
 
     /// What is known of an address, whatever protocol and port.
@@ -158,10 +191,10 @@ impl Vips {
         known
     }
 
-    fn find_suffix(&self, key: &FlowKey, known: &mut Option<AddressInfo>) -> Option<Matched> {
-        let class = self.class(key.family, key.destination)?;
-        for address in self.suffixes(class, key.destination) {
-            let matched = self.at_ports(address, key.protocol, key.destination_port);
+    fn find_suffix(&self, target: &Target, known: &mut Option<AddressInfo>) -> Option<Matched> {
+        let class = self.class(target.family, target.address)?;
+        for address in self.suffixes(class, target.address) {
+            let matched = self.at_ports(address, target);
             if matched.is_some() {
                 return matched;
             }
@@ -186,27 +219,21 @@ impl Vips {
         })
     }
 
-    #[inline(always)]
     fn at(&self, key: Key) -> Option<&Address> {
         self.places.get(key).map(|index| &self.addresses[index as usize])
     }
 
-    #[inline(always)]
-    fn at_ports(&self, address: &Address, protocol: Protocol, port: u16) -> Option<Matched> {
-        let table = match protocol {
+    fn at_ports(&self, address: &Address, target: &Target) -> Option<Matched> {
+        let table = match target.protocol {
             Protocol::TCP => &address.tcp,
             Protocol::UDP => &address.udp,
             _ => return address.any,
         };
-        self.in_ranges(table, port).or(table.all).or(address.any)
+        self.in_ranges(table, target.port).or(table.all).or(address.any)
     }
 
-    #[inline(always)]
     fn in_ranges(&self, table: &PortTable, port: u16) -> Option<Matched> {
         let ranges = &self.ranges[table.first as usize..][..table.count as usize];
-        if let [only] = ranges {
-            return (only.first <= port && port <= only.last).then_some(only.matched);
-        }
         let at = ranges.partition_point(|range| range.last < port);
         ranges.get(at).filter(|range| range.first <= port).map(|range| range.matched)
     }
@@ -230,6 +257,12 @@ pub fn low_mask(bits: u32) -> u128 {
 #[inline]
 fn exact_key(family: Family, bits: AddressBits) -> Key {
     Key { bits, scope: family as u32 }
+}
+
+#[inline(always)]
+fn socket_key(target: &Target) -> Key {
+    let scope = u32::from(target.port) << 16 | u32::from(target.protocol.0) << 8;
+    Key { bits: target.address, scope: scope | target.family as u32 }
 }
 
 /// Scopes 0 and 1 are the families' exact addresses.
@@ -322,8 +355,11 @@ impl VipsBuilder {
             self.places.values().map(|building| building.build(&mut ranges)).collect();
         let keys: Vec<(Key, u32)> =
             self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
+        let sockets: Vec<(Key, Matched)> =
+            self.places.iter().flat_map(|(place, building)| building.sockets(place)).collect();
         let descending = |bits: &BTreeSet<u32>| bits.iter().rev().copied().collect();
         Vips {
+            sockets: FlatMap::new(sockets.into_iter()),
             places: FlatMap::new(keys.into_iter()),
             addresses: addresses.into(),
             ranges: ranges.into(),
@@ -364,6 +400,19 @@ impl BuildingAddress {
         }
         self.ranges.insert((protocol, first), (last, matched));
         None
+    }
+
+    /// The ranges of one port, if this is an exact address.
+    fn sockets(&self, place: &Place) -> impl Iterator<Item = (Key, Matched)> {
+        let exact = match *place {
+            Place::Exact(family, address) => Some((family, address)),
+            Place::Suffix { .. } => None,
+        };
+        self.ranges.iter().filter_map(move |((protocol, port), (last, matched))| {
+            let (family, address) = exact.filter(|_| port == last)?;
+            let target = Target { family, address, protocol: *protocol, port: *port };
+            Some((socket_key(&target), *matched))
+        })
     }
 
     fn build(&self, ranges: &mut Vec<Range>) -> Address {
