@@ -1,7 +1,7 @@
 //! Packet memory: one mapping, cut into chunks, handed out by a pool.
 //!
 //! ```text
-//!  Memory  | chunk 0 | chunk 1 | chunk 2 | ...        mapped once, never unmapped
+//!  Memory  | chunk 0 | chunk 1 | chunk 2 | ... | ledger |    mapped once, never unmapped
 //!             |          |         '--- in the kernel's hands: only its address exists
 //!             |          '------------- in a Frame, somewhere on its journey
 //!             '------------------------ in the Pool's free list
@@ -15,9 +15,17 @@
 //! `&'static mut [u8]` to it exists in the first two and none in the third;
 //! the only way to a chunk's address is to give the reference up
 //! ([`Memory::surrender`]), the only way back is [`Memory::reclaim`].
+//!
+//! The mapping is of a file without a name (memfd), so that a successor can
+//! map it too, while the kernel goes on filling chunks. The ledger behind the
+//! chunks says which are in the kernel's hands; all others are free for a
+//! successor, wherever its predecessor had them when it stopped.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use wire::{CHUNK_BYTES, Frame};
 
@@ -25,6 +33,13 @@ use wire::{CHUNK_BYTES, Frame};
 pub type Chunk = &'static mut [u8];
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Ask the kernel to join pages now (Linux 6.1); older headers lack it.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// Entries of the ledger.
+const OURS: u8 = 0;
+const KERNELS: u8 = 1;
 
 /// What the memory is made of, for people to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,26 +56,40 @@ pub struct Memory {
     base: NonNull<u8>,
     chunks: usize,
     pages: Pages,
+    file: OwnedFd,
 }
 
 // SAFETY: `base` is an address, not an access. Whoever reads or writes
-// through it holds a chunk, which has one owner; the mapping itself is never
-// changed or unmapped.
+// through it holds a chunk, which has one owner, or looks into the ledger by
+// atomics; the mapping itself is never changed or unmapped.
 unsafe impl Send for Memory {}
-// SAFETY: as above: methods on `&Memory` only compute addresses.
+// SAFETY: as above: methods on `&Memory` only compute addresses, or use the
+// ledger.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps memory for `chunks` chunks: on huge pages if the machine has
+    /// Maps new memory for `chunks` chunks: on huge pages if the machine has
     /// enough of them reserved, else on normal ones.
-    fn map(chunks: usize) -> io::Result<Memory> {
-        let bytes = (chunks * CHUNK_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
-        if let Ok(base) = map_anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
-            return Ok(Memory { base, chunks, pages: Pages::Huge });
+    fn new(chunks: usize) -> io::Result<Memory> {
+        let bytes = mapped_bytes(chunks);
+        let file = new_file(bytes, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB);
+        if let Ok(memory) = file.and_then(|file| Memory::map(file, chunks, Pages::Huge)) {
+            return Ok(memory);
         }
-        let base = map_anonymous(bytes, 0)?;
-        join_pages(base, bytes);
-        Ok(Memory { base, chunks, pages: Pages::Normal })
+        let memory = Memory::map(new_file(bytes, 0)?, chunks, Pages::Normal)?;
+        join_pages(memory.base, bytes);
+        Ok(memory)
+    }
+
+    /// Maps the memory that another process made, for as many chunks.
+    fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Memory> {
+        check_file(&file, mapped_bytes(chunks))?;
+        Memory::map(file, chunks, pages)
+    }
+
+    fn map(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Memory> {
+        let base = map_aligned(&file, mapped_bytes(chunks), pages)?;
+        Ok(Memory { base, chunks, pages, file })
     }
 
     /// Address of the first byte.
@@ -81,10 +110,22 @@ impl Memory {
         self.chunks == 0
     }
 
+    /// How many chunks there are.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.chunks
+    }
+
     /// What it is made of.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages
+    }
+
+    /// The file behind it, for a successor.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Gives a chunk up for its offset in the memory: from here on only the
@@ -100,45 +141,132 @@ impl Memory {
             offset < self.len() && offset.is_multiple_of(CHUNK_BYTES) && chunk.len() == CHUNK_BYTES,
             "a chunk of other memory"
         );
+        self.ledger(offset / CHUNK_BYTES).store(KERNELS, Relaxed);
         offset as u64
     }
 
     /// The chunk that `offset` lies in, with the place in it; None if the
-    /// offset lies outside the memory.
+    /// offset lies outside the memory, or the chunk is not the kernel's.
     ///
     /// # Safety
-    /// The chunk must have been surrendered, and not been reclaimed since.
+    /// No other thread may reclaim the same chunk at the same time. (That it
+    /// was surrendered, and not reclaimed since, the ledger tells.)
     pub(crate) unsafe fn reclaim(&self, offset: u64) -> Option<(Chunk, usize)> {
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.len())?;
-        let place = offset % CHUNK_BYTES;
+        let (index, place) = (offset / CHUNK_BYTES, offset % CHUNK_BYTES);
+        if self.ledger(index).load(Relaxed) != KERNELS {
+            return None;
+        }
+        self.ledger(index).store(OURS, Relaxed);
+        // SAFETY: it was surrendered, so there is no reference to it; from
+        // now on the ledger lets nobody else make one.
+        Some((unsafe { self.chunk(index) }, place))
+    }
+
+    /// # Safety
+    /// No other reference to the chunk may exist.
+    unsafe fn chunk(&self, index: usize) -> Chunk {
+        assert!(index < self.chunks);
         // SAFETY: needed to make a reference of what the kernel knows as an
         // offset. The chunk lies inside the mapping (checked above), which is
         // never unmapped; that no other reference to it exists is the
         // caller's promise.
-        let chunk = unsafe {
-            std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset - place), CHUNK_BYTES)
-        };
-        Some((chunk, place))
+        unsafe {
+            std::slice::from_raw_parts_mut(self.base.as_ptr().add(index * CHUNK_BYTES), CHUNK_BYTES)
+        }
+    }
+
+    /// Whose a chunk is. Written by its owner only.
+    #[inline]
+    fn ledger(&self, index: usize) -> &AtomicU8 {
+        assert!(index < self.chunks);
+        // SAFETY: the ledger has a byte for each chunk behind the last one,
+        // inside the mapping, and all access to it is by atomics.
+        unsafe { self.base.add(self.len() + index).cast::<AtomicU8>().as_ref() }
     }
 }
 
-fn map_anonymous(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice
-    // touches no memory that exists.
-    let base = unsafe {
-        libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
+/// Chunks and ledger, in whole huge pages.
+fn mapped_bytes(chunks: usize) -> usize {
+    (chunks * (CHUNK_BYTES + size_of::<AtomicU8>())).next_multiple_of(HUGE_PAGE_BYTES)
+}
+
+/// A file in memory, full of zeroes, that can never change its size: a
+/// mapping of it is safe in two processes.
+fn new_file(bytes: usize, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
+    // SAFETY: a call with a C string; the result is checked.
+    let fd = unsafe { libc::memfd_create(c"guideway packets".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(bytes as u64)?;
+    // SAFETY: a call without pointers on a descriptor that `file` keeps open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// True memory of the size, and of no other ever.
+fn check_file(file: &OwnedFd, bytes: usize) -> io::Result<()> {
+    // SAFETY: a call without pointers on an open descriptor.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & SEALS != SEALS {
+        return Err(io::Error::other("the packet memory is not a sealed memfd"));
+    }
+    let found = File::from(file.try_clone()?).metadata()?.len();
+    match found == bytes as u64 {
+        true => Ok(()),
+        false => {
+            Err(io::Error::other(format!("the packet memory has {found} bytes instead of {bytes}")))
+        }
+    }
+}
+
+/// Maps a file where a huge page could begin: only there the kernel can join
+/// pages.
+fn map_aligned(file: &OwnedFd, bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
+    let room = map(None, bytes + HUGE_PAGE_BYTES, libc::PROT_NONE, PRIVATE_ROOM, None)?;
+    let start = room.addr().get().next_multiple_of(HUGE_PAGE_BYTES);
+    // SAFETY: inside the room just made, which is longer by a huge page.
+    let aligned = unsafe { room.add(start - room.addr().get()) };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let populate = if pages == Pages::Huge { libc::MAP_POPULATE } else { 0 };
+    // It takes the room's place; what is left of the room stays unused.
+    map(Some(aligned), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED | populate, Some(file))
+}
+
+const PRIVATE_ROOM: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// A new mapping; `at` must be room of ours, which it replaces.
+fn map(
+    at: Option<NonNull<u8>>,
+    bytes: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    file: Option<&OwnedFd>,
+) -> io::Result<NonNull<u8>> {
+    let address = at.map_or(ptr::null_mut(), |at| at.as_ptr().cast());
+    let fd = file.map_or(-1, AsRawFd::as_raw_fd);
+    // SAFETY: at an address of the kernel's choice it touches no memory that
+    // exists; at ours it replaces room that nobody uses.
+    let base = unsafe { libc::mmap(address, bytes, protection, flags, fd, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))
 }
 
-/// Asks the kernel for larger pages, and for all of them now. The advice must
-/// come before the first touch; where it is not taken nothing is lost.
+/// Asks the kernel for larger pages, and for all of them now: first as the
+/// system's settings say, then expressly. Where it is not taken nothing is
+/// lost.
 fn join_pages(base: NonNull<u8>, bytes: usize) {
-    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE, MADV_COLLAPSE] {
         // SAFETY: advice on the mapping just made, which stays as it is.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
     }
@@ -155,15 +283,42 @@ pub struct Pool {
 impl Pool {
     /// Maps memory for `chunks` chunks, all of them free.
     pub fn new(chunks: usize) -> io::Result<Pool> {
-        let memory: &'static Memory = Box::leak(Box::new(Memory::map(chunks)?));
-        let chunk = |index| {
-            // SAFETY: the memory is new, so nobody has a reference to any of
-            // its chunks; each index is taken once.
-            unsafe { memory.reclaim((index * CHUNK_BYTES) as u64) }
-        };
-        // The lowest chunk is taken first: a busy worker stays on few pages.
-        let free = (0..chunks).rev().filter_map(chunk).map(|(chunk, _)| chunk).collect();
-        Ok(Pool { memory, free })
+        let mut pool = Pool::over(Memory::new(chunks)?);
+        pool.fill();
+        Ok(pool)
+    }
+
+    /// Maps the memory of a predecessor that may still run. No chunk is free
+    /// before [`Pool::take_over`].
+    pub fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Pool> {
+        Ok(Pool::over(Memory::adopt(file, chunks, pages)?))
+    }
+
+    /// Frees all chunks that are not in the kernel's hands.
+    ///
+    /// # Safety
+    /// The pool must be as [`Pool::adopt`] made it, and whoever made the
+    /// memory must have stopped using it for good: threads that are not
+    /// running any more, or processes that are no more.
+    pub unsafe fn take_over(&mut self) {
+        assert!(self.free.is_empty());
+        self.fill();
+    }
+
+    fn over(memory: Memory) -> Pool {
+        let memory: &'static Memory = Box::leak(Box::new(memory));
+        Pool { memory, free: Vec::with_capacity(memory.chunks) }
+    }
+
+    /// The lowest chunk is taken first: a busy worker stays on few pages.
+    fn fill(&mut self) {
+        let memory = self.memory;
+        let ours = |index: &usize| memory.ledger(*index).load(Relaxed) == OURS;
+        // SAFETY: nobody has a reference to a chunk that the ledger calls
+        // ours: the memory is new, or its former user has stopped; each
+        // index is taken once.
+        let chunk = |index| unsafe { memory.chunk(index) };
+        self.free.extend((0..memory.chunks).rev().filter(ours).map(chunk));
     }
 
     /// A pool for another thread, without a chunk yet: chunks of the same
@@ -246,17 +401,62 @@ mod tests {
         let chunk = pool.take().unwrap();
         chunk[300] = 7;
         let offset = pool.memory().surrender(chunk);
-        // SAFETY: surrendered above, reclaimed once.
+        // SAFETY: on one thread.
         let (chunk, place) = unsafe { pool.memory().reclaim(offset + 300) }.unwrap();
         assert_eq!((chunk[place], place), (7, 300));
+        // SAFETY: on one thread.
+        assert!(unsafe { pool.memory().reclaim(offset) }.is_none(), "it is no longer the kernel's");
         pool.give(chunk);
+    }
+
+    #[test]
+    fn a_successor_finds_every_chunk_once_and_those_of_the_kernel_not_at_all() {
+        const CHUNKS: usize = 40;
+        let mut pool = Pool::new(CHUNKS).unwrap();
+        let mut in_kernel = Vec::new();
+        for index in 0..CHUNKS {
+            let chunk = pool.take().unwrap();
+            chunk.fill(index as u8);
+            match index % 3 {
+                0 => in_kernel.push(pool.memory().surrender(chunk)),
+                // In a frame somewhere when its process stops: free again.
+                1 => std::mem::forget(chunk),
+                _ => {}
+            }
+        }
+        let file = pool.memory().file().try_clone_to_owned().unwrap();
+        let mut successor = Pool::adopt(file, CHUNKS, pool.memory().pages()).unwrap();
+        assert_eq!(successor.free(), 0);
+        // SAFETY: the first pool is not used any more.
+        unsafe { successor.take_over() };
+        assert_eq!(successor.free() + in_kernel.len(), CHUNKS);
+        for offset in &in_kernel {
+            // SAFETY: on one thread.
+            let (chunk, _) = unsafe { successor.memory().reclaim(*offset) }.unwrap();
+            successor.give(chunk);
+        }
+        let mut seen: Vec<u8> =
+            std::iter::from_fn(|| successor.take()).map(|chunk| chunk[7]).collect();
+        seen.sort_unstable();
+        assert!(seen.iter().map(|&byte| usize::from(byte)).eq(0..CHUNKS), "{seen:?}");
+    }
+
+    #[test]
+    fn memory_of_another_size_or_kind_is_refused() {
+        let pool = Pool::new(4).unwrap();
+        let file = pool.memory().file().try_clone_to_owned().unwrap();
+        let error = Pool::adopt(file, 5000, Pages::Normal).unwrap_err().to_string();
+        assert!(error.contains("bytes instead of"), "{error}");
+        let other = OwnedFd::from(File::open("/dev/zero").unwrap());
+        let error = Pool::adopt(other, 4, Pages::Normal).unwrap_err().to_string();
+        assert!(error.contains("memfd"), "{error}");
     }
 
     #[test]
     fn offsets_outside_the_memory_are_refused() {
         let pool = Pool::new(4).unwrap();
         for offset in [pool.memory().len() as u64, u64::MAX] {
-            // SAFETY: no chunk has such an offset, so none is reclaimed.
+            // SAFETY: on one thread.
             assert!(unsafe { pool.memory().reclaim(offset) }.is_none());
         }
     }

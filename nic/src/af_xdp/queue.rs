@@ -76,7 +76,7 @@ impl XdpQueue {
     fn collect(&mut self, pool: &mut Pool) {
         while let Some(offset) = self.completion.pop() {
             self.in_flight = self.in_flight.saturating_sub(1);
-            // SAFETY: the kernel returns what we surrendered in `tx`, once.
+            // SAFETY: the queue, and so its memory, is this thread's.
             match unsafe { self.memory.reclaim(offset) } {
                 Some((chunk, _)) => pool.give(chunk),
                 None => self.tally.rx_invalid.add(1),
@@ -87,8 +87,7 @@ impl XdpQueue {
 
     /// The frame that a descriptor describes; None if it describes none.
     fn frame(&self, descriptor: xdp_desc, pool: &mut Pool) -> Option<Frame<'static>> {
-        // SAFETY: the kernel fills a chunk that we surrendered in `refill`,
-        // and gives it back once.
+        // SAFETY: the queue, and so its memory, is this thread's.
         let Some((chunk, start)) = (unsafe { self.memory.reclaim(descriptor.addr) }) else {
             self.tally.rx_invalid.add(1);
             return None;
