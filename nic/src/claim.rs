@@ -5,7 +5,7 @@
 //! The holder listens, so that the one who comes too late learns its pid.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::thread;
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The right to use an interface, until dropped.
 #[derive(Debug)]
 pub struct Claim {
-    _listener: UnixListener,
+    listener: UnixListener,
 }
 
 /// Why an interface cannot be claimed.
@@ -51,12 +51,24 @@ impl Claim {
         let address = SocketAddr::from_abstract_name(name).map_err(refused)?;
         for _ in 0..TRIES {
             match UnixListener::bind_addr(&address) {
-                Ok(listener) => return Ok(Claim { _listener: listener }),
+                Ok(listener) => return Ok(Claim { listener }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(PAUSE),
                 Err(error) => return Err(refused(error)),
             }
         }
         Err(ClaimError::Taken { interface: interface.to_string(), pid: holder(&address) })
+    }
+}
+
+impl Claim {
+    /// The claim of a predecessor, which shares it until it ends.
+    pub(crate) fn inherit(claim: OwnedFd) -> Claim {
+        Claim { listener: UnixListener::from(claim) }
+    }
+
+    /// The descriptor, for a successor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

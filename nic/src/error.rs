@@ -26,7 +26,7 @@ pub enum OpenError {
     PacketFilter {
         /// The interface.
         name: String,
-        /// "load" or "attach".
+        /// "load", "attach" or "replace".
         action: &'static str,
         /// The kernel's reason.
         error: String,
@@ -90,6 +90,14 @@ pub enum OpenError {
         bytes: usize,
         /// The system's reason.
         error: io::Error,
+    },
+    /// A predecessor that hands its devices over left something out.
+    #[error("the predecessor handed no {what} of interface {name} over: start without --take-over")]
+    NotHandedOver {
+        /// The interface.
+        name: String,
+        /// What is missing.
+        what: &'static str,
     },
     /// Nothing to open.
     #[error("there is no interface to open: the plan's `forwarder.interfaces` is empty")]

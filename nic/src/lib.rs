@@ -12,12 +12,14 @@ pub mod device;
 mod error;
 pub mod filter;
 pub mod interface;
+mod link;
 pub mod mapping;
 pub mod memory;
 pub mod memory_device;
 pub mod open;
 pub mod pcap;
 pub mod pcap_device;
+pub mod take_over;
 pub mod wait;
 
 pub use claim::ClaimError;

@@ -290,7 +290,7 @@ impl Pool {
 
     /// Maps the memory of a predecessor that may still run. No chunk is free
     /// before [`Pool::take_over`].
-    pub fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Pool> {
+    pub(crate) fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Pool> {
         Ok(Pool::over(Memory::adopt(file, chunks, pages)?))
     }
 
@@ -300,7 +300,7 @@ impl Pool {
     /// The pool must be as [`Pool::adopt`] made it, and whoever made the
     /// memory must have stopped using it for good: threads that are not
     /// running any more, or processes that are no more.
-    pub unsafe fn take_over(&mut self) {
+    pub(crate) unsafe fn take_over(&mut self) {
         assert!(self.free.is_empty());
         self.fill();
     }
@@ -417,11 +417,9 @@ mod tests {
         for index in 0..CHUNKS {
             let chunk = pool.take().unwrap();
             chunk.fill(index as u8);
-            match index % 3 {
-                0 => in_kernel.push(pool.memory().surrender(chunk)),
-                // In a frame somewhere when its process stops: free again.
-                1 => std::mem::forget(chunk),
-                _ => {}
+            // The others are in frames somewhere when their process stops.
+            if index % 3 == 0 {
+                in_kernel.push(pool.memory().surrender(chunk));
             }
         }
         let file = pool.memory().file().try_clone_to_owned().unwrap();

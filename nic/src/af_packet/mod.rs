@@ -21,10 +21,13 @@ mod socket;
 
 pub use queue::PacketQueue;
 
+use std::os::fd::BorrowedFd;
+
 use crate::claim::Claim;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::take_over::Held;
 use program::Program;
 use socket::Group;
 
@@ -35,7 +38,7 @@ pub struct PacketDevice {
     filter: Filter,
     group: Option<Group>,
     queues: u32,
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl PacketDevice {
@@ -46,7 +49,33 @@ impl PacketDevice {
         let claim = Claim::new(name)?;
         let (program, filter) = Program::attach(&interface)?;
         tracing::info!(interface = name, queues, "packet filter attached");
-        Ok(PacketDevice { interface, program, filter, group: None, queues, _claim: claim })
+        Ok(PacketDevice { interface, program, filter, group: None, queues, claim })
+    }
+
+    /// Shares a predecessor's claim, and loads the filters beside its own.
+    pub(crate) fn inherit(name: &str, queues: u32, held: Held) -> Result<PacketDevice, OpenError> {
+        let interface = Interface::find(name)?;
+        let (program, filter) = Program::inherit(&interface, held.link)?;
+        let claim = Claim::inherit(held.claim);
+        Ok(PacketDevice { interface, program, filter, group: None, queues, claim })
+    }
+
+    /// Has the filters do what the predecessor's did, on these sockets.
+    pub(crate) fn switch<'s>(
+        &mut self,
+        sockets: impl IntoIterator<Item = BorrowedFd<'s>>,
+    ) -> Result<(), OpenError> {
+        for (queue, socket) in (0..).zip(sockets) {
+            let name = self.interface.name.clone();
+            let failed = |error| OpenError::Socket { kind: "AF_PACKET", name, queue, error };
+            self.program.guard(socket).map_err(failed)?;
+        }
+        self.program.switch(&self.interface)
+    }
+
+    /// What a successor needs besides the sockets.
+    pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.claim.fd(), self.program.link())
     }
 
     /// The interface as it was when opened.

@@ -2,7 +2,7 @@
 //! control drops.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use aya::programs::tc::{self, TcAttachType};
 use aya::programs::{Program as Loaded, SchedClassifier, SocketFilter};
@@ -13,6 +13,7 @@ use crate::bpf::with_causes;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::link::{Hook, Link};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/packet.bpf.o"));
 
@@ -22,21 +23,67 @@ const DROP: &str = "guideway_drop";
 /// The filters, loaded; the dropping one attached until this is dropped.
 pub(super) struct Program {
     object: Ebpf,
+    /// None before Linux 6.6: there the object holds what takes it off.
+    link: Option<Link>,
 }
 
 impl Program {
     /// Loads both filters, empty, and attaches the dropping one.
     pub(super) fn attach(interface: &Interface) -> Result<(Program, Filter), OpenError> {
-        let failed = |action| {
-            let name = interface.name.clone();
-            move |error: String| OpenError::PacketFilter { name, action, error }
+        let (mut program, filter) = Program::load(interface)?;
+        program.drop_in_traffic_control(interface).map_err(failed(interface, "attach"))?;
+        Ok((program, filter))
+    }
+
+    /// Loads both filters, empty, beside those of a predecessor, which stay
+    /// until [`Program::switch`].
+    pub(super) fn inherit(
+        interface: &Interface,
+        link: Option<OwnedFd>,
+    ) -> Result<(Program, Filter), OpenError> {
+        let (program, filter) = Program::load(interface)?;
+        Ok((Program { link: link.map(Link::inherit), ..program }, filter))
+    }
+
+    /// Puts our dropping filter in the place of the predecessor's.
+    pub(super) fn switch(&mut self, interface: &Interface) -> Result<(), OpenError> {
+        let replaced = match &self.link {
+            Some(link) => dropping(&mut self.object)
+                .and_then(|drop| link.replace(drop).map_err(|error| error.to_string())),
+            None => self.drop_in_traffic_control(interface),
         };
-        let mut object =
-            EbpfLoader::new().load(OBJECT).map_err(|error| failed("load")(with_causes(&error)))?;
+        replaced.map_err(failed(interface, "replace"))
+    }
+
+    /// What keeps the dropping filter attached, for a successor.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(Link::fd)
+    }
+
+    fn load(interface: &Interface) -> Result<(Program, Filter), OpenError> {
+        let mut object = EbpfLoader::new()
+            .load(OBJECT)
+            .map_err(|error| failed(interface, "load")(with_causes(&error)))?;
         let filter = Filter::take(&mut object)?;
-        load(&mut object).map_err(failed("load"))?;
-        drop_in_traffic_control(&mut object, &interface.name).map_err(failed("attach"))?;
-        Ok((Program { object }, filter))
+        load(&mut object).map_err(failed(interface, "load"))?;
+        Ok((Program { object, link: None }, filter))
+    }
+
+    /// From Linux 6.6 on a link holds the program, and goes with us. Before,
+    /// it hangs on a queueing discipline and stays after a crash: ours from
+    /// before is taken off first.
+    fn drop_in_traffic_control(&mut self, interface: &Interface) -> Result<(), String> {
+        if has_links() {
+            let link = Link::create(dropping(&mut self.object)?, interface.index, Hook::TcIngress);
+            self.link = Some(link.map_err(|error| error.to_string())?);
+            return Ok(());
+        }
+        // It is there already, or the attachment fails and says why.
+        let _ = tc::qdisc_add_clsact(&interface.name);
+        let _ = tc::qdisc_detach_program(&interface.name, TcAttachType::Ingress, DROP);
+        let drop: &mut SchedClassifier = program(&mut self.object, DROP)?;
+        let attached = drop.attach(&interface.name, TcAttachType::Ingress);
+        attached.map(|_| ()).map_err(|error| with_causes(&error))
     }
 
     /// Makes a socket take what is ours and nothing else.
@@ -56,17 +103,14 @@ fn load(object: &mut Ebpf) -> Result<(), String> {
     drop.load().map_err(|error| with_causes(&error))
 }
 
-/// From Linux 6.6 on a link holds the program, and goes with us. Before, it
-/// hangs on a queueing discipline and stays after a crash: ours from before is
-/// taken off first.
-fn drop_in_traffic_control(object: &mut Ebpf, interface: &str) -> Result<(), String> {
-    if !has_links() {
-        // It is there already, or the attachment fails and says why.
-        let _ = tc::qdisc_add_clsact(interface);
-        let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, DROP);
-    }
+fn failed(interface: &Interface, action: &'static str) -> impl FnOnce(String) -> OpenError {
+    let name = interface.name.clone();
+    move |error| OpenError::PacketFilter { name, action, error }
+}
+
+fn dropping(object: &mut Ebpf) -> Result<BorrowedFd<'_>, String> {
     let drop: &mut SchedClassifier = program(object, DROP)?;
-    drop.attach(interface, TcAttachType::Ingress).map(|_| ()).map_err(|error| with_causes(&error))
+    drop.fd().map(|fd| fd.as_fd()).map_err(|error| with_causes(&error))
 }
 
 fn has_links() -> bool {

@@ -71,7 +71,7 @@ impl Messages {
 }
 
 impl PacketQueue {
-    pub(super) fn new(fd: OwnedFd) -> PacketQueue {
+    pub(crate) fn new(fd: OwnedFd) -> PacketQueue {
         let fd = Arc::new(fd);
         PacketQueue {
             messages: Messages::new(),
@@ -191,6 +191,10 @@ impl Queue for PacketQueue {
 
     fn fd(&self) -> Option<RawFd> {
         Some(self.fd.as_raw_fd())
+    }
+
+    fn socket(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.fd))
     }
 
     fn meter(&self) -> Meter {

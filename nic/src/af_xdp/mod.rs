@@ -27,7 +27,7 @@ mod socket;
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 pub use program::ProgramFailure;
 pub use queue::XdpQueue;
@@ -38,6 +38,7 @@ use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::memory::Pool;
+use crate::take_over::Held;
 use program::Program;
 use socket::{Binding, Socket};
 
@@ -110,7 +111,7 @@ pub struct XdpDevice {
     interface: Interface,
     program: Program,
     filter: Filter,
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl XdpDevice {
@@ -122,7 +123,26 @@ impl XdpDevice {
         let claim = Claim::new(name)?;
         let (program, filter) = Program::attach(&interface, wish)?;
         tracing::info!(interface = name, mode = %program.mode(), queues = interface.rx_queues, "XDP filter attached");
-        Ok(XdpDevice { interface, program, filter, _claim: claim })
+        Ok(XdpDevice { interface, program, filter, claim })
+    }
+
+    /// Shares a predecessor's claim, and loads the filter beside its own,
+    /// connected to the same sockets. In `mode` it is attached.
+    pub(crate) fn inherit(name: &str, mode: Mode, held: Held) -> Result<XdpDevice, OpenError> {
+        let interface = Interface::find(name)?;
+        let missing = || OpenError::NotHandedOver { name: name.to_owned(), what: "XDP link" };
+        let (program, filter) = Program::inherit(held.link.ok_or_else(missing)?, mode)?;
+        Ok(XdpDevice { interface, program, filter, claim: Claim::inherit(held.claim) })
+    }
+
+    /// Puts our filter in the place of the predecessor's.
+    pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
+        Ok(self.program.switch(&self.interface)?)
+    }
+
+    /// What a successor needs besides the sockets.
+    pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.claim.fd(), Some(self.program.link()))
     }
 
     /// The interface as it was when opened.
@@ -171,9 +191,7 @@ impl XdpDevice {
             busy_poll: options.busy_poll,
         };
         let socket = Socket::open(umem, &binding).map_err(failed)?;
-        self.program
-            .connect(queue, socket.fd.as_raw_fd())
-            .map_err(|error| failed(io::Error::other(error)))?;
+        self.connect(queue, socket.fd.as_raw_fd())?;
         let queue = XdpQueue::new(socket, options.ring_entries, pool);
         tracing::debug!(
             interface = self.interface.name,
@@ -181,6 +199,33 @@ impl XdpDevice {
             "queue opened"
         );
         Ok(queue)
+    }
+
+    /// The queue on a predecessor's socket, whose rings have so many entries.
+    pub(crate) fn inherit_queue(
+        &mut self,
+        queue: u32,
+        socket: OwnedFd,
+        ring_entries: u32,
+        pool: &Pool,
+    ) -> Result<XdpQueue, OpenError> {
+        let name = self.interface.name.clone();
+        let failed = |error| OpenError::Socket { kind: "AF_XDP", name, queue, error };
+        // SAFETY: the predecessor tells what it made them with, from the same
+        // options; what does not fit the kernel does not map.
+        let socket = unsafe { Socket::inherit(socket, ring_entries) }.map_err(failed)?;
+        self.connect(queue, socket.fd.as_raw_fd())?;
+        Ok(XdpQueue::inherit(socket, ring_entries, pool))
+    }
+
+    fn connect(&mut self, queue: u32, socket: RawFd) -> Result<(), OpenError> {
+        let name = self.interface.name.clone();
+        self.program.connect(queue, socket).map_err(|error| OpenError::Socket {
+            kind: "AF_XDP",
+            name,
+            queue,
+            error: io::Error::other(error),
+        })
     }
 }
 

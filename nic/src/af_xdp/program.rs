@@ -1,18 +1,19 @@
 //! The XDP filter, loaded and attached to an interface.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
 use aya::maps::{MapData, MapError, XskMap};
-use aya::programs::xdp::XdpMode;
-use aya::programs::{ProgramError, Xdp};
+use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 
 use super::{Mode, ModeWish};
-use crate::bpf::{os_error, with_causes};
+use crate::bpf::with_causes;
 use crate::filter::{Filter, FilterError};
 use crate::interface::Interface;
+use crate::link::{Hook, Link};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
 
@@ -20,12 +21,17 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/re
 const ATTACH_TRIES: u32 = 25;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
+// XDP_FLAGS of linux/if_link.h.
+const DRIVER_MODE: u32 = 4;
+const GENERIC_MODE: u32 = 2;
+
 /// The filter on its interface; detached when dropped.
 pub(super) struct Program {
-    /// Holds the link: dropping it detaches.
-    _object: Ebpf,
+    /// Holds the program's descriptor.
+    object: Ebpf,
     sockets: XskMap<MapData>,
     mode: Mode,
+    link: Link,
 }
 
 /// Why the filter cannot run.
@@ -68,16 +74,28 @@ impl Program {
         interface: &Interface,
         wish: ModeWish,
     ) -> Result<(Program, Filter), ProgramFailure> {
-        let mut object = EbpfLoader::new()
-            .load(OBJECT)
-            .map_err(|error| ProgramFailure::Load(with_causes(&error)))?;
-        let filter = Filter::take(&mut object)?;
-        let sockets = object.take_map("sockets").ok_or(FilterError::NoTable("sockets"))?;
-        let sockets = XskMap::try_from(sockets).map_err(FilterError::from)?;
-        let xdp = program(&mut object)?;
-        xdp.load().map_err(|error| ProgramFailure::Verify(with_causes(&error)))?;
-        let mode = attach_as_wished(xdp, interface, wish)?;
-        Ok((Program { _object: object, sockets, mode }, filter))
+        let (mut object, sockets, filter) = load()?;
+        let (link, mode) = attach_as_wished(fd(program(&mut object)?)?, interface, wish)?;
+        Ok((Program { object, sockets, mode, link }, filter))
+    }
+
+    /// Loads the filter, empty, beside that of a predecessor, which stays
+    /// attached until [`Program::switch`].
+    pub(super) fn inherit(link: OwnedFd, mode: Mode) -> Result<(Program, Filter), ProgramFailure> {
+        let (object, sockets, filter) = load()?;
+        Ok((Program { object, sockets, mode, link: Link::inherit(link) }, filter))
+    }
+
+    /// Puts our filter in the place of the predecessor's.
+    pub(super) fn switch(&mut self, interface: &Interface) -> Result<(), ProgramFailure> {
+        let program = fd(program(&mut self.object)?)?;
+        let replaced = self.link.replace(program);
+        replaced.map_err(|error| explained(interface, self.mode, &error))
+    }
+
+    /// What keeps it attached, for a successor.
+    pub(super) fn link(&self) -> BorrowedFd<'_> {
+        self.link.fd()
     }
 
     /// How it is attached.
@@ -91,6 +109,18 @@ impl Program {
     }
 }
 
+fn load() -> Result<(Ebpf, XskMap<MapData>, Filter), ProgramFailure> {
+    let mut object = EbpfLoader::new()
+        .load(OBJECT)
+        .map_err(|error| ProgramFailure::Load(with_causes(&error)))?;
+    let filter = Filter::take(&mut object)?;
+    let sockets = object.take_map("sockets").ok_or(FilterError::NoTable("sockets"))?;
+    let sockets = XskMap::try_from(sockets).map_err(FilterError::from)?;
+    let loaded = program(&mut object)?.load();
+    loaded.map_err(|error| ProgramFailure::Verify(with_causes(&error)))?;
+    Ok((object, sockets, filter))
+}
+
 fn program(object: &mut Ebpf) -> Result<&mut Xdp, ProgramFailure> {
     let missing = || ProgramFailure::Verify("the object lacks it: rebuild".to_string());
     object
@@ -99,35 +129,44 @@ fn program(object: &mut Ebpf) -> Result<&mut Xdp, ProgramFailure> {
         .ok_or_else(missing)
 }
 
+fn fd(program: &Xdp) -> Result<BorrowedFd<'_>, ProgramFailure> {
+    let fd = program.fd().map_err(|error| ProgramFailure::Verify(with_causes(&error)))?;
+    Ok(fd.as_fd())
+}
+
 fn attach_as_wished(
-    xdp: &mut Xdp,
+    program: BorrowedFd,
     interface: &Interface,
     wish: ModeWish,
-) -> Result<Mode, ProgramFailure> {
+) -> Result<(Link, Mode), ProgramFailure> {
     match wish {
-        ModeWish::Native => attach_in(xdp, interface, Mode::Native),
-        ModeWish::Generic => attach_in(xdp, interface, Mode::Generic),
-        ModeWish::Auto => match attach_in(xdp, interface, Mode::Native) {
-            Ok(mode) => Ok(mode),
+        ModeWish::Native => attach_in(program, interface, Mode::Native),
+        ModeWish::Generic => attach_in(program, interface, Mode::Generic),
+        ModeWish::Auto => match attach_in(program, interface, Mode::Native) {
+            Ok(attached) => Ok(attached),
             Err(error @ ProgramFailure::Occupied(_)) => Err(error),
             Err(error) => {
                 tracing::warn!(interface = interface.name, %error, "falling back to generic XDP, which is several times slower");
-                attach_in(xdp, interface, Mode::Generic)
+                attach_in(program, interface, Mode::Generic)
             }
         },
     }
 }
 
-fn attach_in(xdp: &mut Xdp, interface: &Interface, mode: Mode) -> Result<Mode, ProgramFailure> {
-    let flags = match mode {
-        Mode::Native => XdpMode::Driver,
-        Mode::Generic => XdpMode::Skb,
-    };
+fn attach_in(
+    program: BorrowedFd,
+    interface: &Interface,
+    mode: Mode,
+) -> Result<(Link, Mode), ProgramFailure> {
+    let hook = Hook::Xdp(match mode {
+        Mode::Native => DRIVER_MODE,
+        Mode::Generic => GENERIC_MODE,
+    });
     for _ in 0..ATTACH_TRIES {
-        match xdp.attach_to_if_index(interface.index, flags) {
-            Ok(_) => return Ok(mode),
+        match Link::create(program, interface.index, hook) {
+            Ok(link) => return Ok((link, mode)),
             // Busy: by a program in the same mode; exists: in the other one.
-            Err(error) if matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST)) => {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
                 thread::sleep(ATTACH_PAUSE);
             }
             Err(error) => return Err(explained(interface, mode, &error)),
@@ -136,8 +175,8 @@ fn attach_in(xdp: &mut Xdp, interface: &Interface, mode: Mode) -> Result<Mode, P
     Err(ProgramFailure::Occupied(interface.name.clone()))
 }
 
-fn explained(interface: &Interface, mode: Mode, error: &ProgramError) -> ProgramFailure {
-    let reason = match os_error(error) {
+fn explained(interface: &Interface, mode: Mode, error: &io::Error) -> ProgramFailure {
+    let reason = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => {
             "its driver has no native XDP; use mode generic or driver af_packet".to_string()
         }
@@ -146,7 +185,7 @@ fn explained(interface: &Interface, mode: Mode, error: &ProgramError) -> Program
             interface.mtu, interface.name
         ),
         Some(libc::EPERM) => "not permitted: give CAP_NET_ADMIN, or run as root".to_string(),
-        _ => with_causes(error),
+        _ => error.to_string(),
     };
     ProgramFailure::Attach { interface: interface.name.clone(), mode, error: reason }
 }

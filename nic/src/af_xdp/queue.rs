@@ -36,10 +36,33 @@ pub struct XdpQueue {
 impl XdpQueue {
     /// A queue on a bound socket, ready to receive.
     pub(super) fn new(socket: Socket, ring_entries: u32, pool: &mut Pool) -> XdpQueue {
-        let mut queue = XdpQueue {
+        let mut queue = XdpQueue::on(socket, ring_entries, pool.memory());
+        queue.refill(pool);
+        queue
+    }
+
+    /// A queue on the socket of a predecessor; to be used after
+    /// [`XdpQueue::take_over`] only.
+    pub(super) fn inherit(socket: Socket, ring_entries: u32, pool: &Pool) -> XdpQueue {
+        XdpQueue::on(socket, ring_entries, pool.memory())
+    }
+
+    /// Goes on where the predecessor has stopped.
+    pub(crate) fn take_over(&mut self, pool: &mut Pool) {
+        self.fill.resume();
+        self.rx.resume();
+        self.tx.resume();
+        self.completion.resume();
+        // Each frame handed to the kernel comes back once.
+        self.in_flight = self.tx.pushed().wrapping_sub(self.completion.popped());
+        self.refill(pool);
+    }
+
+    fn on(socket: Socket, ring_entries: u32, memory: &'static Memory) -> XdpQueue {
+        XdpQueue {
             statistics: Arc::new(Statistics(Arc::downgrade(&socket.fd))),
             fd: socket.fd,
-            memory: pool.memory(),
+            memory,
             fill: socket.fill,
             rx: socket.rx,
             tx: socket.tx,
@@ -48,9 +71,7 @@ impl XdpQueue {
             ring_entries,
             zero_copy: socket.zero_copy,
             tally: Arc::default(),
-        };
-        queue.refill(pool);
-        queue
+        }
     }
 
     /// Whether the driver works on our memory directly.
@@ -188,6 +209,10 @@ impl Queue for XdpQueue {
 
     fn fd(&self) -> Option<RawFd> {
         Some(self.fd.as_raw_fd())
+    }
+
+    fn socket(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.fd))
     }
 
     fn meter(&self) -> Meter {

@@ -48,6 +48,17 @@ impl<T: Copy> Producer<T> {
         unsafe { Ring::map(socket, offset, layout, entries) }.map(Producer)
     }
 
+    /// Goes on where the predecessor on our side stopped.
+    pub(super) fn resume(&mut self) {
+        self.0.ours = self.0.producer().load(Ordering::Acquire);
+        self.0.theirs = self.0.consumer().load(Ordering::Acquire);
+    }
+
+    /// The index of the next entry to push: counts all so far.
+    pub(super) fn pushed(&self) -> u32 {
+        self.0.ours
+    }
+
     /// How many entries can be pushed.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
@@ -102,6 +113,18 @@ impl<T: Copy> Consumer<T> {
     ) -> io::Result<Self> {
         // SAFETY: the caller's promise.
         unsafe { Ring::map(socket, offset, layout, entries) }.map(Consumer)
+    }
+
+    /// Goes on where the predecessor on our side stopped.
+    pub(super) fn resume(&mut self) {
+        self.0.ours = self.0.consumer().load(Ordering::Acquire);
+        // Looked at when an entry is wanted.
+        self.0.theirs = self.0.ours;
+    }
+
+    /// The index of the next entry to pop: counts all so far.
+    pub(super) fn popped(&self) -> u32 {
+        self.0.ours
     }
 
     /// The next entry. Its slot goes back with [`Consumer::release`].
@@ -338,6 +361,26 @@ mod tests {
             }
             prop_assert_eq!(producer.pending() as usize, hidden.len() + visible.len() + unreleased);
         }
+    }
+
+    #[test]
+    fn a_successor_goes_on_where_its_side_stopped() {
+        let (mut producer, mut consumer) = both_sides(8, u32::MAX - 2);
+        (0..5).for_each(|n| producer.push(n));
+        producer.publish();
+        assert_eq!((consumer.pop(), consumer.pop()), (Some(0), Some(1)));
+        consumer.release();
+        // As a successor's mapping begins.
+        for ring in [&mut producer.0, &mut consumer.0] {
+            (ring.ours, ring.theirs) = (0, 0);
+        }
+        producer.resume();
+        consumer.resume();
+        assert_eq!(producer.pushed().wrapping_sub(consumer.popped()), 3);
+        assert_eq!((producer.room(), producer.pending()), (5, 3));
+        producer.push(5);
+        producer.publish();
+        assert!(std::iter::from_fn(|| consumer.pop()).eq(2..6));
     }
 
     #[test]

@@ -83,28 +83,69 @@ impl Socket {
         ] {
             set_option(&fd, ring, &binding.ring_entries).map_err(step("cannot make a ring"))?;
         }
+        // SAFETY: the rings were just made with so many entries.
+        let rings = unsafe { Rings::map(&fd, binding.ring_entries) }?;
+        widen(&fd, binding)?;
+        bind(&fd, umem, binding)?;
+        let socket = Socket::of(fd, rings)?;
+        umem.first.get_or_insert_with(|| Arc::clone(&socket.fd));
+        Ok(socket)
+    }
+
+    /// The socket of a predecessor, bound and in use, with rings of so many
+    /// entries. What is in them may be looked at when the predecessor has
+    /// stopped.
+    ///
+    /// # Safety
+    /// The rings must have been made with `entries` entries.
+    pub(super) unsafe fn inherit(fd: OwnedFd, entries: u32) -> io::Result<Socket> {
+        // SAFETY: the caller's promise.
+        let rings = unsafe { Rings::map(&fd, entries) }.map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => step("this kernel does not let a second process map the rings of a socket in use (Linux 6.4 does)")(error),
+            _ => step("mapping the rings")(error),
+        })?;
+        Socket::of(fd, rings)
+    }
+
+    fn of(fd: OwnedFd, rings: Rings) -> io::Result<Socket> {
+        let options: libc::xdp_options = option(&fd, libc::XDP_OPTIONS)?;
+        let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        let Rings { fill, rx, tx, completion } = rings;
+        Ok(Socket { fd: Arc::new(fd), fill, rx, tx, completion, zero_copy })
+    }
+}
+
+struct Rings {
+    fill: FillRing,
+    rx: RxRing,
+    tx: TxRing,
+    completion: CompletionRing,
+}
+
+impl Rings {
+    /// # Safety
+    /// The socket's rings must have been made with `entries` entries.
+    unsafe fn map(fd: &OwnedFd, entries: u32) -> io::Result<Rings> {
         let layout: xdp_mmap_offsets =
-            option(&fd, libc::XDP_MMAP_OFFSETS).map_err(step("XDP_MMAP_OFFSETS"))?;
-        let (entries, socket) = (binding.ring_entries, fd.as_fd());
+            option(fd, libc::XDP_MMAP_OFFSETS).map_err(step("XDP_MMAP_OFFSETS"))?;
+        let socket = fd.as_fd();
         let (fill, completion) =
             (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
         // SAFETY: the layout is what the kernel just told for each of the
-        // rings, which were made with so many entries.
-        let (fill, completion, rx, tx) = unsafe {
-            (
-                FillRing::map(socket, fill as libc::off_t, &layout.fr, entries)?,
-                CompletionRing::map(socket, completion as libc::off_t, &layout.cr, entries)?,
-                RxRing::map(socket, libc::XDP_PGOFF_RX_RING, &layout.rx, entries)?,
-                TxRing::map(socket, libc::XDP_PGOFF_TX_RING, &layout.tx, entries)?,
-            )
-        };
-        widen(&fd, binding)?;
-        bind(&fd, umem, binding)?;
-        let options: libc::xdp_options = option(&fd, libc::XDP_OPTIONS)?;
-        let fd = Arc::new(fd);
-        umem.first.get_or_insert_with(|| Arc::clone(&fd));
-        let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
-        Ok(Socket { fd, fill, rx, tx, completion, zero_copy })
+        // rings; the entries are the caller's promise.
+        unsafe {
+            Ok(Rings {
+                fill: FillRing::map(socket, fill as libc::off_t, &layout.fr, entries)?,
+                completion: CompletionRing::map(
+                    socket,
+                    completion as libc::off_t,
+                    &layout.cr,
+                    entries,
+                )?,
+                rx: RxRing::map(socket, libc::XDP_PGOFF_RX_RING, &layout.rx, entries)?,
+                tx: TxRing::map(socket, libc::XDP_PGOFF_TX_RING, &layout.tx, entries)?,
+            })
+        }
     }
 }
 

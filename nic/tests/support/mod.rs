@@ -222,7 +222,7 @@ impl Echo {
     }
 }
 
-fn set_filters(devices: &mut [Device], prefixes: &[&str], own: &[IpAddr]) {
+pub fn set_filters(devices: &mut [Device], prefixes: &[&str], own: &[IpAddr]) {
     let prefixes: Vec<_> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
     let set = |device: &mut Device| device.filter().set(&prefixes, own, !own.is_empty()).unwrap();
     devices.iter_mut().for_each(set);
@@ -256,7 +256,7 @@ fn echo_worker(
 }
 
 /// Turns a UDP datagram round. Swapping leaves every checksum as it was.
-fn answer(frame: &mut Frame, destination: [u8; 6]) {
+pub fn answer(frame: &mut Frame, destination: [u8; 6]) {
     let bytes = frame.bytes_mut();
     let (addresses, len, header) = match bytes[12..14] {
         [0x08, 0x00] => (26, 4, 34),

@@ -23,7 +23,7 @@ fn filter_or_skip(test: &str) -> Option<Loose> {
     // SAFETY: a call without arguments.
     if unsafe { libc::geteuid() } != 0 {
         let line = format!("SKIPPED {test}: needs root to load a BPF program\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
     let mut object = EbpfLoader::new().load(OBJECT).unwrap();

@@ -1,0 +1,101 @@
+//! What keeps a program attached to an interface: a BPF link.
+//!
+//! A link is a descriptor. The program stays attached while any process has
+//! it, so a successor that gets a copy goes on without a gap, and puts its own
+//! program in the place of its predecessor's in one step. When the last copy
+//! is closed, however its process ended, the program is off.
+//!
+//! Our own calls, because the BPF library does not let go of the descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+// Of linux/bpf.h, which libc lacks.
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_LINK_UPDATE: libc::c_long = 29;
+const BPF_XDP: u32 = 37;
+const BPF_TCX_INGRESS: u32 = 46;
+
+/// Where a program may hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// XDP, with the flags that choose the mode.
+    Xdp(u32),
+    /// Traffic control, received frames (Linux 6.6).
+    TcIngress,
+}
+
+/// A program on an interface, until the last copy is dropped.
+#[derive(Debug)]
+pub(crate) struct Link(OwnedFd);
+
+/// The beginning of union bpf_attr for BPF_LINK_CREATE.
+#[repr(C)]
+struct Create {
+    program: u32,
+    interface_index: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// The same for BPF_LINK_UPDATE.
+#[repr(C)]
+struct Update {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+
+impl Link {
+    /// Attaches a program.
+    pub(crate) fn create(
+        program: BorrowedFd,
+        interface_index: u32,
+        hook: Hook,
+    ) -> io::Result<Link> {
+        let (attach_type, flags) = match hook {
+            Hook::Xdp(flags) => (BPF_XDP, flags),
+            Hook::TcIngress => (BPF_TCX_INGRESS, 0),
+        };
+        let program = program.as_raw_fd() as u32;
+        let mut create = Create { program, interface_index, attach_type, flags };
+        // SAFETY: the structure begins the command's, and the kernel takes
+        // what is missing of that for zero.
+        let fd = unsafe { bpf(BPF_LINK_CREATE, &mut create) }?;
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The link that a predecessor handed over.
+    pub(crate) fn inherit(link: OwnedFd) -> Link {
+        Link(link)
+    }
+
+    /// Puts another program in the place of the one that is attached: each
+    /// frame meets the one or the other.
+    pub(crate) fn replace(&self, program: BorrowedFd) -> io::Result<()> {
+        let (link, program) = (self.0.as_raw_fd() as u32, program.as_raw_fd() as u32);
+        let mut update = Update { link, program, flags: 0, old_program: 0 };
+        // SAFETY: as in `create`.
+        unsafe { bpf(BPF_LINK_UPDATE, &mut update) }.map(drop)
+    }
+
+    /// The descriptor, for a successor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// bpf(2).
+///
+/// # Safety
+/// `attributes` must be the beginning of what the command takes.
+unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: the structure lives through the call and is as long as said;
+    // what is in it the caller promises.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>() as libc::c_uint)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}

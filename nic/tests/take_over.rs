@@ -1,0 +1,161 @@
+//! Devices change hands under traffic, several times over, and no frame is
+//! lost: within one process here, between two in the forwarder's tests.
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
+use nic::{Device, DeviceConfig, Driver, WorkerIo};
+use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};
+use wire::Batch;
+
+const HAND_OVERS: usize = 3;
+const DATAGRAMS: usize = 6_000;
+
+/// Workers that send everything back, and then give up what they own.
+struct Workers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<WorkerIo>>,
+}
+
+impl Workers {
+    fn start(lanes: Vec<WorkerIo>, destination: [u8; 6]) -> Workers {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = |lane| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || echo(lane, destination, &stop))
+        };
+        let threads = lanes.into_iter().map(thread).collect();
+        Workers { stop, threads }
+    }
+
+    fn stop(self) -> Vec<WorkerIo> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+fn echo(mut lane: WorkerIo, destination: [u8; 6], stop: &AtomicBool) -> WorkerIo {
+    let mut batch = Batch::new();
+    while !stop.load(Ordering::Relaxed) {
+        lane.queues[0].rx(&mut lane.pool, &mut batch);
+        if batch.is_empty() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        batch.iter_mut().for_each(|frame| answer(frame, destination));
+        while !batch.is_empty() {
+            lane.queues[0].tx(&mut lane.pool, &mut batch);
+        }
+    }
+    lane
+}
+
+/// Copies of everything, as a predecessor sends them.
+fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<DeviceEstate>) {
+    let memory = |lane: &WorkerIo| MemoryEstate {
+        file: lane.pool.memory().file().try_clone_to_owned().unwrap(),
+        chunks: lane.pool.memory().chunks(),
+        pages: lane.pool.memory().pages(),
+    };
+    let (claim, link) = device.held();
+    let socket =
+        |lane: &WorkerIo| -> OwnedFd { lane.queues[0].socket().unwrap().try_clone().unwrap() };
+    let estate = DeviceEstate {
+        interface: "eth0".into(),
+        mode: device.mode(),
+        held: Held {
+            claim: claim.try_clone_to_owned().unwrap(),
+            link: link.map(|link| link.try_clone_to_owned().unwrap()),
+        },
+        sockets: lanes.iter().map(socket).collect(),
+        ring_entries: QueueOptions::default().ring_entries,
+    };
+    (lanes.iter().map(memory).collect(), vec![estate])
+}
+
+/// The number of datagrams that came back while the device changed hands.
+fn echoed_through_hand_overs(driver: Driver, mode: ModeWish) -> usize {
+    let lab = Lab::new();
+    lab.client_completes_checksums();
+    let destination = lab.mac(&lab.client, "eth0");
+    let client = lab.client.clone();
+    within(&lab.forwarder, move || {
+        let config = DeviceConfig { interface: "eth0".into(), driver, mode, queues: 2 };
+        let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default()).unwrap();
+        set_filters(&mut devices, &PREFIXES, &[]);
+        let mut lent = estates(&devices[0], &lanes);
+        let mut workers = Workers::start(lanes, destination);
+        let traffic = support::spawn_within(&client, echoes);
+        for _ in 0..HAND_OVERS {
+            std::thread::sleep(Duration::from_millis(60));
+            let mut heir = Heir::prepare(lent.0, lent.1).unwrap();
+            set_filters(heir.devices(), &PREFIXES, &[]);
+            drop(workers.stop());
+            let (mut inherited, lanes) = heir.into_workers();
+            let sockets: Vec<_> =
+                lanes.iter().map(|lane| lane.queues[0].socket().unwrap()).collect();
+            lent = estates(&inherited[0], &lanes);
+            workers = Workers::start(lanes, destination);
+            inherited[0].switch(&sockets).unwrap();
+            drop(std::mem::replace(&mut devices, inherited));
+        }
+        let came = traffic.join().unwrap();
+        for lane in workers.stop() {
+            let chunks = lane.pool.memory().chunks();
+            let in_rings = if driver == Driver::AfXdp { 2048 } else { 0 };
+            // Some may be on their way back to the sender still.
+            assert!(lane.pool.free() <= chunks - in_rings);
+            assert!(lane.pool.free() + in_rings + 64 >= chunks, "chunks were lost");
+        }
+        came
+    })
+}
+
+/// Sends steadily from four flows, and counts what comes back.
+fn echoes() -> usize {
+    let sockets: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
+    for socket in &sockets {
+        socket.connect((VIP_V4, ECHO_PORT)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+    }
+    let (mut sent, mut came) = (0, 0);
+    let mut last = Instant::now();
+    while came < DATAGRAMS && last.elapsed() < Duration::from_secs(2) {
+        for socket in &sockets {
+            if sent < DATAGRAMS && socket.send(&[0; 64]).is_ok() {
+                sent += 1;
+            }
+            while socket.recv(&mut [0; 100]).is_ok() {
+                came += 1;
+                last = Instant::now();
+            }
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    came
+}
+
+#[test]
+fn af_xdp_sockets_change_hands_without_a_loss() {
+    if is_root("af_xdp_sockets_change_hands_without_a_loss") {
+        for mode in [ModeWish::Native, ModeWish::Generic] {
+            assert_eq!(echoed_through_hand_overs(Driver::AfXdp, mode), DATAGRAMS, "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn packet_sockets_change_hands_without_a_loss() {
+    if is_root("packet_sockets_change_hands_without_a_loss") {
+        let came = echoed_through_hand_overs(Driver::AfPacket, ModeWish::Auto);
+        assert_eq!(came, DATAGRAMS);
+    }
+}
