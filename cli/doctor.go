@@ -206,6 +206,9 @@ func (p *patient) devices(ctx context.Context) {
 			p.add(gradeWarn, d.Interface, "runs XDP in generic mode, which is slow: its driver refuses native mode (the forwarder's log says why)")
 		}
 		p.offloads(ctx, d)
+		if d.TapMissing != "" {
+			p.add(gradeWarn, d.Interface, "has no way back to the kernel for packets that are no VIP's, which are dropped (not_passed): %s", d.TapMissing)
+		}
 	}
 }
 

@@ -114,8 +114,11 @@ drop_reasons! {
         "The transmit ring of the egress interface was full."
         "The link or the NIC is slower than what arrives."
     NotPassed "not_passed"
-        "Not for a VIP, but on a device that cannot give it back to the kernel."
-        "A prefix VIP lets through addresses that are no VIP."
+        "Not for a VIP, and there is no TAP by which the kernel could get it back."
+        "No /dev/net/tun; `guideway doctor` and the forwarder's log say why."
+    PassFull "pass_full"
+        "Not for a VIP, and more such frames came than the kernel gets back."
+        "A flood to addresses inside a VIP prefix that are no VIP."
 }
 
 impl DropReason {

@@ -9,8 +9,9 @@ use datapath::slow::SlowPath;
 use datapath::table::TableReader;
 use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
 use nic::wait::{Waiter, Waker};
-use nic::{Meter, SharedIo, WorkerIo};
+use nic::{Interface, Meter, SharedIo, WorkerIo};
 
+use crate::passing;
 use crate::steering::{self, Hub};
 use crate::tables::Tables;
 use crate::worker::capture::{self, Filter, Source, Switch};
@@ -27,6 +28,9 @@ const SWAP_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Start<'a> {
     /// Devices' queues and packet memory, one for each worker.
     pub io: Vec<WorkerIo>,
+    /// The interfaces behind the devices, in their order, to which frames go
+    /// back that are the kernel's; none for devices without a kernel.
+    pub interfaces: Vec<Interface>,
     /// What to forward by.
     pub view: Arc<View>,
     /// The cluster's secret.
@@ -48,10 +52,14 @@ pub struct Engine {
     board: Arc<Board>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     wakers: Vec<Waker>,
+    /// Wakers of threads that forward by no view.
+    others: Vec<Waker>,
     counters: Vec<&'static Counters>,
     queues: Vec<QueueMeter>,
     tables: Vec<TableReader<'static>>,
     samples: Vec<&'static DropSamples>,
+    /// The ways back to the kernel, by device.
+    ports: Arc<[passing::Port]>,
     captures: Arc<Switch>,
     /// None: a capture is under way, and has them.
     sources: Mutex<Option<Vec<Source>>>,
@@ -130,22 +138,25 @@ impl Engine {
         let others = 1 + usize::from(hub.is_some());
         let connections = start.connections_max.div_ceil(workers as u64);
         let slow_waiter = Waiter::new([])?;
+        let (passers, passing) = passing::prepare(&start.interfaces, workers)?;
         let mut engine = Engine {
             // Behind the workers' desks: the slow path's, and the steering thread's.
             board: Arc::new(Board::new(start.view, workers + others)),
             threads: Mutex::default(),
             wakers: vec![slow_waiter.waker()],
+            others: Vec::new(),
             counters: Vec::new(),
             queues,
             tables: Vec::new(),
             samples: Vec::new(),
+            ports: passing.ports(),
             captures: Arc::default(),
             sources: Mutex::default(),
             kept: Mutex::default(),
         };
         let mut sources = Vec::with_capacity(workers);
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
-        for (index, io) in start.io.into_iter().enumerate() {
+        for (index, (io, passer)) in start.io.into_iter().zip(passers).enumerate() {
             let opened = start.tables.table(start.key_digest, index, workers, connections)?;
             // Workers live as long as the process, and so do their counters.
             let counters: &'static Counters = Box::leak(Box::default());
@@ -168,6 +179,7 @@ impl Engine {
                 samples,
                 tap,
                 asker,
+                passer,
                 board: Arc::clone(&engine.board),
                 waiter,
                 cpu: (!start.cpus.is_empty()).then(|| start.cpus[index % start.cpus.len()]),
@@ -176,6 +188,8 @@ impl Engine {
         }
         *engine.sources.lock().expect("nobody else has it yet") = Some(sources);
         engine.start_slow_path(&start.secret, answerers, slow_waiter)?;
+        engine.others.push(passing.waker());
+        engine.lock_threads().push(passing.start(Arc::clone(&engine.board))?);
         for parts in parts {
             engine.lock_threads().push(worker::start(parts)?);
         }
@@ -254,7 +268,7 @@ impl Engine {
     /// Ends all workers.
     pub fn stop(&self) {
         self.board.stop();
-        self.wakers.iter().for_each(Waker::wake);
+        self.wakers.iter().chain(&self.others).for_each(Waker::wake);
         // A panic aborts the process, so there is none to report.
         self.lock_threads().drain(..).for_each(|thread| drop(thread.join()));
     }
@@ -287,6 +301,12 @@ impl Engine {
     #[must_use]
     pub fn samples(&self) -> &[&'static DropSamples] {
         &self.samples
+    }
+
+    /// The ways back to the kernel, by device.
+    #[must_use]
+    pub fn ports(&self) -> &[passing::Port] {
+        &self.ports
     }
 
     /// Captures packets until the session is dropped; None: another session

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod next_hops;
 pub mod notify;
 pub mod offline;
+pub mod passing;
 pub mod path_mtu;
 pub mod replay;
 pub mod run;

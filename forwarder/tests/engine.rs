@@ -47,6 +47,7 @@ impl Rig {
         let (queue, peer) = pair();
         let engine = Engine::start(Start {
             io: vec![WorkerIo { pool: Pool::new(2048).unwrap(), queues: vec![Box::new(queue)] }],
+            interfaces: Vec::new(),
             view: Arc::new(View::new(plan, egress, 1)),
             secret: Secret::derived("test"),
             tables: &Tables::open(folder.path()).unwrap().0,

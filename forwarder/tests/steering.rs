@@ -66,6 +66,7 @@ impl Rig {
         let (queue, peer) = pair();
         let start = Start {
             io: Vec::new(),
+            interfaces: Vec::new(),
             view: Arc::clone(&view),
             secret: Secret::derived("test"),
             tables: &Tables::open(folder.path()).unwrap().0,

@@ -103,7 +103,7 @@ pub fn names() -> Vec<String> {
 }
 
 /// ioctl requests about one interface.
-struct Request {
+pub(crate) struct Request {
     socket: OwnedFd,
     template: libc::ifreq,
 }
@@ -124,7 +124,7 @@ struct Channels {
 }
 
 impl Request {
-    fn new(name: &str) -> io::Result<Request> {
+    pub(crate) fn new(name: &str) -> io::Result<Request> {
         // SAFETY: a call without pointers; the result is checked.
         let socket =
             unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -133,6 +133,11 @@ impl Request {
         }
         // SAFETY: the descriptor is new and nobody else's.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        Ok(Request { socket, template: Request::template(name)? })
+    }
+
+    /// An ifreq with the name and nothing else.
+    pub(crate) fn template(name: &str) -> io::Result<libc::ifreq> {
         // SAFETY: ifreq is integers and arrays of them: zero is valid.
         let mut template: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= template.ifr_name.len() {
@@ -141,13 +146,18 @@ impl Request {
         for (to, from) in template.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        Ok(Request { socket, template })
+        Ok(template)
+    }
+
+    /// The same for this interface.
+    pub(crate) fn ifreq(&self) -> libc::ifreq {
+        self.template
     }
 
     /// # Safety
     /// `request` must be an ioctl that reads and writes an ifreq, and any
     /// pointer in it must be to what the ioctl expects.
-    unsafe fn ioctl(
+    pub(crate) unsafe fn ioctl(
         &self,
         request: libc::c_ulong,
         mut ifreq: libc::ifreq,
@@ -159,7 +169,7 @@ impl Request {
         Ok(ifreq)
     }
 
-    fn mac(&self) -> io::Result<MacAddress> {
+    pub(crate) fn mac(&self) -> io::Result<MacAddress> {
         // SAFETY: SIOCGIFHWADDR fills an ifreq.
         let answer = unsafe { self.ioctl(libc::SIOCGIFHWADDR, self.template)? };
         // SAFETY: it fills this member; any bytes are valid in it.
@@ -167,7 +177,7 @@ impl Request {
         Ok(MacAddress(std::array::from_fn(|at| address.sa_data[at] as u8)))
     }
 
-    fn mtu(&self) -> io::Result<u32> {
+    pub(crate) fn mtu(&self) -> io::Result<u32> {
         // SAFETY: SIOCGIFMTU fills an ifreq.
         let answer = unsafe { self.ioctl(libc::SIOCGIFMTU, self.template)? };
         // SAFETY: it fills this member; any value is valid in it.

@@ -20,6 +20,7 @@ pub mod open;
 pub mod pcap;
 pub mod pcap_device;
 pub mod take_over;
+pub mod tap;
 pub mod wait;
 
 pub use claim::ClaimError;
@@ -29,4 +30,5 @@ pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
 pub use memory::{Chunk, Pool};
 pub use open::{Device, DeviceConfig, Driver, SharedIo, WorkerIo, open, open_shared};
+pub use tap::{Tap, TapError};
 pub use wire::IpPrefix;

@@ -98,6 +98,7 @@ impl Machine {
     ) -> Result<Engine> {
         let start = Start {
             io: Vec::new(),
+            interfaces: self.devices.iter().map(|device| device.interface().clone()).collect(),
             view,
             secret,
             tables,

@@ -14,6 +14,7 @@ use wire::{Family, Protocol, ip};
 use super::{Control, Forwarding, Refusal, plan_proto};
 use crate::explained::explained;
 use crate::metrics::page;
+use crate::passing::Port;
 use crate::proto;
 use crate::worker::monotonic_ms;
 use crate::worker::samples::Sample;
@@ -200,7 +201,11 @@ impl Forwarding {
     }
 
     fn devices(&self) -> Vec<proto::Device> {
-        let device = |device: &super::ShownDevice| {
+        let device = |(device, port): (&super::ShownDevice, &Port)| {
+            let (tap, tap_missing) = match port.state() {
+                Ok(name) => (name, String::new()),
+                Err(why) => (String::new(), why),
+            };
             let link = self.snapshot.links.get(&device.index);
             proto::Device {
                 interface: device.interface.clone(),
@@ -209,9 +214,11 @@ impl Forwarding {
                 queues: device.queues,
                 up: link.is_some_and(|link| link.up),
                 mtu: link.map_or(0, |link| link.mtu),
+                tap,
+                tap_missing,
             }
         };
-        self.devices.iter().map(device).collect()
+        self.devices.iter().zip(self.engine.ports()).map(device).collect()
     }
 
     fn maglev_tables(&self) -> Vec<proto::Table> {

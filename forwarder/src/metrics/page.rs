@@ -60,6 +60,7 @@ pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
         running.named(&mut page);
         running.connections(&mut page);
         running.devices(&mut page);
+        running.given_back(&mut page);
         running.workers(&mut page);
     }
     page.into_text()
@@ -325,6 +326,29 @@ impl Running<'_> {
         for (interface, counters) in &self.filters {
             filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
             filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
+        }
+    }
+
+    /// What `passed` frames became; the rest is on its way.
+    fn given_back(&self, page: &mut Page) {
+        let ports = self.engine.ports();
+        let mut frames = page.metric(
+            "guideway_passed_packets_total",
+            Counter,
+            "Passed frames by whether the kernel took them back.",
+        );
+        for port in ports {
+            let labels = |result| [("interface", port.interface.as_str()), ("result", result)];
+            frames.sample(&labels("taken"), port.given());
+            frames.sample(&labels("lost"), port.lost());
+        }
+        let mut up = page.metric(
+            "guideway_tap_up",
+            Gauge,
+            "1: there is a TAP by which frames go back to the kernel.",
+        );
+        for port in ports {
+            up.sample(&[("interface", &port.interface)], u8::from(port.state().is_ok()));
         }
     }
 

@@ -20,7 +20,7 @@ mod links;
 mod neighbours;
 mod resolve;
 mod routes;
-mod socket;
+pub(crate) mod socket;
 
 use std::collections::BTreeMap;
 use std::io;

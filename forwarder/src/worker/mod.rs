@@ -30,6 +30,7 @@ use nic::{Pool, Queue};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wire::{Batch, Frame};
 
+use crate::passing::Passer;
 pub use board::{Board, Desk, monotonic_ms};
 use capture::Tap;
 pub use outgoing::Books;
@@ -62,6 +63,8 @@ pub struct Parts {
     pub tap: Tap,
     /// Its way to the slow path.
     pub asker: Asker,
+    /// Its way back to the kernel.
+    pub passer: Passer,
     /// Where views are posted.
     pub board: Arc<Board>,
     /// What it sleeps on.
@@ -167,6 +170,7 @@ impl Worker {
             }
         }
         self.parts.asker.wake();
+        self.parts.passer.wake();
         frames
     }
 
@@ -256,7 +260,7 @@ fn place(
         }
         Verdict::Reply => send(parts, outgoing, device, frame, Fate::Received(verdict)),
         Verdict::Slow(budget) => ask(parts, Question { frame, device, budget }),
-        Verdict::Pass => discard(parts, frame, DropReason::NotPassed),
+        Verdict::Pass => pass(parts, frame, device),
         Verdict::Drop(reason) => discard(parts, frame, reason),
         // The slow path has kept a copy.
         Verdict::Hold => {
@@ -293,6 +297,16 @@ fn originate(
 fn ask(parts: &mut Parts, question: Question) {
     if let Err(question) = parts.asker.ask(question, &mut parts.pool) {
         discard(parts, question.frame, DropReason::SlowPathFull);
+    }
+}
+
+fn pass(parts: &mut Parts, frame: Frame<'static>, device: usize) {
+    match parts.passer.pass(&frame, device) {
+        Ok(()) => {
+            parts.counters.count(Verdict::Pass);
+            parts.pool.give_frame(frame);
+        }
+        Err(reason) => discard(parts, frame, reason),
     }
 }
 

@@ -30,6 +30,23 @@ impl Forwarder {
     pub fn start(namespace: &Namespace) -> Forwarder {
         let folder = tempfile::tempdir().unwrap();
         let child = spawn(&namespace.name, folder.path(), Stdio::inherit());
+        Forwarder::of(namespace, folder, child)
+    }
+
+    /// The same where no TAP can be made. `ip netns exec` gives the program
+    /// mounts of its own.
+    pub fn start_without_tun(namespace: &Namespace) -> Forwarder {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = command(&namespace.name, folder.path());
+        let mut words = plain.get_args();
+        let mut command = Command::new("ip");
+        command.args(words.by_ref().take(3));
+        command.args(["sh", "-c", "mount -t tmpfs none /dev/net && exec \"$0\" \"$@\""]);
+        let child = command.args(words).spawn().expect("ip netns exec");
+        Forwarder::of(namespace, folder, child)
+    }
+
+    fn of(namespace: &Namespace, folder: tempfile::TempDir, child: Child) -> Forwarder {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let client = connect(&runtime, folder.path().join("run/forwarder.sock"));
         Forwarder { folder, child, namespace: namespace.name.clone(), runtime, client }

@@ -443,10 +443,14 @@ type Device struct {
 	// af_xdp, af_packet
 	Driver string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
 	// native, generic, -
-	Mode          string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
-	Queues        uint32 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
-	Up            bool   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
-	Mtu           uint32 `protobuf:"varint,6,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	Mode   string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Queues uint32 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
+	Up     bool   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
+	Mtu    uint32 `protobuf:"varint,6,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	// The TAP by which frames go back that are the kernel's. Empty: none.
+	Tap string `protobuf:"bytes,7,opt,name=tap,proto3" json:"tap,omitempty"`
+	// Not empty: why there is none.
+	TapMissing    string `protobuf:"bytes,8,opt,name=tap_missing,json=tapMissing,proto3" json:"tap_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -521,6 +525,20 @@ func (x *Device) GetMtu() uint32 {
 		return x.Mtu
 	}
 	return 0
+}
+
+func (x *Device) GetTap() string {
+	if x != nil {
+		return x.Tap
+	}
+	return ""
+}
+
+func (x *Device) GetTapMissing() string {
+	if x != nil {
+		return x.TapMissing
+	}
+	return ""
 }
 
 type UnresolvedBackend struct {
@@ -2328,14 +2346,17 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"generation\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\x05R\x03cpu\x12\x1d\n" +
 	"\n" +
-	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatio\"\x8c\x01\n" +
+	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatio\"\xbf\x01\n" +
 	"\x06Device\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\tR\x04mode\x12\x16\n" +
 	"\x06queues\x18\x04 \x01(\rR\x06queues\x12\x0e\n" +
 	"\x02up\x18\x05 \x01(\bR\x02up\x12\x10\n" +
-	"\x03mtu\x18\x06 \x01(\rR\x03mtu\"S\n" +
+	"\x03mtu\x18\x06 \x01(\rR\x03mtu\x12\x10\n" +
+	"\x03tap\x18\a \x01(\tR\x03tap\x12\x1f\n" +
+	"\vtap_missing\x18\b \x01(\tR\n" +
+	"tapMissing\"S\n" +
 	"\x11UnresolvedBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
