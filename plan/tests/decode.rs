@@ -94,6 +94,31 @@ fn ids_and_tables_are_kept_from_plan_to_plan() {
 }
 
 #[test]
+fn one_backends_flap_builds_only_the_tables_it_is_in() {
+    let mut message = message();
+    for (name, address, of) in [("copy", "203.0.113.11", 0), ("other", "203.0.113.12", 1)] {
+        let mut service = message.services[of].clone();
+        service.name = name.into();
+        service.vips[0].target = Some(proto::vip::Target::Address(address.into()));
+        message.services.push(service);
+    }
+    // web and copy have b1 and b2; six and other have b6.
+    let groups = |plan: &Plan| -> Vec<_> {
+        plan.services().map(|service| Arc::clone(&service.group)).collect()
+    };
+    let mut planner = Planner::default();
+    let up = planner.plan(message.clone()).unwrap();
+    for service in [0, 2] {
+        message.services[service].members[0].state = proto::BackendState::Down as i32;
+    }
+    let down = planner.plan(message).unwrap();
+    let (up, down) = (groups(&up), groups(&down));
+    let kept: Vec<bool> = up.iter().zip(&down).map(|(up, down)| Arc::ptr_eq(up, down)).collect();
+    assert_eq!(kept, [false, true, false, true]);
+    assert!(Arc::ptr_eq(&down[0], &down[2]), "built once for both");
+}
+
+#[test]
 fn services_with_the_same_members_share_one_table() {
     let mut message = message();
     let mut copy = message.services[0].clone();
