@@ -61,7 +61,7 @@ test-fast: deps-build ## Only the tests that need neither root nor bin/
 	tools/test.sh fast
 
 .PHONY: lint
-lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
+lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
 
 .PHONY: lint-format
 lint-format:
@@ -93,6 +93,11 @@ lint-rust:
 .PHONY: lint-generated
 lint-generated:
 	tools/generate.sh --check
+
+# What every machine of a cluster has to compute alike may not drift.
+.PHONY: lint-vectors
+lint-vectors:
+	python3 vectors/make.py --check
 
 .PHONY: fuzz
 fuzz: deps-build ## Run every fuzz target for a while [SECONDS_EACH=30]

@@ -40,6 +40,7 @@ LIST
 check_needs() {
     cat <<'LIST'
 git git
+python3 python3
 protoc protobuf-compiler
 /usr/include/google/protobuf/descriptor.proto libprotobuf-dev
 LIST
