@@ -1,16 +1,15 @@
-//! Where encapsulated packets go: for each backend its outer header, all but
+//! Where encapsulated packets go: for each backend its outer headers, all but
 //! the fields that depend on the packet, and its next hops.
 
 use std::net::IpAddr;
 
-use plan::{BackendId, Plan, Service};
-use wire::{EtherType, FlowKey, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6};
+use plan::{BackendId, Plan, Service, ServiceId};
+use wire::{EtherType, Family, FlowKey, MacAddress, ethernet};
 
-use crate::prefetch::prefetch;
+use crate::decapsulate::Budget;
+use crate::encapsulate::{Outer, Style, has_source};
+use crate::send::Way;
 use crate::verdict::DeviceIndex;
-
-/// The outer TTL and hop limit (RFC 1700's default).
-const TTL: u8 = 64;
 
 /// A neighbour on one of our devices, on the way to a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,57 +24,51 @@ pub struct NextHop {
     pub mtu: u16,
 }
 
-/// The tunnels to all backends of a plan, by backend id; to its peers, and to
-/// the clusters that its services spill to.
+/// The tunnels to all backends of a plan, to its peers, and to the clusters
+/// that its services spill to.
 #[derive(Debug, Default)]
 pub struct Egress {
-    tunnels: Box<[Option<Tunnel>]>,
+    /// For each style that services have: by family of the inner packet, then
+    /// by backend id.
+    tunnels: Box<[Tunnel]>,
+    /// Where the tunnels of a service's style begin, by service id.
+    first_tunnels: Box<[usize]>,
+    /// Backend ids there are, used or not.
+    backend_ids: usize,
     hops: Box<[Hop]>,
-    /// By index of the peer.
-    peers: Box<[Option<Tunnel>]>,
+    /// By index of the peer, then by family of the inner packet.
+    peers: Box<[[Tunnel; 2]]>,
     /// By service id, then as the service lists them.
-    spills: Box<[Box<[Tunnel]>]>,
+    spills: Box<[Box<[Hops]>]>,
 }
 
-/// The way to one backend: one cache line.
-#[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-pub struct Tunnel {
-    /// The outer IP header without lengths, traffic class, flow label and
-    /// checksum.
-    pub outer: Outer,
-    /// Compute the UDP checksum (IPv6 only).
-    pub udp_checksum: bool,
-    first_hop: u32,
-    hops: u32,
+/// The way to one backend: its outer headers and its next hops. Of the
+/// shortest headers, GRE over IPv4, everything is in the first cache line.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Tunnel {
+    hops: Hops,
+    outer: Outer,
 }
 
-/// The part of an outer IP header that is the same for all packets.
-#[derive(Debug, Clone, Copy)]
-pub enum Outer {
-    /// IPv4, with the sum of the constant words.
-    V4 {
-        /// The header with the variable fields zero.
-        header: [u8; ipv4::HEADER_BYTES],
-        /// The sum of its words.
-        sum: u64,
-        /// Bits of the source address to take from the flow hash.
-        source_host_mask: u32,
-    },
-    /// IPv6.
-    V6 {
-        /// The header with the variable fields zero.
-        header: [u8; ipv6::HEADER_BYTES],
-    },
+/// The next hops towards an address. None: it is not reached.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Hops {
+    /// The first one: for most there is no other.
+    only: Hop,
+    count: u16,
+    /// Where they begin in the list of all.
+    first: u32,
 }
 
 /// A next hop as it is written in front of packets.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Hop {
-    /// The device to transmit on.
-    pub device: DeviceIndex,
     /// The longest IP packet that fits, in bytes.
     pub mtu: u16,
+    /// The device to transmit on.
+    pub device: DeviceIndex,
     /// The Ethernet header.
     pub ethernet: [u8; ethernet::HEADER_BYTES],
 }
@@ -86,44 +79,57 @@ impl Egress {
     #[must_use]
     pub fn new(plan: &Plan, resolve: impl FnMut(IpAddr) -> Vec<NextHop>) -> Egress {
         let mut building = Building { plan, resolve, hops: Vec::new() };
-        let mut tunnels = vec![None; plan.backend_ids()].into_boxed_slice();
-        for backend in plan.backends() {
-            tunnels[backend.id.index()] = Some(building.tunnel(backend.address));
-        }
+        let (tunnels, first_tunnels) = building.tunnels();
         let peers = plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
         let mut spills = vec![Box::default(); plan.service_ids()].into_boxed_slice();
         for service in plan.services() {
             spills[service.id.index()] =
-                service.spill.iter().map(|spill| building.tunnel(spill.address)).collect();
+                service.spill.iter().map(|spill| building.hops(spill.address)).collect();
         }
-        Egress { tunnels, hops: building.hops.into(), peers, spills }
+        let (hops, backend_ids) = (building.hops.into(), plan.backend_ids());
+        Egress { tunnels, first_tunnels, backend_ids, hops, peers, spills }
     }
 
-    /// The tunnel to a backend of the plan, and the next hop for this flow;
-    /// None if no next hop is known.
+    /// The outer headers to a backend of a service for packets of that
+    /// family, and the next hop for this flow; None if no next hop is known.
     #[inline]
     #[must_use]
-    pub fn toward(&self, backend: BackendId, hash: u64) -> Option<(&Tunnel, &Hop)> {
-        let tunnel = self.tunnels.get(backend.index())?.as_ref()?;
-        Some((tunnel, self.hop(tunnel, hash)?))
+    pub fn toward(
+        &self,
+        service: ServiceId,
+        family: Family,
+        backend: BackendId,
+        hash: u64,
+    ) -> Option<Way<'_>> {
+        self.way(self.tunnel(service, family, backend)?, hash)
     }
 
-    /// Asks for the tunnel to a backend, which will be needed soon.
+    /// The tunnel to a backend; None: the plan has no such backend.
     #[inline]
-    pub(crate) fn prefetch(&self, backend: BackendId) {
-        if let Some(there) = self.tunnels.get(backend.index()) {
-            prefetch(there);
-        }
+    pub(crate) fn tunnel(
+        &self,
+        service: ServiceId,
+        family: Family,
+        backend: BackendId,
+    ) -> Option<&Tunnel> {
+        let first = self.first_tunnels.get(service.index())?;
+        self.tunnels.get(first + family as usize * self.backend_ids + backend.index())
     }
 
-    /// The tunnel to a peer, and the next hop for this flow.
+    /// The way through a tunnel for this flow; None if no next hop is known.
+    #[inline]
+    pub(crate) fn way<'v>(&'v self, tunnel: &'v Tunnel, hash: u64) -> Option<Way<'v>> {
+        Some(Way { outer: &tunnel.outer, hop: self.hop(&tunnel.hops, hash)? })
+    }
+
+    /// The way to a peer for this flow, if any of its addresses has a next
+    /// hop.
     #[must_use]
-    pub fn toward_peer(&self, peer: usize, hash: u64) -> Option<(&Tunnel, &Hop)> {
-        let tunnel = self.peers.get(peer)?.as_ref()?;
-        Some((tunnel, self.hop(tunnel, hash)?))
+    pub fn toward_peer(&self, peer: usize, family: Family, hash: u64) -> Option<Way<'_>> {
+        self.way(&self.peers.get(peer)?[family as usize], hash)
     }
 
-    /// The tunnel to the address in another cluster that has the suffix of
+    /// The way to the address in another cluster that has the suffix of
     /// `destination`: the first of the service's spills whose family it has.
     #[must_use]
     pub fn toward_spill(
@@ -132,26 +138,28 @@ impl Egress {
         service: &Service,
         key: &FlowKey,
         hash: u64,
-    ) -> Option<(Tunnel, &Hop)> {
+    ) -> Option<(Outer, &Hop)> {
         let index = service.spill.iter().position(|spill| spill.family == key.family)?;
         let spill = &service.spill[index];
-        let tunnel = &self.spills.get(service.id.index())?[index];
+        let hops = &self.spills.get(service.id.index())?[index];
         let there =
             wire::ip::address(key.family, spill.network | (key.destination & spill.host_mask));
-        let tunnel = Tunnel { outer: outer(plan, there)?, ..*tunnel };
-        Some((tunnel, self.hop(&tunnel, hash)?))
+        let outer = Outer::new(plan, there, Style::to_balancer(Budget::SPILLED), key.family)?;
+        Some((outer, self.hop(hops, hash)?))
     }
 
     #[inline]
-    fn hop(&self, tunnel: &Tunnel, hash: u64) -> Option<&Hop> {
-        let which = match tunnel.hops {
-            0 => return None,
-            1 => 0,
+    fn hop<'v>(&'v self, hops: &'v Hops, hash: u64) -> Option<&'v Hop> {
+        match hops.count {
+            0 => None,
+            1 => Some(&hops.only),
             // Bits between those of the connection table's bucket and tag
             // would do as well; any fixed choice keeps a flow on its path.
-            count => ((hash & 0xffff) as u32 * count) >> 16,
-        };
-        self.hops.get((tunnel.first_hop + which) as usize)
+            count => {
+                let which = ((hash & 0xffff) as u32 * u32::from(count)) >> 16;
+                self.hops.get((hops.first + which) as usize)
+            }
+        }
     }
 }
 
@@ -162,29 +170,75 @@ struct Building<'p, R> {
     hops: Vec<Hop>,
 }
 
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
 impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
-    /// The tunnel to that address. Without an own address of its family it
-    /// has no next hops: decoding refuses that for backends, and peers and
-    /// spills are then not reached.
-    fn tunnel(&mut self, address: IpAddr) -> Tunnel {
-        let ether_type = if address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        let first_hop = self.hops.len() as u32;
-        let outer = outer(self.plan, address);
-        if outer.is_some() {
-            self.hops.extend((self.resolve)(address).iter().map(|hop| Hop::new(hop, ether_type)));
+    /// The tunnels to all backends, and where each service's begin. Services
+    /// of one style share theirs.
+    fn tunnels(&mut self) -> (Box<[Tunnel]>, Box<[usize]>) {
+        let mut hops = vec![Hops::default(); self.plan.backend_ids()];
+        for backend in self.plan.backends() {
+            hops[backend.id.index()] = self.hops(backend.address);
         }
-        Tunnel {
-            outer: outer.unwrap_or(Outer::V6 { header: [0; ipv6::HEADER_BYTES] }),
-            udp_checksum: self.plan.tunnel.udp6_checksum && address.is_ipv6(),
-            first_hop,
-            hops: self.hops.len() as u32 - first_hop,
+        let mut tunnels = Vec::new();
+        let mut first_tunnels = vec![0; self.plan.service_ids()];
+        let mut styles: Vec<(Style, usize)> = Vec::new();
+        for service in self.plan.services() {
+            let wanted = Style::to_backend(service);
+            let known = styles.iter().find(|(style, _)| *style == wanted);
+            let first = known.map_or(tunnels.len(), |(_, first)| *first);
+            if known.is_none() {
+                styles.push((wanted, first));
+                for family in FAMILIES {
+                    tunnels.extend(self.tunnels_of_style(wanted, family, &hops));
+                }
+            }
+            first_tunnels[service.id.index()] = first;
+        }
+        (tunnels.into(), first_tunnels.into())
+    }
+
+    fn tunnels_of_style(&self, style: Style, family: Family, hops: &[Hops]) -> Vec<Tunnel> {
+        let mut tunnels = vec![Tunnel::default(); hops.len()];
+        for backend in self.plan.backends() {
+            let index = backend.id.index();
+            tunnels[index] = self.tunnel(backend.address, hops[index], style, family);
+        }
+        tunnels
+    }
+
+    fn tunnel(&self, address: IpAddr, hops: Hops, style: Style, family: Family) -> Tunnel {
+        Outer::new(self.plan, address, style, family)
+            .map_or(Tunnel::default(), |outer| Tunnel { hops, outer })
+    }
+
+    /// The next hops towards that address. Without an own address of its
+    /// family there are none: decoding refuses that for backends, and peers
+    /// and spills are then not reached.
+    fn hops(&mut self, address: IpAddr) -> Hops {
+        if !has_source(self.plan, address) {
+            return Hops::default();
+        }
+        let ether_type = if address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let first = self.hops.len();
+        self.hops.extend((self.resolve)(address).iter().map(|hop| Hop::new(hop, ether_type)));
+        let found = &self.hops[first..];
+        Hops {
+            only: found.first().copied().unwrap_or_default(),
+            count: found.len().try_into().unwrap_or(u16::MAX),
+            first: first as u32,
         }
     }
 
-    /// The tunnel to the first of a peer's addresses that has a next hop.
-    fn peer(&mut self, addresses: &[IpAddr]) -> Option<Tunnel> {
-        let tunnels: Vec<Tunnel> = addresses.iter().map(|address| self.tunnel(*address)).collect();
-        tunnels.iter().find(|tunnel| tunnel.hops > 0).or(tunnels.first()).copied()
+    /// The tunnels to the first of a peer's addresses that has a next hop.
+    fn peer(&mut self, addresses: &[IpAddr]) -> [Tunnel; 2] {
+        let reached = addresses.iter().find_map(|address| {
+            let hops = self.hops(*address);
+            (hops.count > 0).then_some((*address, hops))
+        });
+        let Some((address, hops)) = reached else { return [Tunnel::default(); 2] };
+        let style = Style::to_balancer(Budget::REDIRECTED);
+        FAMILIES.map(|family| self.tunnel(address, hops, style, family))
     }
 }
 
@@ -196,40 +250,4 @@ impl Hop {
             ethernet: ethernet::emit(hop.source, hop.destination, ether_type),
         }
     }
-}
-
-/// "Do not fragment" with identification zero: an atomic datagram (RFC 6864).
-/// None: the machine has no address of that family.
-fn outer(plan: &Plan, destination: IpAddr) -> Option<Outer> {
-    Some(match destination {
-        IpAddr::V4(destination) => {
-            let own = plan.source_v4?;
-            let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
-            let header = ipv4::Emit {
-                packet_bytes: 0,
-                traffic_class: 0,
-                id: 0,
-                flags: ipv4::DONT_FRAGMENT,
-                ttl: TTL,
-                protocol: Protocol(0),
-                source,
-                destination: destination.to_bits(),
-            };
-            let mut header = header.to_bytes();
-            header[10..12].fill(0);
-            Outer::V4 { header, sum: checksum::sum(&header), source_host_mask }
-        }
-        IpAddr::V6(destination) => {
-            let header = ipv6::Emit {
-                payload_bytes: 0,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: TTL,
-                protocol: Protocol(0),
-                source: plan.source_v6?,
-                destination: destination.to_bits(),
-            };
-            Outer::V6 { header: header.to_bytes() }
-        }
-    })
 }

@@ -8,45 +8,29 @@
 //!  gue      |Ethernet|outer IP|UDP|GUE|inner IP ...........|
 //!  geneve   |Ethernet|outer IP|UDP|Geneve|inner IP ...........|
 //! ```
+//!
+//! All that does not depend on the packet is laid down once for a plan (see
+//! [`Outer`]); what is left is a copy of constant length and a few fields.
 
-use plan::{Dscp, Encap, Service};
+use std::net::IpAddr;
+
+use plan::{Dscp, Encap, Plan, Service};
 use wire::{
-    EtherType, Family, Frame, Headers, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6,
+    EtherType, Facts, Family, Frame, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6,
     udp,
 };
 
 use crate::decapsulate::Budget;
-use crate::egress::{Hop, Outer, Tunnel};
+use crate::egress::Hop;
 
-/// What encapsulation needs to know of a packet.
-#[derive(Debug, Clone, Copy)]
-pub struct Inner {
-    /// Its family.
-    pub family: Family,
-    /// Its length without Ethernet header and padding.
-    pub packet_bytes: u16,
-    /// Its DSCP and ECN.
-    pub traffic_class: u8,
-    /// The flow hash.
-    pub hash: u64,
-}
+/// The outer TTL and hop limit (RFC 1700's default).
+const TTL: u8 = 64;
 
-impl Inner {
-    /// Of a parsed packet.
-    #[inline]
-    #[must_use]
-    pub fn new(headers: &Headers, hash: u64) -> Inner {
-        Inner {
-            family: headers.key.family,
-            packet_bytes: headers.packet_bytes,
-            traffic_class: headers.traffic_class,
-            hash,
-        }
-    }
-}
+/// Bytes of the longest outer header behind Ethernet.
+const OUTER_BYTES_MAX: usize = ipv6::HEADER_BYTES + udp::HEADER_BYTES + geneve::HEADER_BYTES;
 
-/// How a service's packets are encapsulated.
-#[derive(Debug, Clone, Copy)]
+/// How packets are encapsulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// The tunnel protocol.
     pub encap: Encap,
@@ -58,17 +42,190 @@ pub struct Style {
 
 impl Style {
     /// To a backend, which encapsulates no further.
-    #[inline]
     #[must_use]
     pub fn to_backend(service: &Service) -> Style {
         Style { encap: service.encap, dscp: service.dscp, recursion: Budget::TO_BACKEND.0 }
     }
 
     /// To another load balancer, which may encapsulate so many times more.
-    #[inline]
     #[must_use]
     pub fn to_balancer(permitted: Budget) -> Style {
         Style { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
+    }
+}
+
+/// The outer headers behind Ethernet of all packets of one family and style
+/// to one address. Fields that depend on the packet are zero in it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Outer {
+    /// IPv4: the sum of the header's words.
+    sum: u32,
+    /// IPv4: bits of the source address to take from the flow hash.
+    source_host_mask: u32,
+    shape: Shape,
+    /// The inner traffic class's bits that are kept ...
+    class_mask: u8,
+    /// ... and those that are set.
+    class_bits: u8,
+    /// Compute the UDP checksum (IPv6 only).
+    udp_checksum: bool,
+    bytes: [u8; OUTER_BYTES_MAX],
+}
+
+/// Which headers follow each other.
+#[derive(Debug, Clone, Copy, Default)]
+enum Shape {
+    #[default]
+    V4Gre,
+    V4Ipip,
+    V4Gue,
+    V4Geneve,
+    V6Gre,
+    V6Ipip,
+    V6Gue,
+    V6Geneve,
+}
+
+impl Default for Outer {
+    fn default() -> Outer {
+        Outer {
+            sum: 0,
+            source_host_mask: 0,
+            shape: Shape::default(),
+            class_mask: 0,
+            class_bits: 0,
+            udp_checksum: false,
+            bytes: [0; OUTER_BYTES_MAX],
+        }
+    }
+}
+
+/// True if the machine has an address to send from to `destination`.
+#[must_use]
+pub fn has_source(plan: &Plan, destination: IpAddr) -> bool {
+    match destination {
+        IpAddr::V4(_) => plan.source_v4.is_some(),
+        IpAddr::V6(_) => plan.source_v6.is_some(),
+    }
+}
+
+impl Outer {
+    /// The headers for packets of family `inner` to `destination`. None: the
+    /// machine has no address of its family.
+    #[must_use]
+    pub fn new(plan: &Plan, destination: IpAddr, style: Style, inner: Family) -> Option<Outer> {
+        let (class_mask, class_bits) = traffic_class(style.dscp);
+        let protocol = protocol(inner, style.encap);
+        let mut outer = Outer {
+            shape: shape(style.encap, Family::of(destination)),
+            class_mask,
+            class_bits,
+            udp_checksum: plan.tunnel.udp6_checksum && protocol == Protocol::UDP,
+            ..Outer::default()
+        };
+        let ip_bytes = match destination {
+            IpAddr::V4(destination) => {
+                let own = plan.source_v4?;
+                let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
+                let header = header_v4(source, destination.to_bits(), protocol);
+                outer.sum = checksum::fold(checksum::sum(&header)).into();
+                outer.source_host_mask = source_host_mask;
+                outer.bytes[..header.len()].copy_from_slice(&header);
+                header.len()
+            }
+            IpAddr::V6(destination) => {
+                let header = header_v6(plan.source_v6?, destination.to_bits(), protocol);
+                outer.bytes[..header.len()].copy_from_slice(&header);
+                header.len()
+            }
+        };
+        lay_tunnel_header(&mut outer.bytes[ip_bytes..], style, inner);
+        Some(outer)
+    }
+}
+
+fn shape(encap: Encap, outer: Family) -> Shape {
+    match (encap, outer) {
+        (Encap::Gre, Family::V4) => Shape::V4Gre,
+        (Encap::Ipip, Family::V4) => Shape::V4Ipip,
+        (Encap::Gue, Family::V4) => Shape::V4Gue,
+        (Encap::Geneve, Family::V4) => Shape::V4Geneve,
+        (Encap::Gre, Family::V6) => Shape::V6Gre,
+        (Encap::Ipip, Family::V6) => Shape::V6Ipip,
+        (Encap::Gue, Family::V6) => Shape::V6Gue,
+        (Encap::Geneve, Family::V6) => Shape::V6Geneve,
+    }
+}
+
+/// The DSCP as configured; ECN copied, as RFC 6040's normal mode does on
+/// the way in: the bits of the inner traffic class to keep, and those to set.
+fn traffic_class(dscp: Dscp) -> (u8, u8) {
+    const ECN: u8 = 0b11;
+    match dscp {
+        Dscp::Copy => (0xff, 0),
+        Dscp::Set(dscp) => (ECN, dscp << 2),
+    }
+}
+
+fn protocol(inner: Family, encap: Encap) -> Protocol {
+    match (encap, inner) {
+        (Encap::Gre, _) => Protocol::GRE,
+        (Encap::Ipip, Family::V4) => Protocol::IPIP,
+        (Encap::Ipip, Family::V6) => Protocol::IPV6,
+        (Encap::Gue | Encap::Geneve, _) => Protocol::UDP,
+    }
+}
+
+/// "Do not fragment" with identification zero: an atomic datagram (RFC 6864).
+fn header_v4(source: u32, destination: u32, protocol: Protocol) -> [u8; ipv4::HEADER_BYTES] {
+    let header = ipv4::Emit {
+        packet_bytes: 0,
+        traffic_class: 0,
+        id: 0,
+        flags: ipv4::DONT_FRAGMENT,
+        ttl: TTL,
+        protocol,
+        source,
+        destination,
+    };
+    let mut header = header.to_bytes();
+    header[10..12].fill(0);
+    header
+}
+
+fn header_v6(source: u128, destination: u128, protocol: Protocol) -> [u8; ipv6::HEADER_BYTES] {
+    let header = ipv6::Emit {
+        payload_bytes: 0,
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: TTL,
+        protocol,
+        source,
+        destination,
+    };
+    header.to_bytes()
+}
+
+fn lay_tunnel_header(to: &mut [u8], style: Style, inner: Family) {
+    let ether_type = match inner {
+        Family::V4 => EtherType::IPV4,
+        Family::V6 => EtherType::IPV6,
+    };
+    let mut lay = |at: usize, header: &[u8]| to[at..at + header.len()].copy_from_slice(header);
+    match style.encap {
+        Encap::Gre => {
+            lay(0, &gre::Header { recursion: style.recursion, ether_type }.to_bytes());
+        }
+        Encap::Ipip => {}
+        Encap::Gue => {
+            lay(0, &udp::emit(0, gue::PORT, 0, 0));
+            lay(udp::HEADER_BYTES, &gue::emit(protocol(inner, Encap::Ipip)));
+        }
+        Encap::Geneve => {
+            lay(0, &udp::emit(0, geneve::PORT, 0, 0));
+            lay(udp::HEADER_BYTES, &geneve::emit(ether_type));
+        }
     }
 }
 
@@ -84,130 +241,118 @@ pub struct Misfit {
 /// # Errors
 /// If the result does not fit the next hop's MTU; the frame is unchanged
 /// then.
-// Inlined with everything it calls: then each combination of headers is a
-// few copies of constant length.
 #[inline(always)]
 pub fn encapsulate(
     frame: &mut Frame<'_>,
-    inner: &Inner,
-    style: Style,
-    tunnel: &Tunnel,
+    facts: Facts,
+    hash: u64,
+    outer: &Outer,
     hop: &Hop,
 ) -> Result<(), Misfit> {
-    match style.encap {
-        Encap::Gre => {
-            let header =
-                gre::Header { recursion: style.recursion, ether_type: inner_type(inner.family) };
-            wrap(frame, inner, style, tunnel, hop, header.to_bytes())
-        }
-        Encap::Ipip => wrap(frame, inner, style, tunnel, hop, []),
-        Encap::Gue => {
-            let header = gue::emit(outer_protocol(inner.family, Encap::Ipip));
-            wrap(frame, inner, style, tunnel, hop, behind_udp::<4, 12>(inner, gue::PORT, header))
-        }
-        Encap::Geneve => {
-            let header = geneve::emit(inner_type(inner.family));
-            wrap(frame, inner, style, tunnel, hop, behind_udp::<8, 16>(inner, geneve::PORT, header))
-        }
+    const V4: usize = ipv4::HEADER_BYTES;
+    const V6: usize = ipv6::HEADER_BYTES;
+    const GRE: usize = gre::HEADER_BYTES;
+    const GUE: usize = udp::HEADER_BYTES + gue::HEADER_BYTES;
+    const GENEVE: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
+    match outer.shape {
+        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, facts, hash, outer, hop),
+        Shape::V4Ipip => wrap_v4::<V4>(frame, facts, hash, outer, hop),
+        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, facts, hash, outer, hop),
+        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, facts, hash, outer, hop),
+        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, facts, hash, outer, hop),
+        Shape::V6Ipip => wrap_v6::<V6>(frame, facts, hash, outer, hop),
+        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, facts, hash, outer, hop),
+        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, facts, hash, outer, hop),
     }
 }
 
-/// Puts link, outer IP and this tunnel header in front.
+/// Puts Ethernet and `OUTER` bytes of headers in front, IPv4 first. The sum
+/// of the constant words is known, so that the checksum is a matter of a few
+/// additions.
 #[inline(always)]
-fn wrap<const TUNNEL: usize>(
+fn wrap_v4<const OUTER: usize>(
     frame: &mut Frame<'_>,
-    inner: &Inner,
-    style: Style,
-    tunnel: &Tunnel,
+    facts: Facts,
+    hash: u64,
+    outer: &Outer,
     hop: &Hop,
-    header: [u8; TUNNEL],
 ) -> Result<(), Misfit> {
-    let class = traffic_class(inner, style.dscp);
-    let protocol = outer_protocol(inner.family, style.encap);
-    match &tunnel.outer {
-        Outer::V4 { header: outer, sum, source_host_mask } => {
-            let front = front::<{ ipv4::HEADER_BYTES }, TUNNEL>(frame, inner, hop)?;
-            let host = inner.hash as u32 & source_host_mask;
-            write_v4(front.ip, (outer, *sum), front.packet_bytes, class, protocol, host);
-            *front.tunnel = header;
-        }
-        Outer::V6 { header: outer } => {
-            let front = front::<{ ipv6::HEADER_BYTES }, TUNNEL>(frame, inner, hop)?;
-            write_v6(front.ip, outer, front.packet_bytes, class, protocol, inner.hash);
-            *front.tunnel = header;
-            if tunnel.udp_checksum && protocol == Protocol::UDP {
-                fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
-            }
-        }
+    let (to, packet_bytes) = front::<OUTER>(frame, facts, outer, hop)?;
+    let class = facts.traffic_class & outer.class_mask | outer.class_bits;
+    let host = hash as u32 & outer.source_host_mask;
+    let sum = u64::from(outer.sum) + u64::from(class) + u64::from(packet_bytes) + u64::from(host);
+    to[1] = class;
+    to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+    to[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    if host != 0 {
+        let network = u32::from_be_bytes([to[12], to[13], to[14], to[15]]);
+        to[12..16].copy_from_slice(&(network | host).to_be_bytes());
+    }
+    fill_udp(&mut to[ipv4::HEADER_BYTES..], packet_bytes - ipv4::HEADER_BYTES as u16, hash);
+    Ok(())
+}
+
+/// The same with IPv6 first.
+#[inline(always)]
+fn wrap_v6<const OUTER: usize>(
+    frame: &mut Frame<'_>,
+    facts: Facts,
+    hash: u64,
+    outer: &Outer,
+    hop: &Hop,
+) -> Result<(), Misfit> {
+    let (to, packet_bytes) = front::<OUTER>(frame, facts, outer, hop)?;
+    let class = facts.traffic_class & outer.class_mask | outer.class_bits;
+    let payload_bytes = packet_bytes - ipv6::HEADER_BYTES as u16;
+    // RFC 6438: the flow label tells flows apart in the fabric.
+    let first = 6 << 28 | u32::from(class) << 20 | (hash as u32 & 0xf_ffff);
+    to[..4].copy_from_slice(&first.to_be_bytes());
+    to[4..6].copy_from_slice(&payload_bytes.to_be_bytes());
+    fill_udp(&mut to[ipv6::HEADER_BYTES..], payload_bytes, hash);
+    if outer.udp_checksum {
+        fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
     }
     Ok(())
 }
 
-/// The room in front of the inner packet.
-struct Front<'f, const IP: usize, const TUNNEL: usize> {
-    ip: &'f mut [u8; IP],
-    tunnel: &'f mut [u8; TUNNEL],
-    packet_bytes: u16,
-}
-
 /// Makes room in front of the inner packet if it fits, cuts padding off, and
-/// writes the link header.
+/// writes what does not depend on the packet. Gives the headers behind
+/// Ethernet, and the length of the whole packet.
 #[inline(always)]
-fn front<'f, const IP: usize, const TUNNEL: usize>(
+fn front<'f, const OUTER: usize>(
     frame: &'f mut Frame<'_>,
-    inner: &Inner,
+    facts: Facts,
+    outer: &Outer,
     hop: &Hop,
-) -> Result<Front<'f, IP, TUNNEL>, Misfit> {
-    let packet_bytes = usize::from(inner.packet_bytes) + IP + TUNNEL;
+) -> Result<(&'f mut [u8; OUTER], u16), Misfit> {
+    let inner_bytes = usize::from(facts.packet_bytes);
+    let packet_bytes = inner_bytes + OUTER;
     if packet_bytes > usize::from(hop.mtu) {
-        return Err(Misfit { mtu: hop.mtu.saturating_sub((IP + TUNNEL) as u16) });
+        return Err(Misfit { mtu: hop.mtu.saturating_sub(OUTER as u16) });
     }
-    frame.truncate(ethernet::HEADER_BYTES + usize::from(inner.packet_bytes));
+    frame.truncate(ethernet::HEADER_BYTES + inner_bytes);
     let front = frame
-        .replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + IP + TUNNEL)
+        .replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + OUTER)
         .expect("the headroom holds the longest outer header");
     let (link, rest) = front.split_first_chunk_mut().expect("it has this length");
     *link = hop.ethernet;
-    let (ip, rest) = rest.split_first_chunk_mut().expect("it has this length");
-    let tunnel = rest.first_chunk_mut().expect("it has this length");
-    Ok(Front { ip, tunnel, packet_bytes: packet_bytes as u16 })
+    let to = rest.first_chunk_mut().expect("it has this length");
+    *to = *outer.bytes.first_chunk().expect("no outer header is longer");
+    Ok((to, packet_bytes as u16))
 }
 
-#[inline]
-fn outer_protocol(inner: Family, encap: Encap) -> Protocol {
-    match (encap, inner) {
-        (Encap::Gre, _) => Protocol::GRE,
-        (Encap::Ipip, Family::V4) => Protocol::IPIP,
-        (Encap::Ipip, Family::V6) => Protocol::IPV6,
-        (Encap::Gue | Encap::Geneve, _) => Protocol::UDP,
-    }
-}
-
-/// A tunnel header of `HEADER` bytes behind a UDP header: `BOTH` bytes.
+/// Fills the UDP header that `headers` begin with, if they do. The source
+/// port tells flows apart in the fabric: from the flow hash, in the dynamic
+/// range (RFC 8085 section 5.1.1). No checksum (RFC 6935).
 #[inline(always)]
-fn behind_udp<const HEADER: usize, const BOTH: usize>(
-    inner: &Inner,
-    port: u16,
-    header: [u8; HEADER],
-) -> [u8; BOTH] {
-    let mut both = [0; BOTH];
-    let udp = udp_header(inner, port, HEADER as u16 + inner.packet_bytes);
-    both[..udp::HEADER_BYTES].copy_from_slice(&udp);
-    both[udp::HEADER_BYTES..].copy_from_slice(&header);
-    both
-}
-
-/// The source port tells flows apart in the fabric: from the flow hash, in
-/// the dynamic range (RFC 8085 section 5.1.1). No checksum (RFC 6935).
-#[inline]
-fn udp_header(inner: &Inner, port: u16, payload_bytes: u16) -> [u8; udp::HEADER_BYTES] {
+fn fill_udp(headers: &mut [u8], datagram_bytes: u16, hash: u64) {
     const DYNAMIC: u16 = 0xc000;
-    udp::emit(
-        DYNAMIC | (inner.hash as u16 & !DYNAMIC),
-        port,
-        udp::HEADER_BYTES as u16 + payload_bytes,
-        0,
-    )
+    if headers.len() < udp::HEADER_BYTES {
+        return;
+    }
+    let source_port = DYNAMIC | (hash as u16 & !DYNAMIC);
+    headers[..2].copy_from_slice(&source_port.to_be_bytes());
+    headers[4..6].copy_from_slice(&datagram_bytes.to_be_bytes());
 }
 
 /// The one case in which the payload is read: `udp6_checksum`.
@@ -220,79 +365,4 @@ fn fill_udp_checksum(packet: &mut [u8]) {
         sum => sum,
     };
     datagram[6..8].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// The DSCP as configured; ECN copied, as RFC 6040's normal mode does on
-/// the way in.
-#[inline]
-fn traffic_class(inner: &Inner, dscp: Dscp) -> u8 {
-    const ECN: u8 = 0b11;
-    match dscp {
-        Dscp::Copy => inner.traffic_class,
-        Dscp::Set(dscp) => dscp << 2 | (inner.traffic_class & ECN),
-    }
-}
-
-#[inline]
-fn inner_type(family: Family) -> EtherType {
-    match family {
-        Family::V4 => EtherType::IPV4,
-        Family::V6 => EtherType::IPV6,
-    }
-}
-
-impl Outer {
-    /// Bytes of the header.
-    #[inline]
-    #[must_use]
-    pub fn header_bytes(&self) -> usize {
-        match self {
-            Outer::V4 { .. } => ipv4::HEADER_BYTES,
-            Outer::V6 { .. } => ipv6::HEADER_BYTES,
-        }
-    }
-}
-
-/// Writes the header for a packet of `packet_bytes` bytes, itself included.
-/// `outer` has the sum of its constant words beside it, so that the checksum
-/// is a matter of a few additions; `host` fills the source's free bits.
-#[inline(always)]
-fn write_v4(
-    to: &mut [u8; ipv4::HEADER_BYTES],
-    (outer, sum): (&[u8; ipv4::HEADER_BYTES], u64),
-    packet_bytes: u16,
-    traffic_class: u8,
-    protocol: Protocol,
-    host: u32,
-) {
-    let sum = sum
-        + u64::from(traffic_class)
-        + u64::from(packet_bytes)
-        + u64::from(protocol.0)
-        + u64::from(host);
-    let network = u32::from_be_bytes([outer[12], outer[13], outer[14], outer[15]]);
-    *to = *outer;
-    to[1] = traffic_class;
-    to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
-    to[9] = protocol.0;
-    to[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
-    to[12..16].copy_from_slice(&(network | host).to_be_bytes());
-}
-
-/// The same for IPv6.
-#[inline(always)]
-fn write_v6(
-    to: &mut [u8; ipv6::HEADER_BYTES],
-    outer: &[u8; ipv6::HEADER_BYTES],
-    packet_bytes: u16,
-    traffic_class: u8,
-    protocol: Protocol,
-    hash: u64,
-) {
-    *to = *outer;
-    // RFC 6438: the flow label tells flows apart in the fabric.
-    let first = 6 << 28 | u32::from(traffic_class) << 20 | (hash as u32 & 0xf_ffff);
-    to[..4].copy_from_slice(&first.to_be_bytes());
-    to[4..6].copy_from_slice(&(packet_bytes - ipv6::HEADER_BYTES as u16).to_be_bytes());
-    to[6] = protocol.0;
 }

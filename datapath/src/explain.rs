@@ -2,12 +2,13 @@
 //! packet: by the same stages, changing nothing.
 
 use plan::{Affinity, BackendId, Found, Matched, Standing};
-use wire::{CHUNK_BYTES, FlowKey, Frame, ethernet};
+use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
 
 use crate::drop_reason::DropReason;
 use crate::egress::Hop;
-use crate::encapsulate::{Inner, Style, encapsulate};
+use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
+use crate::send::Way;
 use crate::table::{Class, TableReader};
 use crate::view::View;
 
@@ -90,17 +91,23 @@ pub fn explain(
     let Some(backend) = told.backend else {
         return Explanation { end: Some(DropReason::NoBackend), ..told };
     };
-    let Some((tunnel, hop)) = view.egress.toward(backend, flow) else {
+    let Some(Way { outer, hop }) = view.egress.toward(service.id, key.family, backend, flow) else {
         return Explanation { end: Some(DropReason::NoNeighbour), ..told };
     };
     told.hop = Some(*hop);
     let packet_bytes = if key.family == wire::Family::V4 { 40 } else { 60 };
-    let inner = Inner { family: key.family, packet_bytes, traffic_class: 0, hash: flow };
+    let facts = Facts {
+        family: key.family,
+        protocol: key.protocol,
+        tcp_flags: tcp::Flags::default(),
+        traffic_class: 0,
+        packet_bytes,
+    };
     let mut chunk = [0; CHUNK_BYTES];
     let packet = [0; 74];
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
-    match encapsulate(&mut frame, &inner, Style::to_backend(service), tunnel, hop) {
+    match encapsulate(&mut frame, facts, flow, outer, hop) {
         Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
         Err(_) => told.end = Some(DropReason::TooBig),
     }

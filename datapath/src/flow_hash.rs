@@ -105,6 +105,47 @@ impl std::fmt::Debug for FlowHash {
     }
 }
 
+/// The five-tuples of a batch, then their hashes.
+#[derive(Default)]
+pub struct Flows {
+    /// The first block of each.
+    blocks: ArrayVec<Block, BATCH_MAX>,
+    chained: ArrayVec<Chained, BATCH_MAX>,
+}
+
+/// The further blocks of an IPv6 flow.
+struct Chained {
+    flow: u8,
+    further: [[u8; BLOCK_BYTES]; 2],
+}
+
+impl Flows {
+    /// Adds a flow: one block for IPv4, three for IPv6.
+    #[inline(always)]
+    pub fn push<const BLOCKS: usize>(&mut self, blocks: &[[u8; BLOCK_BYTES]; BLOCKS]) {
+        if let [_, second, third] = blocks.as_slice() {
+            let flow = self.blocks.len() as u8;
+            self.chained.push(Chained { flow, further: [*second, *third] });
+        }
+        self.blocks.push(blocks[0].into());
+    }
+
+    /// Adds a flow.
+    pub fn push_key(&mut self, key: &FlowKey) {
+        match key.family {
+            Family::V4 => self.push(&[key.block_v4()]),
+            Family::V6 => self.push(&key.blocks_v6()),
+        }
+    }
+
+    /// The hashes, once they are made by [`FlowHash::flows`], in the order of
+    /// their flows.
+    #[inline]
+    pub fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.blocks.iter().map(|block| first_half((*block).into()))
+    }
+}
+
 /// One AES block.
 pub type Block = Array<u8, aes::cipher::consts::U16>;
 
@@ -150,42 +191,27 @@ impl FlowHash {
         }
     }
 
-    /// The hashes of a batch's flows, in their order. All are encrypted at
-    /// once, which keeps the AES unit busy: several times faster than one
-    /// after the other.
+    /// Hashes a batch's flows. All are encrypted at once, which keeps the AES
+    /// unit busy: several times faster than one after the other.
     #[inline]
-    pub fn flows<'k>(
-        &self,
-        keys: impl Iterator<Item = &'k FlowKey> + Clone,
-    ) -> ArrayVec<u64, BATCH_MAX> {
-        let mut blocks = ArrayVec::<Block, BATCH_MAX>::new();
-        let mut chained = false;
-        for key in keys.clone() {
-            let first = match key.family {
-                Family::V4 => key.block_v4(),
-                Family::V6 => key.blocks_v6()[0],
-            };
-            chained |= key.family == Family::V6;
-            blocks.push(first.into());
+    pub fn flows(&self, flows: &mut Flows) {
+        self.encrypt_all(&mut flows.blocks);
+        if !flows.chained.is_empty() {
+            self.chain_all(flows);
         }
-        self.encrypt_all(&mut blocks);
-        if chained {
-            self.chain_all(keys, &mut blocks);
-        }
-        blocks.iter().map(|block| first_half((*block).into())).collect()
     }
 
     /// Goes on with those that have further blocks.
-    fn chain_all<'k>(&self, keys: impl Iterator<Item = &'k FlowKey> + Clone, blocks: &mut [Block]) {
-        for round in 1..3 {
+    fn chain_all(&self, flows: &mut Flows) {
+        for round in 0..2 {
             let mut states = ArrayVec::<Block, BATCH_MAX>::new();
-            let chained = || keys.clone().enumerate().filter(|(_, key)| key.family == Family::V6);
-            for (at, key) in chained() {
-                states.push(xor(blocks[at].into(), key.blocks_v6()[round]).into());
+            for chained in &flows.chained {
+                let state = flows.blocks[usize::from(chained.flow)];
+                states.push(xor(state.into(), chained.further[round]).into());
             }
             self.encrypt_all(&mut states);
-            for ((at, _), state) in chained().zip(&states) {
-                blocks[at] = *state;
+            for (chained, state) in flows.chained.iter().zip(&states) {
+                flows.blocks[usize::from(chained.flow)] = *state;
             }
         }
     }

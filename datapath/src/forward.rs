@@ -2,13 +2,12 @@
 //! packet. [`crate::batch`] does the same to many at once.
 
 use plan::{Affinity, BackendId, Found, Matched, Service};
-use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
+use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::{Budget, decapsulate};
 use crate::drop_reason::DropReason;
-use crate::encapsulate::Style;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
@@ -18,7 +17,7 @@ use crate::table::{ConnectionTable, Ticks};
 use crate::trace::{self, Mark, Reporter, Tracer};
 use crate::track::track;
 use crate::verdict::Verdict;
-use crate::view::{MemberTraffic, View, WorkerCounters};
+use crate::view::{View, WorkerCounters};
 
 /// What one worker forwards with.
 #[derive(Debug)]
@@ -118,19 +117,23 @@ impl<'m> Datapath<'m> {
             view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
-        let chosen = self.track(view, service, headers, hash, recorder);
-        let chosen =
-            chosen.or_else(|| self.select(view, service, headers, (hash, remember), recorder));
+        let facts = headers.facts();
+        let chosen = self.track(view, service, facts, hash, recorder).or_else(|| {
+            let selector = self.selector(service, hash, || headers.key);
+            self.select(view, service, (hash, selector), remember, recorder)
+        });
         let Some((member, backend)) = chosen else {
             return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
         recorder.backend(backend);
 
-        let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
-        let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, headers, hash, way, || self.answering(view), outbox)?;
+        let way = view.egress.toward(service.id, facts.family, backend, hash);
+        let way = way.ok_or(DropReason::NoNeighbour)?;
+        let verdict = send(frame, facts, hash, way, || self.answering(view), outbox)?;
 
-        self.count(view, matched, service, member, headers);
+        let counters = self.counters_of(view);
+        counters.matches[matched.matched as usize].count(facts.packet_bytes);
+        counters.member(service, member).traffic.count(facts.packet_bytes);
         Ok(verdict)
     }
 
@@ -171,20 +174,37 @@ impl<'m> Datapath<'m> {
     }
 
     /// The backend that the connection keeps.
-    #[inline]
-    pub(crate) fn track(
+    fn track(
         &self,
         view: &View,
         service: &Service,
-        headers: &Headers,
+        facts: Facts,
         hash: u64,
         recorder: &mut impl Recorder,
     ) -> Option<(u16, BackendId)> {
         let counters = &self.counters.connections;
-        let kept =
-            track(&self.table, service, headers, hash, &self.ticks, &view.lifetimes, counters);
-        recorder.tracked(if kept.is_some() { Lookup::Hit } else { Lookup::Miss });
+        let kept = track(&self.table, service, facts, hash, &self.ticks, &view.lifetimes);
+        let (lookup, counter) = match kept {
+            Some(_) => (Lookup::Hit, &counters.hits),
+            None => (Lookup::Miss, &counters.misses),
+        };
+        recorder.tracked(lookup);
+        counter.add(1);
         kept.map(|kept| (kept.member, kept.backend))
+    }
+
+    /// What selects the flow's backend.
+    #[inline]
+    pub(crate) fn selector(
+        &self,
+        service: &Service,
+        hash: u64,
+        key: impl FnOnce() -> FlowKey,
+    ) -> u64 {
+        match service.affinity {
+            Affinity::Flow => hash,
+            Affinity::Client => self.hash.client(&key()),
+        }
     }
 
     /// The backend in charge of the flow, by Maglev hashing (paper 3.4), and
@@ -194,21 +214,17 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         service: &Service,
-        headers: &Headers,
-        (hash, remember): (u64, Remember),
+        (hash, selector): (u64, u64),
+        remember: Remember,
         recorder: &mut impl Recorder,
     ) -> Option<(u16, BackendId)> {
-        let selector = match service.affinity {
-            Affinity::Flow => hash,
-            Affinity::Client => self.hash.client(&headers.key),
-        };
         recorder.hashed(hash, selector);
         let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);
         if remember == Remember::No {
             return Some((selected.member, selected.backend));
         }
-        self.member_counters(view, service, selected.member).new_connections.add(1);
+        self.counters_of(view).member(service, selected.member).new_connections.add(1);
         self.table.insert(
             hash,
             service,
@@ -257,34 +273,11 @@ impl<'m> Datapath<'m> {
         let hash = self.hash.flow(&three_tuple(&headers.key));
         let owner = view.plan.owners.owner(hash).filter(|_| budget > Budget::REDIRECTED);
         let Some(peer) = owner else { return Ok(Verdict::Slow(budget)) };
-        let (tunnel, hop) = view.egress.toward_peer(peer, hash).ok_or(DropReason::NoNeighbour)?;
-        let way = Way { tunnel, hop, style: Style::to_balancer(Budget::REDIRECTED) };
-        let verdict = redirect(frame, headers, hash, way, self.answering(view), outbox)?;
+        let way = view.egress.toward_peer(peer, headers.key.family, hash);
+        let way = way.ok_or(DropReason::NoNeighbour)?;
+        let verdict = redirect(frame, headers.facts(), hash, way, self.answering(view), outbox)?;
         self.counters.fragments.redirected.add(1);
         Ok(verdict)
-    }
-
-    #[inline]
-    pub(crate) fn count(
-        &self,
-        view: &View,
-        matched: Matched,
-        service: &Service,
-        member: u16,
-        headers: &Headers,
-    ) {
-        self.counters_of(view).matches[matched.matched as usize].count(headers.packet_bytes);
-        self.member_counters(view, service, member).traffic.count(headers.packet_bytes);
-    }
-
-    #[inline]
-    pub(crate) fn member_counters<'v>(
-        &self,
-        view: &'v View,
-        service: &Service,
-        member: u16,
-    ) -> &'v MemberTraffic {
-        &self.counters_of(view).members[service.first_member as usize + usize::from(member)]
     }
 
     #[inline]
@@ -298,7 +291,7 @@ impl<'m> Datapath<'m> {
     }
 
     #[inline]
-    fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
+    pub(crate) fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
         &view.counters[self.worker]
     }
 }
@@ -353,9 +346,9 @@ pub(crate) fn spill<'m>(
         return Err(DropReason::NoBackend);
     }
     let there = view.egress.toward_spill(&view.plan, service, &headers.key, hash);
-    let (tunnel, hop) = there.ok_or(DropReason::NoNeighbour)?;
-    let way = Way { tunnel: &tunnel, hop, style: Style::to_balancer(Budget::SPILLED) };
-    let verdict = redirect(frame, headers, hash, way, answering, outbox)?;
+    let (outer, hop) = there.ok_or(DropReason::NoNeighbour)?;
+    let way = Way { outer: &outer, hop };
+    let verdict = redirect(frame, headers.facts(), hash, way, answering, outbox)?;
     counters.spilled.add(1);
     Ok(verdict)
 }
@@ -391,7 +384,13 @@ pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destinatio
     {
         return match_address(view, headers);
     }
-    match view.plan.vips.find(&headers.key) {
+    destination(view.plan.vips.find(&headers.key))
+}
+
+/// Who is to deal with a packet whose ports were looked up.
+#[inline(always)]
+pub(crate) fn destination(found: Found) -> Result<Destination, DropReason> {
+    match found {
         Found::Service(matched) => Ok(Destination::Service(matched)),
         Found::NoService { pass: false } => Err(DropReason::NoService),
         Found::NoService { pass: true } | Found::NotVip => Ok(Destination::Kernel),

@@ -1,13 +1,13 @@
 //! The end of the journey: encapsulate, or deal with a packet that does not
 //! fit its path.
 
-use wire::{Family, Frame, Headers};
+use wire::{Facts, Family, Frame, Headers, Protocol, headers};
 
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::egress::{Hop, Tunnel};
-use crate::encapsulate::{Inner, Misfit, Style, encapsulate};
+use crate::egress::Hop;
+use crate::encapsulate::{Misfit, Outer, encapsulate};
 use crate::fragment;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
@@ -21,12 +21,10 @@ pub const ANSWERS_PER_SECOND: u64 = 1000;
 /// The way to a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Way<'v> {
-    /// The tunnel.
-    pub tunnel: &'v Tunnel,
+    /// What goes in front of packets.
+    pub outer: &'v Outer,
     /// The next hop.
     pub hop: &'v Hop,
-    /// How packets are encapsulated.
-    pub style: Style,
 }
 
 /// What answers need.
@@ -47,18 +45,16 @@ pub struct Answering<'a> {
 #[inline(always)]
 pub fn send<'m, 'a>(
     frame: &mut Frame<'_>,
-    headers: &Headers,
+    facts: Facts,
     hash: u64,
-    Way { tunnel, hop, style }: Way<'_>,
+    Way { outer, hop }: Way<'_>,
     answering: impl FnOnce() -> Answering<'a>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    match encapsulate(frame, &Inner::new(headers, hash), style, tunnel, hop) {
+    match encapsulate(frame, facts, hash, outer, hop) {
         Ok(()) => Ok(Verdict::Send(hop.device)),
-        // Scalars only: what the cold path gets by address, the hot path
-        // would have to keep in memory.
         Err(misfit) => {
-            send_misfit(frame, headers, (hash, misfit), (tunnel, hop), style, answering(), outbox)
+            send_misfit(frame, (facts, hash, misfit), Way { outer, hop }, answering(), outbox)
         }
     }
 }
@@ -67,28 +63,31 @@ pub fn send<'m, 'a>(
 #[inline(never)]
 fn send_misfit<'m>(
     frame: &mut Frame<'_>,
-    headers: &Headers,
-    (hash, misfit): (u64, Misfit),
-    (tunnel, hop): (&Tunnel, &Hop),
-    style: Style,
+    (facts, hash, misfit): (Facts, u64, Misfit),
+    way: Way<'_>,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    if headers.dont_fragment {
-        return answer(frame, headers, misfit, answering);
+    let headers = headers_of(frame, facts);
+    // Of ICMP only errors are sent on, and those nobody answers (RFC 1122).
+    let is_error = matches!(facts.protocol, Protocol::ICMP | Protocol::ICMPV6);
+    if headers.dont_fragment && !is_error {
+        return answer(frame, &headers, misfit, answering);
     }
     if headers.key.family == Family::V6 {
-        // An ICMPv6 error: not to be answered, and nobody on the way fragments IPv6.
+        // Nobody on the way fragments IPv6.
         return Err(DropReason::TooBig);
     }
-    send_pieces(
-        frame,
-        headers,
-        Inner::new(headers, hash),
-        misfit,
-        Way { tunnel, hop, style },
-        outbox,
-    )
+    send_pieces(frame, &headers, (facts, hash, misfit), way, outbox)
+}
+
+/// The headers of a frame of which these facts were read, and which was not
+/// changed since: for the few that need more than the facts.
+#[must_use]
+pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
+    let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before");
+    // A tunnel that it came in may have met congestion.
+    Headers { traffic_class: facts.traffic_class, ..headers }
 }
 
 /// Sends the packet to another load balancer, in GRE that permits less than
@@ -96,13 +95,13 @@ fn send_misfit<'m>(
 #[cold]
 pub fn redirect<'m>(
     frame: &mut Frame<'_>,
-    headers: &Headers,
+    facts: Facts,
     hash: u64,
     way: Way<'_>,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    Ok(match send(frame, headers, hash, way, || answering, outbox)? {
+    Ok(match send(frame, facts, hash, way, || answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -129,13 +128,12 @@ fn answer(
 fn send_pieces<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    inner: Inner,
-    misfit: Misfit,
+    (facts, hash, misfit): (Facts, u64, Misfit),
     way: Way<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let wrap = |frame: &mut Frame<'_>, packet_bytes| {
-        encapsulate(frame, &Inner { packet_bytes, ..inner }, way.style, way.tunnel, way.hop)
+        encapsulate(frame, Facts { packet_bytes, ..facts }, hash, way.outer, way.hop)
             .expect("pieces are cut to fit")
     };
     let first_bytes =

@@ -9,14 +9,14 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{Affinity, BackendId, Found, Matched, Service, Standing};
+use plan::{Affinity, BackendId, Found, Service, Standing};
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::{Inner, Style, encapsulate};
+use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
 use crate::fragments::{DatagramKey, Decision, FragmentTable};
@@ -24,7 +24,7 @@ use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::reply;
-use crate::send::{ANSWERS_PER_SECOND, Answering, Way, send};
+use crate::send::{ANSWERS_PER_SECOND, Answering, send};
 use crate::table::TableReader;
 use crate::trace::{self, Reporter, Tracer};
 use crate::verdict::Verdict;
@@ -195,10 +195,7 @@ impl<'m> SlowPath<'m> {
             self.copy_to_peers(view, frame, headers, hash, outbox);
         }
         let decision = Decision { matched, backend: tracked.or(selected), hash };
-        // Nobody answers an ICMP error with another one (RFC 1122), and one
-        // that does not fit is no use in pieces.
-        let headers = Headers { dont_fragment: false, ..*headers };
-        self.deliver(view, frame, &headers, (decision, budget), outbox, recorder)
+        self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
     }
 
     fn copy_to_peers(
@@ -210,14 +207,15 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
     ) {
         for peer in 0..view.plan.peers.len() {
-            let Some((tunnel, hop)) = view.egress.toward_peer(peer, hash) else { continue };
+            let Some(way) = view.egress.toward_peer(peer, headers.key.family, hash) else {
+                continue;
+            };
             if !self.copies.allows(self.now) {
                 return;
             }
             let Some(mut copy) = outbox.copy_of(&[frame.bytes()]) else { return };
-            let style = Style::to_balancer(Budget::REDIRECTED);
-            match encapsulate(&mut copy, &Inner::new(headers, hash), style, tunnel, hop) {
-                Ok(()) => outbox.push(Kind::Copy, Some(hop.device), copy),
+            match encapsulate(&mut copy, headers.facts(), hash, way.outer, way.hop) {
+                Ok(()) => outbox.push(Kind::Copy, Some(way.hop.device), copy),
                 Err(_) => outbox.take_back(copy),
             }
         }
@@ -327,10 +325,12 @@ impl<'m> SlowPath<'m> {
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
-        let (tunnel, hop) = view.egress.toward(backend, hash).ok_or(DropReason::NoNeighbour)?;
-        let way = Way { tunnel, hop, style: Style::to_backend(service) };
-        let verdict = send(frame, headers, hash, way, || answering, outbox)?;
-        self.count(view, matched, service, member, headers);
+        let way = view.egress.toward(service.id, headers.key.family, backend, hash);
+        let way = way.ok_or(DropReason::NoNeighbour)?;
+        let verdict = send(frame, headers.facts(), hash, way, || answering, outbox)?;
+        let counters = &view.counters[self.worker];
+        counters.matches[matched.matched as usize].count(headers.packet_bytes);
+        counters.member(service, member).traffic.count(headers.packet_bytes);
         Ok(verdict)
     }
 
@@ -358,21 +358,6 @@ impl<'m> SlowPath<'m> {
         let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);
         Some(selected.backend)
-    }
-
-    fn count(
-        &self,
-        view: &View,
-        matched: Matched,
-        service: &Service,
-        member: u16,
-        headers: &Headers,
-    ) {
-        let counters = &view.counters[self.worker];
-        counters.matches[matched.matched as usize].count(headers.packet_bytes);
-        counters.members[service.first_member as usize + usize::from(member)]
-            .traffic
-            .count(headers.packet_bytes);
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Entry {
 const TAG_MASK: u64 = !0 << 42;
 const SERVICE_SHIFT: u32 = 28;
 const BACKEND_SHIFT: u32 = 12;
+/// Class and time.
+const STATE_MASK: u64 = (1 << BACKEND_SHIFT) - 1;
 /// Tag and service: what a packet must agree in to hit.
 const MATCH_MASK: u64 = !0 << SERVICE_SHIFT;
 /// Closing and reset share a class of two bits: the upper bit of the time
@@ -141,6 +143,9 @@ fn match_word(hash: u64, service: ServiceId) -> u64 {
 pub struct Ticks {
     now: Now,
     by_class: [u16; Class::COUNT],
+    /// Class and time of established entries written now: of other protocols,
+    /// and of TCP.
+    steady: [u16; 2],
 }
 
 impl Ticks {
@@ -158,7 +163,10 @@ impl Ticks {
         let unconfirmed = (now.0 / Ticks::UNCONFIRMED_MS) as u16 & 0x3ff;
         let established = (now.0 / Ticks::ESTABLISHED_MS) as u16 & 0x3ff;
         let closing = (now.0 / Ticks::CLOSING_MS) as u16 & 0x1ff;
-        Ticks { now, by_class: [unconfirmed, established, established, closing, closing] }
+        let steady = [Class::Datagram, Class::Established]
+            .map(|class| CLASS_BITS[class as usize] as u16 | established);
+        let by_class = [unconfirmed, established, established, closing, closing];
+        Ticks { now, by_class, steady }
     }
 
     /// The moment in milliseconds.
@@ -304,6 +312,37 @@ pub struct ConnectionTable<'m> {
     sweep_credit: u64,
 }
 
+/// An entry in its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'m> {
+    place: &'m AtomicU64,
+    word: u64,
+}
+
+impl Found<'_> {
+    /// True for an established entry that was written in this tick: it has
+    /// not expired, and data changes nothing in it.
+    #[inline]
+    #[must_use]
+    pub fn is_steady(&self, ticks: &Ticks, is_tcp: bool) -> bool {
+        self.word & STATE_MASK == u64::from(ticks.steady[usize::from(is_tcp)])
+    }
+
+    /// Its backend.
+    #[inline]
+    #[must_use]
+    pub fn backend(&self) -> BackendId {
+        BackendId((self.word >> BACKEND_SHIFT) as u16)
+    }
+
+    /// All it says.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        Entry::from_word(self.word).expect("a found entry is not empty")
+    }
+}
+
 /// How an insert ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inserted {
@@ -423,13 +462,14 @@ impl<'m> ConnectionTable<'m> {
     /// The entry of a flow of that service.
     #[inline(always)]
     #[must_use]
-    pub fn find(&self, hash: u64, service: ServiceId) -> Option<(&'m AtomicU64, Entry)> {
+    pub fn find(&self, hash: u64, service: ServiceId) -> Option<Found<'m>> {
         let bucket = self.bucket(hash);
         let mut hits = own_places(bucket, match_word(hash, service));
         while hits != 0 {
             let place = &bucket[hits.trailing_zeros() as usize % BUCKET_ENTRIES];
-            if let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) {
-                return Some((place, entry));
+            let word = place.load(Ordering::Relaxed);
+            if word != 0 {
+                return Some(Found { place, word });
             }
             hits &= hits - 1;
         }
@@ -440,8 +480,8 @@ impl<'m> ConnectionTable<'m> {
     ///
     /// [`find`]: ConnectionTable::find
     #[inline]
-    pub fn update(&self, place: &AtomicU64, hash: u64, entry: Entry) {
-        place.store(entry.to_word(hash), Ordering::Relaxed);
+    pub fn update(&self, found: &Found<'_>, hash: u64, entry: Entry) {
+        found.place.store(entry.to_word(hash), Ordering::Relaxed);
     }
 
     /// Remembers a selection as unconfirmed: over an older one of the same

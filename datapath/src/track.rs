@@ -10,9 +10,8 @@
 //! backend drains or the entry closes, it selects anew.
 
 use plan::{BackendId, Service, Standing};
-use wire::{Headers, tcp};
+use wire::{Facts, tcp};
 
-use crate::counters::ConnectionCounters;
 use crate::table::{Class, ConnectionTable, Entry, Lifetimes, Ticks, is_tcp};
 
 /// A backend that a connection keeps.
@@ -30,31 +29,37 @@ pub struct Kept {
 pub fn track(
     table: &ConnectionTable<'_>,
     service: &Service,
-    headers: &Headers,
+    facts: Facts,
     hash: u64,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
-    counters: &ConnectionCounters,
 ) -> Option<Kept> {
-    if let Some((place, entry)) = table.find(hash, service.id)
-        && let Some(kept) = keep(service, headers, &entry, ticks, lifetimes)
-    {
-        let next = after(entry, headers, ticks);
-        if next != entry {
-            table.update(place, hash, next);
-        }
-        counters.hits.add(1);
-        return Some(kept);
+    let found = table.find(hash, service.id)?;
+    // Most of a busy connection's packets: its entry is fresh, and they
+    // change nothing.
+    let is_data = !facts.tcp_flags.has_any(SIGNALS);
+    if is_data && found.is_steady(ticks, is_tcp(facts.protocol)) {
+        let backend = found.backend();
+        let (member, standing) = service.group.member(backend)?;
+        return (standing != Standing::Gone).then_some(Kept { member, backend });
     }
-    counters.misses.add(1);
-    None
+    let entry = found.entry();
+    let kept = keep(service, facts, &entry, ticks, lifetimes)?;
+    let next = after(entry, facts, ticks);
+    if next != entry {
+        table.update(&found, hash, next);
+    }
+    Some(kept)
 }
 
+/// Flags that may change an entry's class.
+const SIGNALS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+
 /// Whether an entry still decides.
-#[inline(always)]
+#[inline]
 fn keep(
     service: &Service,
-    headers: &Headers,
+    facts: Facts,
     entry: &Entry,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
@@ -63,7 +68,7 @@ fn keep(
         return None;
     }
     let (member, standing) = service.group.member(entry.backend)?;
-    let opens = is_tcp(headers.key.protocol) && headers.tcp_flags.opens();
+    let opens = is_tcp(facts.protocol) && facts.tcp_flags.opens();
     let keeps = match standing {
         Standing::Active => !(opens && entry.class >= Class::Closing),
         Standing::Keeps => !opens,
@@ -74,10 +79,10 @@ fn keep(
 
 /// The entry after this packet. Its time changes with the tick, so that a
 /// busy flow is written once in a tick of its class.
-#[inline(always)]
-fn after(entry: Entry, headers: &Headers, ticks: &Ticks) -> Entry {
-    let class = if is_tcp(headers.key.protocol) {
-        class_after_tcp(&entry, headers.tcp_flags, ticks)
+#[inline]
+fn after(entry: Entry, facts: Facts, ticks: &Ticks) -> Entry {
+    let class = if is_tcp(facts.protocol) {
+        class_after_tcp(&entry, facts.tcp_flags, ticks)
     } else {
         class_after_datagram(&entry, ticks)
     };
@@ -88,7 +93,7 @@ fn after(entry: Entry, headers: &Headers, ticks: &Ticks) -> Entry {
 }
 
 /// The class and a fresh time; None: the packet changes nothing.
-#[inline(always)]
+#[inline]
 fn class_after_tcp(entry: &Entry, flags: tcp::Flags, ticks: &Ticks) -> Option<Class> {
     let (opens, fin, rst) = (flags.opens(), flags.has(tcp::Flags::FIN), flags.has(tcp::Flags::RST));
     match entry.class {

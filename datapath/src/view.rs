@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use plan::Plan;
+use plan::{Plan, Service};
 use wire::FlowKey;
 
 use crate::clock::Now;
@@ -102,6 +102,13 @@ impl WorkerCounters {
             matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
             members: (0..plan.members).map(|_| MemberTraffic::default()).collect(),
         }
+    }
+
+    /// What a member of a service got.
+    #[inline]
+    #[must_use]
+    pub fn member(&self, service: &Service, member: u16) -> &MemberTraffic {
+        &self.members[service.first_member as usize + usize::from(member)]
     }
 }
 

@@ -31,7 +31,7 @@ fn entry(machine: &mut Machine) -> Option<datapath::table::Entry> {
         .datapath
         .table()
         .find(hash, machine.view.plan.services().next().unwrap().id)
-        .map(|(_, entry)| entry)
+        .map(|found| found.entry())
 }
 
 /// `before`, with that backend in another state.

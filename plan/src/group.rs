@@ -34,8 +34,15 @@ pub struct Group {
     by_backend: Box<[Slot]>,
     /// None: no member takes new connections.
     table: Option<Table>,
-    /// The table's candidates as indices of members.
-    candidates: Box<[u16]>,
+    /// What the table's entries stand for.
+    candidates: Box<[Candidate]>,
+}
+
+/// A member that the table selects among.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    member: u16,
+    backend: BackendId,
 }
 
 /// A place in the hash of members by backend; backend zero: empty.
@@ -63,7 +70,10 @@ impl Group {
             by_backend[at] =
                 Slot { backend: member.backend.0, member: index as u16, standing: member.standing };
         }
-        Group { members: members.into(), by_backend, table, candidates: candidates.into() }
+        let candidate =
+            |member| Candidate { member, backend: members[usize::from(member)].backend };
+        let candidates = candidates.into_iter().map(candidate).collect();
+        Group { members: members.into(), by_backend, table, candidates }
     }
 
     /// The member that is in charge of `hash`, with its index and the table's
@@ -73,8 +83,9 @@ impl Group {
     pub fn select(&self, hash: u64) -> Option<Selected> {
         let table = self.table.as_ref()?;
         let slot = table.slot(hash);
-        let member = self.candidates[usize::from(table.entries()[slot as usize])];
-        Some(Selected { member, backend: self.members[usize::from(member)].backend, slot })
+        let Candidate { member, backend } =
+            self.candidates[usize::from(table.entries()[slot as usize])];
+        Some(Selected { member, backend, slot })
     }
 
     /// The member of that backend, with its index.

@@ -26,6 +26,13 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
+    /// True if any of `flags` is set.
+    #[inline]
+    #[must_use]
+    pub fn has_any(self, flags: Flags) -> bool {
+        self.0 & flags.0 != 0
+    }
+
     /// True for the packet that opens a connection: SYN without ACK.
     #[inline]
     #[must_use]

@@ -54,10 +54,7 @@ fn assert_agree<const BLOCKS: usize>(read: &Plain<BLOCKS>, headers: &Headers) {
     assert_eq!(read.facts, headers.facts());
     assert_eq!(headers.fragment, wire::Fragment::Whole);
     let key = &headers.key;
-    assert_eq!(
-        (read.destination, read.destination_port),
-        (key.destination, key.destination_port)
-    );
+    assert_eq!((read.destination, read.destination_port), (key.destination, key.destination_port));
 }
 
 #[test]
