@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use guideway_forwarder::{offline, replay, run};
 
+const WORKERS_MAX: i64 = plan::limits::WORKERS_MAX as i64;
+
 /// Guideway's forwarder: receives frames, selects backends, sends frames.
 #[derive(Debug, Parser)]
 #[command(name = "guideway-forwarder", version, args_conflicts_with_subcommands = true)]
@@ -55,6 +57,9 @@ struct RunArgs {
     /// Let the kernel place the workers instead of pinning each to a core
     #[arg(long)]
     no_pin: bool,
+    /// Workers behind the steering thread, with `steering: software` [default: one for each other core]
+    #[arg(long, value_name = "WORKERS", value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX))]
+    steered_workers: Option<u16>,
     /// Never sleep: for workers with a core of their own
     #[arg(long)]
     busy_poll: bool,
@@ -152,6 +157,7 @@ fn options(args: RunArgs) -> run::Options {
         secret_file: args.secret_file,
         metrics_listen: args.metrics_listen,
         pin: !args.no_pin,
+        steered_workers: args.steered_workers.map(usize::from),
         busy_poll: args.busy_poll,
     }
 }

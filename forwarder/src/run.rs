@@ -34,6 +34,8 @@ pub struct Options {
     pub secret_file: Option<PathBuf>,
     /// Where to serve metrics.
     pub metrics_listen: Option<SocketAddr>,
+    /// Workers with `steering: software`; None: one for each core but one.
+    pub steered_workers: Option<usize>,
     /// Pin workers to cores.
     pub pin: bool,
     /// Never sleep.

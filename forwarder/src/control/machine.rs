@@ -81,7 +81,9 @@ impl Machine {
         let configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
-        let (devices, io) = open(&configs, &queue_options, asked.steering())?;
+        let workers =
+            options.steered_workers.unwrap_or_else(|| steered_workers(worker::cpus().len()));
+        let (devices, io) = open(&configs, &queue_options, asked.steering(), workers)?;
         let (key_id, cluster) = (plan.key_id.clone(), plan.cluster.clone());
         let queues = io.queues(devices.len());
         Ok((Machine { devices, queues, asked, key_id, cluster }, io))
@@ -193,12 +195,12 @@ fn open(
     configs: &[DeviceConfig],
     options: &QueueOptions,
     steering: proto::Steering,
+    workers: usize,
 ) -> Result<(Vec<Device>, Io)> {
     if steering == proto::Steering::Rss {
         let (devices, io) = nic::open(configs, options)?;
         return Ok((devices, Io::PerWorker(io)));
     }
-    let workers = steered_workers(worker::cpus().len());
     let chunks = steering::chunks_in_hand(workers, configs.len());
     let (devices, io) = nic::open_shared(configs, options, chunks)?;
     Ok((devices, Io::Shared(io, workers)))
