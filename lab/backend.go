@@ -3,9 +3,15 @@ package lab
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"path/filepath"
 	"syscall"
 )
+
+// agentMetrics is where an agent serves its own, inside its namespace.
+const agentMetrics = "127.0.0.1:9471"
 
 // startBackend runs what a server of the cluster runs: nginx, the echo server,
 // and the agent that takes packets out of their tunnel.
@@ -13,7 +19,7 @@ func (lab *Lab) startBackend(n node) error {
 	if err := lab.startServers(n); err != nil {
 		return err
 	}
-	args := []string{"--interface", "eth0"}
+	args := []string{"--interface", "eth0", "--metrics-listen", agentMetrics}
 	for _, prefix := range MachinePrefixes {
 		args = append(args, "--source", prefix.String())
 	}
@@ -31,6 +37,9 @@ func (lab *Lab) startServers(n node) error {
 	args := []string{"lab-helper", "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", EchoPort)}
 	for _, vip := range EchoVIPs {
 		args = append(args, "--udp", hostPort(vip, EchoPort))
+		if lab.layout.TwoClusters {
+			args = append(args, "--udp", hostPort(OtherVIP(vip), EchoPort))
+		}
 	}
 	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
 }
@@ -86,4 +95,36 @@ func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 		return nil
 	}
 	return lab.startServers(n)
+}
+
+// AgentMetrics of a backend, by the text of each sample.
+func (lab *Lab) AgentMetrics(ctx context.Context, index int) (map[string]float64, error) {
+	n := lab.layout.Backends[index]
+	text, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("agent of %s: %w", n.Name, err)
+	}
+	return parseMetrics(text)
+}
+
+// fetch a page inside a node's namespace.
+func (lab *Lab) fetch(ctx context.Context, n node, url string) (string, error) {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return DialInside(ctx, n.Namespace, net.Dialer{}, network, address)
+	}
+	client := http.Client{Timeout: callLimit, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("fetch %s: %s", url, response.Status)
+	}
+	return string(body), err
 }

@@ -1,13 +1,17 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,7 +34,7 @@ func (lab *Lab) baseWeights() map[string]uint32 {
 // writeConfigs for all load balancers, by the present weights.
 func (lab *Lab) writeConfigs() error {
 	for _, n := range lab.layout.LoadBalancers {
-		content := machineConfig(lab.layout, n, lab.weights)
+		content := machineConfig(lab.layout, n, lab.weights, lab.settings)
 		if err := writeWhole(lab.path(n, "config.yaml"), []byte(content), 0o644); err != nil {
 			return err
 		}
@@ -53,7 +57,11 @@ func (lab *Lab) StartForwarder(name string) error {
 	if err != nil {
 		return err
 	}
-	return lab.start(n, "forwarder", filepath.Join(lab.state.Options.BinDir, "guideway-forwarder"), lab.directories(n)...)
+	args := append(lab.directories(n), "--secret-file", lab.SecretFile())
+	if workers := lab.state.Options.Workers; workers != 0 {
+		args = append(args, "--steered-workers", strconv.Itoa(workers))
+	}
+	return lab.start(n, "forwarder", filepath.Join(lab.state.Options.BinDir, "guideway-forwarder"), args...)
 }
 
 func (lab *Lab) directories(n node) []string {
@@ -122,17 +130,29 @@ func (lab *Lab) Weights() map[string]uint32 { return maps.Clone(lab.weights) }
 // SetWeights puts exactly these backends into the config, reloads the
 // controllers that run, and waits until their forwarders forward by it.
 func (lab *Lab) SetWeights(ctx context.Context, weights map[string]uint32) error {
-	if err := lab.reload(weights); err != nil {
+	if err := lab.reload(weights, lab.settings); err != nil {
 		return fmt.Errorf("change backends: %w", err)
 	}
 	return lab.waitPlans(ctx, readyLimit)
 }
 
-func (lab *Lab) reload(weights map[string]uint32) error {
-	if maps.Equal(lab.weights, weights) {
+// Reconfigure changes settings of the services, reloads, and waits until the
+// forwarders forward by them. What a forwarder has from its start (links,
+// steering, size of tables) stays as it is.
+func (lab *Lab) Reconfigure(ctx context.Context, change func(*Settings)) error {
+	settings := lab.settings
+	change(&settings)
+	if err := lab.reload(lab.weights, settings); err != nil {
+		return fmt.Errorf("change settings: %w", err)
+	}
+	return lab.waitPlans(ctx, readyLimit)
+}
+
+func (lab *Lab) reload(weights map[string]uint32, settings Settings) error {
+	if maps.Equal(lab.weights, weights) && reflect.DeepEqual(lab.settings, settings) {
 		return nil
 	}
-	lab.weights = maps.Clone(weights)
+	lab.weights, lab.settings = maps.Clone(weights), settings
 	if err := lab.writeConfigs(); err != nil {
 		return err
 	}
@@ -157,7 +177,7 @@ func (lab *Lab) Restore(ctx context.Context) error {
 	}
 	// Before anything starts: SIGHUP would end a controller that has only just
 	// begun, and does not listen to it yet.
-	if err := lab.reload(lab.baseWeights()); err != nil {
+	if err := lab.reload(lab.baseWeights(), lab.state.Options.Settings); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	for _, name := range lab.LoadBalancers() {
@@ -184,7 +204,12 @@ func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
 		if err != nil {
 			return err
 		}
-		return routes.complete(len(lab.layout.LoadBalancers))
+		for _, c := range lab.layout.clusters() {
+			if err := routes.complete(c.vips(), len(c.loadBalancers)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -199,7 +224,7 @@ func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
 			if err != nil {
 				return fmt.Errorf("%w: see %s", err, lab.path(n, "forwarder.log"))
 			}
-			return lab.planMatches(plan)
+			return lab.planMatches(plan, n.Cluster)
 		})
 		if err != nil {
 			return err
@@ -208,19 +233,43 @@ func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// planMatches tells where a plan differs from the present weights.
-func (lab *Lab) planMatches(plan *planv1.Plan) error {
+// planMatches tells where a plan differs from the present weights and
+// settings.
+func (lab *Lab) planMatches(plan *planv1.Plan, cluster int) error {
 	if len(plan.GetServices()) == 0 {
 		return errors.New("its plan has no services")
 	}
+	weights := maps.Clone(lab.weights)
+	for _, n := range lab.layout.Backends {
+		if n.Cluster != cluster {
+			delete(weights, n.Name)
+		}
+	}
 	for _, service := range plan.GetServices() {
-		if len(service.GetMembers()) != len(lab.weights) {
-			return fmt.Errorf("service %s has %d backends, not %d", service.GetName(), len(service.GetMembers()), len(lab.weights))
+		if len(service.GetMembers()) != len(weights) {
+			return fmt.Errorf("service %s has %d backends, not %d", service.GetName(), len(service.GetMembers()), len(weights))
 		}
 		for _, member := range service.GetMembers() {
-			if err := memberMatches(member, lab.weights); err != nil {
+			if err := memberMatches(member, weights); err != nil {
 				return fmt.Errorf("service %s: %w", service.GetName(), err)
 			}
+		}
+		if err := lab.settingsMatch(service); err != nil {
+			return fmt.Errorf("service %s: %w", service.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (lab *Lab) settingsMatch(service *planv1.Service) error {
+	want := "ENCAP_" + strings.ToUpper(cmp.Or(lab.settings.Encap, "gre"))
+	if got := service.GetEncap().String(); got != want {
+		return fmt.Errorf("its encap is %s, not %s", got, want)
+	}
+	overIPv6 := lab.settings.TCPOverIPv6 || service.GetName() == "echo-udp"
+	for _, member := range service.GetMembers() {
+		if strings.HasSuffix(member.GetBackend(), nameSuffixIPv6) != overIPv6 {
+			return fmt.Errorf("its backend is %s", member.GetBackend())
 		}
 	}
 	return nil

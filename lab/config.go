@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -12,37 +13,39 @@ import (
 
 // machineConfig of one load balancer. Weights hold the backends that are in
 // the config; one of weight 0 drains.
-func machineConfig(l layout, self node, weights map[string]uint32) string {
+func machineConfig(l layout, self node, weights map[string]uint32, settings Settings) string {
+	own := l.clusters()[self.Cluster]
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Written by guideway lab for %[1]s.
-cluster: {name: lab, prefixes: [%[2]s, "%[3]s"]}
-machine: {name: %[1]s, addresses: [%[4]s, "%[5]s"]}
-`, self.Name, VIPPrefix4, VIPPrefix6, self.address(0), self.address(1))
-	b.WriteString(peersConfig(l, self))
-	fmt.Fprintf(&b, `services:
-- {name: web, vips: [%s], pools: [web]}
-- {name: echo, vips: [%s], pools: [echo]}
-# The same servers by their IPv6 addresses: these tunnels are IPv6.
-- {name: echo-udp, vips: [%s], pools: [echo-v6], fragments: false}
-`, vipsConfig(WebVIPs, HTTPPort, "tcp"), vipsConfig(EchoVIPs, EchoPort, "tcp"), vipsConfig(EchoVIPs, EchoPort, "udp"))
+	fmt.Fprintf(&b, `# Written by guideway lab for %s.
+cluster: {name: %s, secret_file: %q, prefixes: [%s]}
+machine: {name: %s, addresses: [%s, "%s"]}
+`, self.Name, own.name, "../"+secretFile, quotedPrefixes(own.prefixes), self.Name, self.address(0), self.address(1))
+	b.WriteString(peersConfig(own, self))
+	b.WriteString(encapsulatorsConfig(l, self, settings))
+	b.WriteString(servicesConfig(l, self, settings))
 	b.WriteString("pools:\n")
-	b.WriteString(poolConfig(l, weights, "web", "http-ok", 0))
-	b.WriteString(poolConfig(l, weights, "echo", "tcp-echo", 0))
-	b.WriteString(poolConfig(l, weights, "echo-v6", "tcp-echo", 1))
+	tcpFamily := 0
+	if settings.TCPOverIPv6 {
+		tcpFamily = 1
+	}
+	b.WriteString(poolConfig(own, weights, "web", "http-ok", tcpFamily))
+	b.WriteString(poolConfig(own, weights, "echo", "tcp-echo", tcpFamily))
+	// The same servers by their IPv6 addresses: these tunnels are IPv6.
+	b.WriteString(poolConfig(own, weights, "echo-v6", "tcp-echo", 1))
 	fmt.Fprintf(&b, `health_checks:
 - {name: http-ok, http: {port: %d, path: /healthz, host: web.example, status: [200]}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 - {name: tcp-echo, tcp: {port: %d}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 `, HTTPPort, EchoPort)
 	fmt.Fprintf(&b, `bgp: {asn: %d, neighbors: [{address: %s, asn: %d, hold_time: 9s, bfd: {interval: 200ms, multiplier: 5}}]}
-forwarder: {interfaces: [{name: eth0, driver: af_xdp}], steering: rss, connections_max: 200000}
+forwarder: {interfaces: [{name: eth0, driver: af_xdp}], steering: %s, connections_max: %d}
 metrics: {listen: "127.0.0.1:9470"}
-`, ASNMachines, self.gateway(0), ASNRouter)
+`, ASNMachines, self.gateway(0), ASNRouter, cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax))
 	return b.String()
 }
 
-func peersConfig(l layout, self node) string {
+func peersConfig(own cluster, self node) string {
 	var b strings.Builder
-	for _, n := range l.LoadBalancers {
+	for _, n := range own.loadBalancers {
 		if n.Name != self.Name {
 			fmt.Fprintf(&b, "- {name: %s, addresses: [%s, \"%s\"]}\n", n.Name, n.address(0), n.address(1))
 		}
@@ -53,6 +56,53 @@ func peersConfig(l layout, self node) string {
 	return "peers:\n" + b.String()
 }
 
+// encapsulatorsConfig: those of the settings, and the other cluster's load
+// balancers, which spill to this one.
+func encapsulatorsConfig(l layout, self node, settings Settings) string {
+	var items []string
+	for _, prefix := range settings.Encapsulators {
+		items = append(items, fmt.Sprintf("%q", prefix))
+	}
+	for _, n := range l.LoadBalancers {
+		if n.Cluster != self.Cluster {
+			items = append(items, fmt.Sprintf("%s/32, \"%s/128\"", n.address(0), n.address(1)))
+		}
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("encapsulators: [%s]\n", strings.Join(items, ", "))
+}
+
+func servicesConfig(l layout, self node, settings Settings) string {
+	tail := ", encap: " + cmp.Or(settings.Encap, "gre")
+	groups, vips := "", vipsConfig
+	if l.TwoClusters {
+		// A VIP of either cluster is known to both: what one spills, the other
+		// finds by its suffix.
+		groups = fmt.Sprintf("prefix_groups: [{name: all, prefixes: [%s]}]\n", quotedPrefixes(l.vipPrefixes()))
+		vips = suffixesConfig
+		var spills []string
+		for _, prefix := range l.clusters()[1-self.Cluster].prefixes {
+			spills = append(spills, fmt.Sprintf("{prefix_group: all, prefix: %q}", prefix))
+		}
+		tail += fmt.Sprintf(", spill: [%s]", strings.Join(spills, ", "))
+	}
+	return groups + fmt.Sprintf(`services:
+- {name: web, vips: [%s], pools: [web]%s}
+- {name: echo, vips: [%s], pools: [echo]%s}
+- {name: echo-udp, vips: [%s], pools: [echo-v6], fragments: true%s}
+`, vips(WebVIPs, HTTPPort, "tcp"), tail, vips(EchoVIPs, EchoPort, "tcp"), tail, vips(EchoVIPs, EchoPort, "udp"), tail)
+}
+
+func quotedPrefixes(prefixes []netip.Prefix) string {
+	var items []string
+	for _, prefix := range prefixes {
+		items = append(items, fmt.Sprintf("%q", prefix))
+	}
+	return strings.Join(items, ", ")
+}
+
 func vipsConfig(vips []netip.Addr, port int, protocol string) string {
 	var items []string
 	for _, vip := range vips {
@@ -61,11 +111,24 @@ func vipsConfig(vips []netip.Addr, port int, protocol string) string {
 	return strings.Join(items, ", ")
 }
 
+// suffixesConfig: the same VIPs in every prefix of the group.
+func suffixesConfig(vips []netip.Addr, port int, protocol string) string {
+	var items []string
+	for _, vip := range vips {
+		nowhere := netip.PrefixFrom(netip.IPv4Unspecified(), VIPPrefix4.Bits())
+		if vip.Is6() {
+			nowhere = netip.PrefixFrom(netip.IPv6Unspecified(), VIPPrefix6.Bits())
+		}
+		items = append(items, fmt.Sprintf("{prefix_group: all, suffix: \"%s\", ports: [%d], protocol: %s}", sameSuffix(nowhere, vip), port, protocol))
+	}
+	return strings.Join(items, ", ")
+}
+
 // poolConfig of the backends by their addresses of one family.
-func poolConfig(l layout, weights map[string]uint32, pool, check string, family int) string {
+func poolConfig(own cluster, weights map[string]uint32, pool, check string, family int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- name: %s\n  health_checks: [%s]\n  backends:\n", pool, check)
-	for _, n := range l.Backends {
+	for _, n := range own.backends {
 		weight, named := weights[n.Name]
 		if !named {
 			continue
@@ -75,10 +138,12 @@ func poolConfig(l layout, weights map[string]uint32, pool, check string, family 
 	return b.String()
 }
 
+const nameSuffixIPv6 = "-v6"
+
 // backendName: one name has one address, so a server's two addresses have two.
 func backendName(n node, family int) string {
 	if family == 1 {
-		return n.Name + "-v6"
+		return n.Name + nameSuffixIPv6
 	}
 	return n.Name
 }

@@ -2,7 +2,10 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,11 +60,56 @@ func (lab *Lab) Plan(ctx context.Context, name string) (*planv1.Plan, error) {
 	return reply.GetPlan(), err
 }
 
+// Metrics of a load balancer's forwarder, by the text of each sample:
+// `guideway_fragments_total{action="held"}`.
+func (lab *Lab) Metrics(ctx context.Context, name string) (map[string]float64, error) {
+	reply, err := ask(ctx, lab, name, func(ctx context.Context, client forwarderv1.ForwarderClient) (*forwarderv1.GetMetricsResponse, error) {
+		return client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return parseMetrics(reply.GetText())
+}
+
+// parseMetrics in Prometheus' text format, which has no time stamps here.
+func parseMetrics(text string) (map[string]float64, error) {
+	samples := map[string]float64{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		end := strings.LastIndexByte(line, ' ')
+		value, err := strconv.ParseFloat(line[end+1:], 64)
+		if end < 0 || err != nil {
+			return nil, fmt.Errorf("read metrics: %q is no sample", line)
+		}
+		samples[line[:end]] = value
+	}
+	if len(samples) == 0 {
+		return nil, errors.New("read metrics: there are none")
+	}
+	return samples, nil
+}
+
 // Counters of a load balancer's forwarder since its start.
 func (lab *Lab) Counters(ctx context.Context, name string) (*forwarderv1.GetCountersResponse, error) {
 	return ask(ctx, lab, name, func(ctx context.Context, client forwarderv1.ForwarderClient) (*forwarderv1.GetCountersResponse, error) {
 		return client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
 	})
+}
+
+// Tracked are the entries that a load balancer's tables have for a flow.
+func (lab *Lab) Tracked(ctx context.Context, name string, protocol uint32, source, destination netip.AddrPort) ([]*forwarderv1.Connection, error) {
+	reply, err := ask(ctx, lab, name, func(ctx context.Context, client forwarderv1.ForwarderClient) (*forwarderv1.GetConnectionsResponse, error) {
+		return client.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{Lookup: &forwarderv1.FlowKey{
+			Source: source.Addr().String(), SourcePort: uint32(source.Port()),
+			Destination: destination.Addr().String(), DestinationPort: uint32(destination.Port()),
+			Protocol: protocol,
+		}})
+	})
+	return reply.GetFound(), err
 }
 
 // StateOf a backend in a service of a plan.
@@ -77,4 +125,4 @@ func StateOf(plan *planv1.Plan, service, backend string) planv1.BackendState {
 }
 
 // NodeOf a plan's backend: the server it is an address of.
-func NodeOf(backend string) string { return strings.TrimSuffix(backend, "-v6") }
+func NodeOf(backend string) string { return strings.TrimSuffix(backend, nameSuffixIPv6) }

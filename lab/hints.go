@@ -27,6 +27,7 @@ func (lab *Lab) Hints() string {
 		{"what a load balancer knows", show},
 		{"", strings.Replace(show, "backends", "connections", 1)},
 		{"", strings.Replace(show, "backends", "drops", 1)},
+		{"what happens to a packet on its way", fmt.Sprintf("%s %s trace --vip %s --count 4 --secret-file %s", client, guideway, WebVIPs[0], lab.SecretFile())},
 		{"the router's routes", fmt.Sprintf("ip -n %s route show proto bird", lab.layout.Router)},
 		{"", bird},
 		{"packets on their way (in a tunnel)", fmt.Sprintf("ip netns exec %s tcpdump -ni %s ip proto 47", lab.layout.Router, backend.Port)},

@@ -22,8 +22,10 @@ type Lab struct {
 
 	mutex sync.Mutex
 	state state
-	// weights of the backends that the load balancers' config has now.
-	weights map[string]uint32
+	// weights of the backends that the load balancers' config has now, and its
+	// settings.
+	weights  map[string]uint32
+	settings Settings
 }
 
 // Programs that the lab runs besides our own.
@@ -112,7 +114,11 @@ func create(o Options, owned bool) (*Lab, error) {
 			return nil, fmt.Errorf("make run directory: %w", err)
 		}
 	}
-	lab.weights = lab.baseWeights()
+	lab.weights, lab.settings = lab.baseWeights(), o.Settings
+	// Always the same, so that the same flows find the same backends.
+	if err := writeWhole(lab.SecretFile(), []byte("guideway lab: known to everybody\n"), 0o600); err != nil {
+		return nil, err
+	}
 	return lab, lab.state.write()
 }
 
@@ -152,7 +158,7 @@ func Open(name, runDir string) (*Lab, error) {
 		return nil, fmt.Errorf("lab %s: %w", name, err)
 	}
 	lab := &Lab{layout: newLayout(s.Options), state: s}
-	lab.weights = lab.baseWeights()
+	lab.weights, lab.settings = lab.baseWeights(), s.Options.Settings
 	return lab, nil
 }
 
@@ -163,6 +169,11 @@ func (lab *Lab) Options() Options { return lab.state.Options }
 func (lab *Lab) path(n node, name string) string {
 	return filepath.Join(lab.state.Options.RunDir, n.Name, name)
 }
+
+const secretFile = "cluster.key"
+
+// SecretFile is the clusters' secret.
+func (lab *Lab) SecretFile() string { return filepath.Join(lab.state.Options.RunDir, secretFile) }
 
 type logs bool
 
@@ -250,7 +261,7 @@ func removeFiles(o Options, what logs) error {
 		_ = os.Remove(filepath.Dir(o.RunDir)) // only if this was the last lab
 		return err
 	}
-	paths := []string{stateFile, "router"}
+	paths := []string{stateFile, secretFile, "router"}
 	for _, n := range newLayout(o).nodes() {
 		paths = append(paths, n.Name)
 	}

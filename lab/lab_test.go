@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -124,7 +125,7 @@ func TestStateSurvivesOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := readState(o.RunDir)
-	if err != nil || got.Options != o || *got.Owner != *s.Owner || len(got.Processes) != 1 || got.Processes[0] != s.Processes[0] {
+	if err != nil || !reflect.DeepEqual(got.Options, o) || *got.Owner != *s.Owner || len(got.Processes) != 1 || got.Processes[0] != s.Processes[0] {
 		t.Errorf("state %+v, %v", got, err)
 	}
 }
@@ -150,7 +151,7 @@ func TestOnlyFilesOfTheLabAreRemoved(t *testing.T) {
 	}
 }
 
-func TestChecksumErrorsAreFoundByTheirColumn(t *testing.T) {
+func TestKernelCountersAreFoundByTheirColumn(t *testing.T) {
 	const snmp = `Ip: Forwarding DefaultTTL InCsumErrors
 Ip: 1 64 9
 Tcp: RtoAlgorithm RtoMin RtoMax MaxConn InErrs OutRsts InCsumErrors
@@ -158,11 +159,56 @@ Tcp: 1 200 120000 -1 4 6 3
 Udp: InDatagrams NoPorts InCsumErrors IgnoredMulti
 Udp: 7 8 2 0
 `
-	if got := checksumErrors(snmp); got != 5 {
-		t.Errorf("found %d", got)
+	counters := map[string]uint64{}
+	parseSnmp(snmp, counters)
+	parseSnmp6("Udp6InErrors  3\nUdp6InCsumErrors   4\nUdpLite6InCsumErrors 5\n", counters)
+	for name, want := range map[string]uint64{"Ip.InCsumErrors": 9, "Tcp.InCsumErrors": 3, "Udp.InCsumErrors": 2, "Udp6InCsumErrors": 4, "Tcp.MaxConn": 0} {
+		if got, known := counters[name]; !known || got != want {
+			t.Errorf("%s is %d", name, got)
+		}
 	}
-	if got := checksumErrors6("Udp6InErrors  3\nUdp6InCsumErrors   4\nUdpLite6InCsumErrors 5\n"); got != 4 {
-		t.Errorf("IPv6: found %d", got)
+}
+
+func TestMetricsAreFoundByTheirText(t *testing.T) {
+	samples, err := parseMetrics("# HELP a A.\n# TYPE a counter\na 3\nb{reason=\"x y\"} 4.5\n")
+	if err != nil || samples["a"] != 3 || samples[`b{reason="x y"}`] != 4.5 {
+		t.Errorf("%v, %v", samples, err)
+	}
+	for _, bad := range []string{"", "# only a comment\n", "word\n", "a b\n"} {
+		if _, err := parseMetrics(bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+func TestTwoClustersKnowEachOther(t *testing.T) {
+	o := testOptions()
+	o.LoadBalancers, o.Backends, o.TwoClusters = 3, 4, true
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLayout(o)
+	weights := map[string]uint32{"be-1": 1, "be-2": 1, "be-3": 1, "be-4": 1}
+	for i, wants := range [][]string{
+		{"name: lab,", "prefixes: [\"203.0.113.0/24\", ", "encapsulators: [10.20.2.1/32, ", "be-1,", "be-2,", "prefix: \"198.51.100.0/24\"", "suffix: \"0.0.0.10\"", "suffix: \"::10\""},
+		{"name: other,", "prefixes: [\"198.51.100.0/24\", ", "encapsulators: [10.20.1.1/32, ", "be-3,", "be-4,", "prefix: \"203.0.113.0/24\"", "peers:\n- {name: lb-3,"},
+	} {
+		config := machineConfig(l, l.LoadBalancers[i], weights, o.Settings)
+		for _, want := range wants {
+			if !strings.Contains(config, want) {
+				t.Errorf("cluster %d: no %q in\n%s", i, want, config)
+			}
+		}
+		if strings.Contains(config, []string{"be-3", "be-1"}[i]) || strings.Contains(config, []string{"peers:", "name: lb-1,"}[i]) {
+			t.Errorf("cluster %d names what is the other's:\n%s", i, config)
+		}
+	}
+	if got := OtherVIP(WebVIPs[0]).String() + " " + OtherVIP(EchoVIPs[1]).String(); got != "198.51.100.10 2001:db8:b::20" {
+		t.Errorf("the other cluster's VIPs are %s", got)
+	}
+	o.Backends = 1
+	if err := o.check(); err == nil || !strings.Contains(err.Error(), "two clusters") {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -180,14 +226,14 @@ func TestNextHopsOfSingleAndMultipathRoutes(t *testing.T) {
 	if !routes.Via([]netip.Addr{first, second}) || routes.Via([]netip.Addr{second}) {
 		t.Error("via tells another route")
 	}
-	if err := routes.complete(1); err == nil {
+	if err := routes.complete(WebVIPs, 1); err == nil {
 		t.Error("routes lack, but are complete")
 	}
 }
 
 func TestConfigsNameExactlyTheGivenBackends(t *testing.T) {
 	l := newLayout(testOptions())
-	config := machineConfig(l, l.LoadBalancers[0], map[string]uint32{"be-1": 1, "be-4": 0})
+	config := machineConfig(l, l.LoadBalancers[0], map[string]uint32{"be-1": 1, "be-4": 0}, Settings{})
 	for text, want := range map[string]int{
 		"{name: be-1,": 2, "{name: be-1-v6,": 1, "{name: be-2,": 0, "{name: be-4-v6, address: \"2001:db8:30:4::1\", weight: 0}": 1,
 		"{name: lb-2, addresses": 1, "machine: {name: lb-1": 1,

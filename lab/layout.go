@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 )
 
 // Everything that has a fixed place in every lab. Namespaces keep labs apart,
@@ -15,13 +16,15 @@ const (
 	HTTPPort = 80
 	EchoPort = 7000
 
-	// clientMTU is what clients of the internet have; the fabric has room for
-	// the outer header of the largest encapsulation.
-	clientMTU = 1500
-	fabricMTU = 1600
+	// clientMTU is what clients of the internet have; the usual fabric has room
+	// for the outer header of the largest encapsulation.
+	clientMTU        = 1500
+	defaultFabricMTU = 1600
 
 	// queues of a load balancer's interface, so workers of its forwarder.
 	defaultQueues = 2
+
+	defaultConnectionsMax = 200_000
 
 	limitMachines = 200
 )
@@ -33,6 +36,11 @@ var (
 
 	WebVIPs  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:a::10")}
 	EchoVIPs = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:a::20")}
+
+	// The second cluster's own prefixes, where there are two: its VIPs have the
+	// suffixes of the first one's.
+	OtherPrefix4 = netip.MustParsePrefix("198.51.100.0/24")
+	OtherPrefix6 = netip.MustParsePrefix("2001:db8:b::/64")
 
 	// MachinePrefixes hold the sources of all tunnels: what agents accept.
 	MachinePrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("2001:db8:20::/48")}
@@ -54,6 +62,31 @@ type Options struct {
 	Spares int
 	// Queues of each load balancer's interface.
 	Queues int
+
+	Settings
+}
+
+// Settings are what scenarios vary. Their zero value is the usual lab.
+type Settings struct {
+	// TwoClusters: the first load balancer and the first half of the backends
+	// (without spares) are one cluster, all others a second one. A cluster
+	// without backends spills to the other.
+	TwoClusters bool
+	// FabricMTU of load balancers and backends; 0: room for tunnel headers.
+	FabricMTU int
+	// ConnectionsMax of each load balancer; 0: plenty.
+	ConnectionsMax int
+	// Steering: rss (or empty), or software, with so many workers (0: as many
+	// as the forwarder likes).
+	Steering string
+	Workers  int
+	// Encapsulators are prefixes that may tunnel packets to load balancers.
+	Encapsulators []string
+	// Encap of every service; empty: gre. Reconfigure changes it.
+	Encap string
+	// TCPOverIPv6: the tunnels of TCP services are IPv6, as those of UDP always
+	// are. Reconfigure changes it.
+	TCPOverIPv6 bool
 }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
@@ -69,6 +102,10 @@ func (o Options) check() error {
 		return fmt.Errorf("backends %d (and %d spare): give 1 to %d in all", o.Backends, o.Spares, limitMachines)
 	case o.Queues < 1 || o.Queues > 16:
 		return fmt.Errorf("queues %d: give 1 to 16", o.Queues)
+	case o.FabricMTU != 0 && o.FabricMTU < clientMTU:
+		return fmt.Errorf("fabric MTU %d: give %d or more", o.FabricMTU, clientMTU)
+	case o.TwoClusters && (o.LoadBalancers < 2 || o.Backends < 2):
+		return fmt.Errorf("two clusters of %d load balancers and %d backends: give 2 of each, or more", o.LoadBalancers, o.Backends)
 	}
 	return nil
 }
@@ -83,6 +120,12 @@ type node struct {
 	Port   string
 	Queues int
 	MTU    int
+	// RouteMTU of what it sends; 0: the link's. Backends' answers are as small
+	// as the clients' network wants them: nobody on the way would cut an IPv6
+	// datagram, and the first large one would be lost.
+	RouteMTU int
+	// Cluster that it belongs to, 0 or 1: see Settings.TwoClusters.
+	Cluster int
 	// Addresses of eth0 and of the router's port, IPv4 then IPv6.
 	Addresses []netip.Prefix
 	Gateways  []netip.Prefix
@@ -95,13 +138,18 @@ type layout struct {
 	Client        node
 	LoadBalancers []node
 	Backends      []node
+	TwoClusters   bool
 }
 
 func namespacePrefix(instance string) string { return "gw-" + instance + "." }
 
 func newLayout(o Options) layout {
 	prefix := namespacePrefix(o.Name)
-	l := layout{Router: prefix + "router"}
+	l := layout{Router: prefix + "router", TwoClusters: o.TwoClusters}
+	fabricMTU := defaultFabricMTU
+	if o.FabricMTU != 0 {
+		fabricMTU = o.FabricMTU
+	}
 	l.Client = node{
 		Name: "client", Namespace: prefix + "client", Port: "client", MTU: clientMTU,
 		// One queue: veth hands the number of the sender's queue on, and the
@@ -112,18 +160,28 @@ func newLayout(o Options) layout {
 		Gateways:  prefixes("10.10.255.254/16", "2001:db8:10::fe/64"),
 	}
 	for i := 1; i <= o.LoadBalancers; i++ {
-		l.LoadBalancers = append(l.LoadBalancers, fabricNode(prefix, "lb", 20, i, o.Queues))
+		n := fabricNode(prefix, "lb", 20, i, fabricMTU)
+		n.Queues = o.Queues
+		if o.TwoClusters && i > 1 {
+			n.Cluster = 1
+		}
+		l.LoadBalancers = append(l.LoadBalancers, n)
 	}
 	for i := 1; i <= o.Backends+o.Spares; i++ {
-		l.Backends = append(l.Backends, fabricNode(prefix, "be", 30, i, 1))
+		n := fabricNode(prefix, "be", 30, i, fabricMTU)
+		n.RouteMTU = clientMTU
+		if o.TwoClusters && i > o.Backends/2 {
+			n.Cluster = 1
+		}
+		l.Backends = append(l.Backends, n)
 	}
 	return l
 }
 
-func fabricNode(prefix, kind string, net, index, queues int) node {
+func fabricNode(prefix, kind string, net, index, mtu int) node {
 	name := fmt.Sprintf("%s-%d", kind, index)
 	return node{
-		Name: name, Namespace: prefix + name, Port: name, Queues: queues, MTU: fabricMTU,
+		Name: name, Namespace: prefix + name, Port: name, Queues: 1, MTU: mtu,
 		Addresses: prefixes(fmt.Sprintf("10.%d.%d.1/24", net, index), fmt.Sprintf("2001:db8:%d:%d::1/64", net, index)),
 		Gateways:  prefixes(fmt.Sprintf("10.%d.%d.254/24", net, index), fmt.Sprintf("2001:db8:%d:%d::fe/64", net, index)),
 	}
@@ -149,6 +207,67 @@ func (l layout) namespaces() []string {
 		list = append(list, n.Namespace)
 	}
 	return list
+}
+
+// cluster is what the machines of one cluster have to themselves.
+type cluster struct {
+	name          string
+	prefixes      []netip.Prefix
+	loadBalancers []node
+	backends      []node
+}
+
+func (l layout) clusters() []cluster {
+	list := []cluster{{name: "lab", prefixes: []netip.Prefix{VIPPrefix4, VIPPrefix6}}}
+	if l.TwoClusters {
+		list = append(list, cluster{name: "other", prefixes: []netip.Prefix{OtherPrefix4, OtherPrefix6}})
+	}
+	for _, n := range l.LoadBalancers {
+		list[n.Cluster].loadBalancers = append(list[n.Cluster].loadBalancers, n)
+	}
+	for _, n := range l.Backends {
+		list[n.Cluster].backends = append(list[n.Cluster].backends, n)
+	}
+	return list
+}
+
+// vipPrefixes of all clusters.
+func (l layout) vipPrefixes() []netip.Prefix {
+	var list []netip.Prefix
+	for _, c := range l.clusters() {
+		list = append(list, c.prefixes...)
+	}
+	return list
+}
+
+// vips of a cluster: the first one's addresses, in its own prefixes.
+func (c cluster) vips() []netip.Addr {
+	var list []netip.Addr
+	for _, vip := range slices.Concat(WebVIPs, EchoVIPs) {
+		for _, prefix := range c.prefixes {
+			if prefix.Addr().Is4() == vip.Is4() {
+				list = append(list, sameSuffix(prefix, vip))
+			}
+		}
+	}
+	return list
+}
+
+// OtherVIP is the address in the second cluster that a VIP of the first one
+// is spilled to.
+func OtherVIP(vip netip.Addr) netip.Addr {
+	if vip.Is4() {
+		return sameSuffix(OtherPrefix4, vip)
+	}
+	return sameSuffix(OtherPrefix6, vip)
+}
+
+// sameSuffix puts whole bytes of a prefix in front of an address's rest.
+func sameSuffix(prefix netip.Prefix, address netip.Addr) netip.Addr {
+	bytes := address.AsSlice()
+	copy(bytes, prefix.Addr().AsSlice()[:prefix.Bits()/8])
+	joined, _ := netip.AddrFromSlice(bytes) // of the same length: it is an address
+	return joined
 }
 
 // address of the node in the family of the n-th entry (0: IPv4, 1: IPv6).

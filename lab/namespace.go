@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,16 @@ func Inside(namespace string, do func() error) error {
 		result <- err
 	}()
 	return <-result
+}
+
+// DialInside connects from a namespace. The socket belongs there for good,
+// whichever thread uses it.
+func DialInside(ctx context.Context, namespace string, dialer net.Dialer, network, address string) (connection net.Conn, err error) {
+	inside := Inside(namespace, func() error {
+		connection, err = dialer.DialContext(ctx, network, address)
+		return nil
+	})
+	return connection, errors.Join(inside, err)
 }
 
 func enterAndDo(namespace string, do func() error) error {

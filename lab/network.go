@@ -43,11 +43,15 @@ func buildNetwork(ctx context.Context, l layout) error {
 func linkNodes(ctx context.Context, l layout) error {
 	var lines []string
 	for _, n := range l.nodes() {
-		queues := fmt.Sprintf("numrxqueues %d numtxqueues %d", n.Queues, n.Queues)
-		lines = append(lines, fmt.Sprintf("link add %s mtu %d %s type veth peer name eth0 mtu %d %s netns %s",
-			n.Port, n.MTU, queues, n.MTU, queues, n.Namespace))
+		lines = append(lines, linkLine(n))
 	}
 	return ipBatch(ctx, l.Router, lines)
+}
+
+func linkLine(n node) string {
+	queues := fmt.Sprintf("numrxqueues %d numtxqueues %d", n.Queues, n.Queues)
+	return fmt.Sprintf("link add %s mtu %d %s type veth peer name eth0 mtu %d %s netns %s",
+		n.Port, n.MTU, queues, n.MTU, queues, n.Namespace)
 }
 
 // Settings that every namespace needs before its interfaces get addresses.
@@ -78,13 +82,12 @@ func setUpRouter(ctx context.Context, l layout) error {
 	if err := setSysctls(l.Router, settings); err != nil {
 		return err
 	}
-	lines := []string{
-		"link set lo up",
+	lines := []string{"link set lo up"}
+	for _, prefix := range l.vipPrefixes() {
 		// As on a real router: while no route to a VIP is there (BIRD replaces
 		// an IPv6 route by deleting it first) its packets vanish and are sent
 		// again, instead of being answered with an error that ends connections.
-		"route add blackhole " + VIPPrefix4.String(),
-		"route add blackhole " + VIPPrefix6.String(),
+		lines = append(lines, "route add blackhole "+prefix.String())
 	}
 	for _, n := range l.nodes() {
 		lines = append(lines, bringUp(n.Port, n.Gateways)...)
@@ -106,7 +109,11 @@ func setUpNode(ctx context.Context, n node) error {
 	}
 	lines := append([]string{"link set lo up"}, bringUp("eth0", n.Addresses)...)
 	for family := range n.Gateways {
-		lines = append(lines, fmt.Sprintf("route add default via %s", n.gateway(family)))
+		line := fmt.Sprintf("route add default via %s", n.gateway(family))
+		if n.RouteMTU != 0 {
+			line += fmt.Sprintf(" mtu %d", n.RouteMTU)
+		}
+		lines = append(lines, line)
 	}
 	if err := ipBatch(ctx, n.Namespace, lines); err != nil {
 		return err
@@ -140,8 +147,10 @@ func computeChecksums(ctx context.Context, namespace, link string) error {
 // giveBackendsTheVIPs: on lo, and silent about them on the network.
 func giveBackendsTheVIPs(ctx context.Context, l layout) error {
 	var lines []string
-	for _, vip := range append(append([]netip.Addr{}, WebVIPs...), EchoVIPs...) {
-		lines = append(lines, fmt.Sprintf("address add %s dev lo%s", netip.PrefixFrom(vip, vip.BitLen()), nodad(vip)))
+	for _, c := range l.clusters() {
+		for _, vip := range c.vips() {
+			lines = append(lines, fmt.Sprintf("address add %s dev lo%s", netip.PrefixFrom(vip, vip.BitLen()), nodad(vip)))
+		}
 	}
 	for _, n := range l.Backends {
 		err := setSysctls(n.Namespace, []string{"ipv4/conf/all/arp_ignore=1", "ipv4/conf/all/arp_announce=2"})

@@ -47,15 +47,26 @@ template bgp machine {
 	bfd yes;
 	hold time 9;
 	error wait time 1, 1;
-	ipv4 { import where net ~ [ %s{32,32} ]; export none; };
-	ipv6 { import where net ~ [ %s{128,128} ]; export none; };
+	ipv4 { import where net ~ [ %s ]; export none; };
+	ipv6 { import where net ~ [ %s ]; export none; };
 }
-`, log, ASNRouter, VIPPrefix4, VIPPrefix6)
+`, log, ASNRouter, hostRoutes(l, 32), hostRoutes(l, 128))
 	for _, n := range l.LoadBalancers {
 		fmt.Fprintf(&b, "protocol bgp %s from machine { neighbor %s as %d; source address %s; }\n",
 			strings.ReplaceAll(n.Name, "-", "_"), n.address(0), ASNMachines, n.gateway(0))
 	}
 	return b.String()
+}
+
+// hostRoutes inside the VIP prefixes of one family, as BIRD writes them.
+func hostRoutes(l layout, bits int) string {
+	var items []string
+	for _, prefix := range l.vipPrefixes() {
+		if prefix.Addr().BitLen() == bits {
+			items = append(items, fmt.Sprintf("%s{%d,%d}", prefix, bits, bits))
+		}
+	}
+	return strings.Join(items, ", ")
 }
 
 // Routes are the next hops of each VIP in the router's kernel.
@@ -89,8 +100,8 @@ func vipOf(route netlink.Route) (netip.Addr, bool) {
 	address, ok := netip.AddrFromSlice(route.Dst.IP)
 	ones, bits := route.Dst.Mask.Size()
 	address = address.Unmap()
-	inside := VIPPrefix4.Contains(address) || VIPPrefix6.Contains(address)
-	return address, ok && ones == bits && inside
+	inside := func(prefix netip.Prefix) bool { return prefix.Contains(address) }
+	return address, ok && ones == bits && slices.ContainsFunc([]netip.Prefix{VIPPrefix4, VIPPrefix6, OtherPrefix4, OtherPrefix6}, inside)
 }
 
 func nextHops(route netlink.Route) []netip.Addr {
@@ -176,8 +187,8 @@ func (r Routes) Via(addresses []netip.Addr) bool {
 }
 
 // complete tells which VIP lacks next hops, if any does.
-func (r Routes) complete(machines int) error {
-	for _, vip := range append(append([]netip.Addr{}, WebVIPs...), EchoVIPs...) {
+func (r Routes) complete(vips []netip.Addr, machines int) error {
+	for _, vip := range vips {
 		if len(r[vip]) != machines {
 			return fmt.Errorf("the router has %d next hops for %s, not %d", len(r[vip]), vip, machines)
 		}

@@ -92,7 +92,7 @@ func selectBackends(ctx context.Context, l *lab.Lab, plan *planv1.Plan, flows []
 	for _, flow := range flows {
 		fmt.Fprintln(&lines, flow)
 	}
-	command := exec.CommandContext(ctx, filepath.Join(l.Options().BinDir, "guideway-forwarder"), "select", "--plan", file)
+	command := exec.CommandContext(ctx, filepath.Join(l.Options().BinDir, "guideway-forwarder"), "select", "--plan", file, "--secret-file", l.SecretFile())
 	var errs bytes.Buffer
 	command.Stdin, command.Stderr = strings.NewReader(lines.String()), &errs
 	out, err := command.Output()
