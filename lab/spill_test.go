@@ -1,0 +1,248 @@
+package lab_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guideway/guideway/lab"
+	"github.com/guideway/guideway/lab/flood"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// Two clusters: lb-1 with be-1 and be-2; lb-2 and lb-3 with be-3 and be-4.
+func TestTwoClusters(t *testing.T) {
+	o := options(t, "clusters")
+	o.TwoClusters, o.LoadBalancers, o.Backends, o.Spares, o.Queues = true, 3, 4, 0, 1
+	running := up(t, o)
+	host, err := running.AddHost(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := running.AddClientAddresses(t.Context(), 1, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkServedBy(t, running, "be-1", "be-2")
+	t.Run("strangers' tunnelled packets are dropped", func(t *testing.T) {
+		strangersAreDropped(t, running, host, "lb-2")
+	})
+	t.Run("a cluster without backends", func(t *testing.T) {
+		t.Cleanup(func() { restore(t, running) })
+		killBackends(t, running, "lb-1", 0, 1)
+		t.Run("is served by the other", func(t *testing.T) { servedByTheOther(t, running) })
+		t.Run("its fragments may be redirected there", func(t *testing.T) { spilledFragmentsArriveWhole(t, running, sources) })
+		checkAtRest(t, running)
+		for _, vip := range lab.EchoVIPs {
+			t.Run("a trace shows the way over both to "+vip.String(), func(t *testing.T) {
+				tracesCrossClusters(t, running, vip, sources)
+			})
+		}
+		t.Run("and nothing is spilled twice", func(t *testing.T) {
+			killBackends(t, running, "lb-2", 2, 3)
+			killBackends(t, running, "lb-3")
+			nothingIsSpilledTwice(t, running, host)
+		})
+	})
+	checkServedBy(t, running, "be-1", "be-2")
+	checkAccounted(t, running)
+}
+
+// killBackends by number, and wait until the machine has none left.
+func killBackends(t *testing.T, running *lab.Lab, machine string, indices ...int) {
+	t.Helper()
+	for _, index := range indices {
+		if err := running.KillBackend(t.Context(), index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan, err := running.Plan(t.Context(), machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range plan.GetServices() {
+		for _, member := range service.GetMembers() {
+			waitState(t, running, machine, service.GetName(), member.GetBackend(), planv1.BackendState_BACKEND_STATE_DOWN)
+		}
+	}
+}
+
+// checkServedBy exactly these backends, over both families.
+func checkServedBy(t *testing.T, running *lab.Lab, want ...string) {
+	t.Helper()
+	for _, vip := range lab.WebVIPs {
+		served := map[string]int{}
+		for range 30 {
+			backend, err := get(t, running, vip)
+			if err != nil {
+				t.Fatalf("http://%s: %v", vip, err)
+			}
+			served[backend]++
+		}
+		if len(served) != 2 || served[want[0]] == 0 || served[want[1]] == 0 {
+			t.Errorf("http://%s was served by %v, not by %v", vip, served, want)
+		}
+	}
+}
+
+func servedByTheOther(t *testing.T, running *lab.Lab) {
+	t.Helper()
+	before, others := metricsOf(t, running, "lb-1"), metrics(t, running)
+	checkServedBy(t, running, "be-3", "be-4")
+	for _, vip := range lab.EchoVIPs {
+		c := converse(t, running, vip)
+		if err := c.transfer(200_000, fileLimit); err != nil {
+			t.Errorf("a file to %s by %s: %v", vip, c.backend, err)
+		}
+	}
+	after := metricsOf(t, running, "lb-1")
+	spilled := grew(t, before, after, "guideway_spilled_packets_total")
+	sent := grew(t, others, metrics(t, running), `guideway_frames_total{verdict="sent"}`)
+	if spilled < 60*4 || sent != spilled || grew(t, before, after, `guideway_frames_total{verdict="sent"}`) != 0 {
+		t.Errorf("lb-1 spilled %v packets, of which the others sent %v to backends", spilled, sent)
+	}
+}
+
+func spilledFragmentsArriveWhole(t *testing.T, running *lab.Lab, sources []netip.Addr) {
+	t.Helper()
+	waitPeers(t, running)
+	before, first := metrics(t, running), metricsOf(t, running, "lb-1")
+	served := askFragmented(t, running, sources, 4)
+	after := metrics(t, running)
+	if served["be-3"]+served["be-4"] != len(sources)*4 {
+		t.Errorf("served by %v", served)
+	}
+	if spilled := grew(t, first, metricsOf(t, running, "lb-1"), "guideway_spilled_packets_total"); spilled < float64(len(sources)*4*6) {
+		t.Errorf("%v fragments were spilled", spilled)
+	}
+	// Sixteen clients, each of which has its machine in charge by hash.
+	redirected := grew(t, before, after, `guideway_fragments_total{action="redirected"}`)
+	if redirected == 0 {
+		t.Error("no spilled fragment was redirected")
+	}
+	t.Logf("served by %v, %v fragments redirected", served, redirected)
+}
+
+// tracesCrossClusters: packets by lb-1 and one of the others; a fragment by
+// the machine in charge of it, too.
+func tracesCrossClusters(t *testing.T, running *lab.Lab, vip netip.Addr, sources []netip.Addr) {
+	t.Helper()
+	for _, packet := range traceVIP(t, running, vip, "--count", "8", "--port", fmt.Sprint(lab.EchoPort)).Packets {
+		hops := packet.Hops
+		if len(hops) != 2 || hops[0].Machine != "lb-1" || hops[0].Verdict != "redirected" || hops[1].Machine == "lb-1" ||
+			hops[1].Verdict != "sent" || hops[1].Budget != 2 {
+			t.Errorf("a packet's way: %s", way(packet))
+		}
+	}
+	ways := map[string]int{}
+	for _, source := range sources {
+		if source.Is4() != vip.Is4() {
+			continue
+		}
+		result := traceVIP(t, running, vip, "--fragment", "--protocol", "udp", "--port", fmt.Sprint(lab.EchoPort), "--src", source.String())
+		ways[way(result.Packets[0])]++
+	}
+	const spilled = "lb-1 slow, lb-1 redirected, "
+	for found := range ways {
+		switch strings.TrimPrefix(found, spilled) {
+		case "lb-2 slow, lb-2 sent", "lb-3 slow, lb-3 sent",
+			"lb-2 redirected, lb-3 slow, lb-3 sent", "lb-3 redirected, lb-2 slow, lb-2 sent":
+		default:
+			t.Errorf("a fragment's way: %s", found)
+		}
+	}
+	t.Logf("fragments' ways: %v", ways)
+}
+
+const spilledTwice = 40
+
+// nothingIsSpilledTwice: both clusters have no backend, and each names the
+// other.
+func nothingIsSpilledTwice(t *testing.T, running *lab.Lab, host *lab.Host) {
+	t.Helper()
+	const noBackend = `guideway_drop_packets_total{reason="no_backend"}`
+	spilled := func() map[string]map[string]float64 {
+		all := map[string]map[string]float64{}
+		for _, name := range running.LoadBalancers() {
+			all[name] = metricsOf(t, running, name)
+		}
+		return all
+	}
+	for family, vip := range lab.WebVIPs {
+		before := spilled()
+		sendAs(t, host, spilledTwice, func(i int) []byte {
+			return flood.Packet(flood.SYN, netip.AddrPortFrom(host.Addresses()[family], uint16(20_000+i)), netip.AddrPortFrom(vip, lab.HTTPPort))
+		})
+		eventually(t, fileLimit, "the other cluster drops them", func() error {
+			after, dropped := spilled(), 0.0
+			for _, name := range running.LoadBalancers() {
+				grown := func(sample string) float64 { return grew(t, before[name], after[name], sample) }
+				want := 0.0
+				if name == "lb-1" {
+					want = spilledTwice
+				} else {
+					dropped += grown(noBackend)
+				}
+				if got := grown("guideway_spilled_packets_total"); got != want {
+					return fmt.Errorf("%s spilled %v, not %v", name, got, want)
+				}
+			}
+			if dropped != spilledTwice {
+				return fmt.Errorf("%v of %d were dropped for want of a backend", dropped, spilledTwice)
+			}
+			return nil
+		})
+	}
+}
+
+// sendAs the host so many packets, not too fast for anybody.
+func sendAs(t *testing.T, host *lab.Host, count int, packet func(i int) []byte) {
+	t.Helper()
+	err := lab.Inside(host.Namespace(), func() error {
+		socket, err := flood.Open()
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		for i := range count {
+			if err := socket.Send(packet(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// strangersAreDropped: a host that is neither peer nor encapsulator tunnels
+// packets to a machine's own addresses, and to a VIP.
+func strangersAreDropped(t *testing.T, running *lab.Lab, host *lab.Host, machine string) {
+	t.Helper()
+	const stranger, each = `guideway_drop_packets_total{reason="stranger"}`, 25
+	own, err := running.Addresses(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for family, outer := range host.Addresses() {
+		for _, to := range []netip.Addr{own[family], lab.WebVIPs[family]} {
+			before := metrics(t, running)
+			sendAs(t, host, each, func(i int) []byte {
+				inner := flood.Packet(flood.SYN, netip.AddrPortFrom(host.Addresses()[i%2], uint16(30_000+i)), netip.AddrPortFrom(lab.WebVIPs[i%2], lab.HTTPPort))
+				return flood.GRE(outer, to, uint8(i%3), inner)
+			})
+			eventually(t, fileLimit, fmt.Sprintf("%d tunnelled packets to %s are dropped", each, to), func() error {
+				after := metrics(t, running)
+				if dropped := grew(t, before, after, stranger); dropped != each {
+					return fmt.Errorf("%v were", dropped)
+				}
+				if sent := grew(t, before, after, `guideway_frames_total{verdict="sent"}`); sent != 0 {
+					return fmt.Errorf("%v were sent on", sent)
+				}
+				return nil
+			})
+		}
+	}
+}
