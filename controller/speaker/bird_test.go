@@ -273,3 +273,39 @@ func TestBFDEndsTheSessionOfASilentRouter(t *testing.T) {
 		t.Errorf("reason %q does not say why the session ended", reason)
 	}
 }
+
+// A session that ended is set up again, whoever ended it, and lasts: GoBGP
+// keeps a reset that BFD asked for while there was no session, and would spend
+// it on the next one, whose end makes BFD ask again.
+func TestASessionThatEndedComesBackAndLasts(t *testing.T) {
+	for name, end := range map[string]func(r *router){
+		"the router restarts it": func(r *router) { r.birdc("restart", "lb") },
+		"the link was down": func(r *router) {
+			r.inside("ip", "link", "set", "gw-router", "down")
+			time.Sleep(2 * time.Second)
+			r.inside("ip", "link", "set", "gw-router", "up")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startRouter(t, "bfd yes; passive yes;")
+			s := newSpeaker(t)
+			want := wanted(route4)
+			want.Neighbors[0].BFD = BFD{Interval: 100 * time.Millisecond, Multiplier: 3}
+			set(t, s, want)
+			isUp := func() bool {
+				return s.States()[0].Established() && strings.Contains(r.birdc("show", "bfd", "sessions"), " Up ") &&
+					strings.Contains(r.route("203.0.113.10"), "via")
+			}
+			eventually(t, 20*time.Second, "session, BFD and route are there", isUp)
+			since := s.States()[0].Since
+			end(r)
+			eventually(t, 5*time.Second, "the session ended", func() bool { return s.States()[0].Since.After(since) })
+			eventually(t, 15*time.Second, "session, BFD and route are back", isUp)
+			since = s.States()[0].Since
+			time.Sleep(3 * time.Second)
+			if now := s.States()[0]; !isUp() || now.Since != since {
+				t.Errorf("it did not last: %+v", now)
+			}
+		})
+	}
+}

@@ -184,7 +184,11 @@ func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time
 	if !s.wanted(peer.NeighborAddress) {
 		return
 	}
-	s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
+	ended := s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
+	if ended {
+		// Not here: the server waits for us, and renewing for the server.
+		go s.renew(context.Background(), peer.NeighborAddress)
+	}
 }
 
 // A last event may come after its neighbor was removed.

@@ -266,8 +266,33 @@ func (s *Speaker) withdraw(prefix netip.Prefix) error {
 	return nil
 }
 
-// observe keeps and reports a session's state if it is new.
-func (s *Speaker) observe(state NeighborState) {
+// renew sets a neighbor with BFD up afresh after its session ended.
+//
+// GoBGP 4.8 keeps one reset that its BFD asks for while there is no session,
+// and spends it on the next session. A router like BIRD has BFD only beside a
+// session, so its silence makes our BFD ask for a reset after every end: once
+// the router had ended a session, none would ever last again.
+func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, have := s.neighbors[address]
+	if !have || n.BFD == (BFD{}) {
+		return
+	}
+	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {
+		s.log.Warn("BGP neighbor cannot be set up afresh", "neighbor", address, "error", err)
+		return
+	}
+	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
+		// The next Set tries again.
+		delete(s.neighbors, address)
+		s.log.Error("BGP neighbor is not set up again", "neighbor", address, "error", err)
+	}
+}
+
+// observe keeps and reports a session's state if it is new; true if the
+// session was established and is no longer.
+func (s *Speaker) observe(state NeighborState) (ended bool) {
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
 	switch {
@@ -278,7 +303,7 @@ func (s *Speaker) observe(state NeighborState) {
 	}
 	if known && have.State == state.State && have.Reason == state.Reason {
 		s.statesMu.Unlock()
-		return
+		return false
 	}
 	state.Since = time.Now()
 	if known && have.State == state.State {
@@ -287,6 +312,7 @@ func (s *Speaker) observe(state NeighborState) {
 	s.states[state.Address] = state
 	s.statesMu.Unlock()
 	s.onState(state)
+	return known && have.Established() && !state.Established()
 }
 
 func comparePrefixes(a, b netip.Prefix) int {
