@@ -74,21 +74,30 @@ func configFiles(command *cobra.Command, files []string) error {
 // loadConfig reads a config and prints what is wrong with it.
 func loadConfig(stderr io.Writer, files []string) (*config.Config, error) {
 	c, err := config.Load(files...)
-	var problems config.Problems
-	if errors.As(err, &problems) {
-		for _, problem := range problems {
+	var refusal *config.Refusal
+	if errors.As(err, &refusal) {
+		for _, problem := range refusal.Errors {
 			fmt.Fprintf(stderr, "error: %s\n", problem)
 		}
-		fmt.Fprintf(stderr, "%s\n", counted(len(problems), "error"))
+		printWarnings(stderr, refusal.Warnings)
+		text := counted(len(refusal.Errors), "error")
+		if n := len(refusal.Warnings); n > 0 {
+			text += ", " + counted(n, "warning")
+		}
+		fmt.Fprintln(stderr, text)
 		return nil, errReported
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range c.Warnings {
+	printWarnings(stderr, c.Warnings)
+	return c, nil
+}
+
+func printWarnings(stderr io.Writer, warnings config.Problems) {
+	for _, warning := range warnings {
 		fmt.Fprintf(stderr, "warning: %s\n", warning)
 	}
-	return c, nil
 }
 
 func summary(c *config.Config) string {

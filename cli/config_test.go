@@ -60,7 +60,7 @@ func Test_check_and_compile_refuse_a_bad_config_with_all_errors_and_no_output(t 
 		if !errors.Is(err, errReported) || stdout != "" {
 			t.Errorf("%s: error %v, said %q", verb, err, stdout)
 		}
-		if strings.Count(stderr, "error: ") != 8 || !strings.HasSuffix(stderr, "\n8 errors\n") {
+		if strings.Count(stderr, "error: ") != 8 || strings.Count(stderr, "\nwarning: ") != 1 || !strings.HasSuffix(stderr, "\n8 errors, 1 warning\n") {
 			t.Errorf("%s: errors are\n%s", verb, stderr)
 		}
 	}

@@ -15,12 +15,14 @@ const (
 	stateDirDefault = "/var/lib/guideway"
 )
 
+const controllerVerb = "controller"
+
 func controllerCommand() *cobra.Command {
 	var options controller.Options
 	var logFormat string
 	var verbose bool
 	command := &cobra.Command{
-		Use:   "controller --config FILE...",
+		Use:   controllerVerb + " --config FILE...",
 		Short: "Run the controller of this machine",
 		Long: "Keeps the machine's forwarder on a plan made from the config and the health of\n" +
 			"the backends, and announces the service addresses to the BGP neighbors.\n\n" +

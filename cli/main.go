@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/controller"
 )
 
 // version is set by the linker.
@@ -25,6 +27,10 @@ var version = "development"
 var errReported = errors.New("reported")
 
 func main() {
+	// First of all: as long as nobody listens, SIGHUP ends the process.
+	if len(os.Args) > 1 && os.Args[1] == controllerVerb {
+		controller.CatchHangups()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
 	stop()

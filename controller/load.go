@@ -62,14 +62,21 @@ func (c *Controller) loadFiles() error {
 	parsed, err := config.Parse(sources, config.ReadFromDisk)
 	if err != nil {
 		c.metrics.Reloaded(false, time.Now())
+		if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
+			c.logWarnings(refusal.Warnings)
+		}
 		return err
 	}
 	c.metrics.Reloaded(true, time.Now())
-	for _, warning := range parsed.Warnings {
-		c.log.Warn("config: " + warning.String())
-	}
+	c.logWarnings(parsed.Warnings)
 	c.use(parsed, sources, strings.Join(c.options.Config, ", "))
 	return nil
+}
+
+func (c *Controller) logWarnings(warnings config.Problems) {
+	for _, warning := range warnings {
+		c.log.Warn("config: " + warning.String())
+	}
 }
 
 func (c *Controller) use(parsed *config.Config, sources []config.Source, from string) {

@@ -18,10 +18,17 @@ import (
 	"github.com/guideway/guideway/controller/prober"
 )
 
+// One that comes before the config was read is served by a reload after it.
+var hangups = make(chan os.Signal, 1)
+
+// CatchHangups keeps SIGHUP from ending the process, from now on; Run serves
+// them. A program calls it as early as it can: a service manager or a script
+// may reload as soon as there is a process. Calling it again changes nothing.
+func CatchHangups() { signal.Notify(hangups, syscall.SIGHUP) }
+
 // watchSignals: SIGHUP reloads.
 func watchSignals(ctx context.Context, c *Controller) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
+	CatchHangups()
 	defer signal.Stop(hangups)
 	for {
 		select {

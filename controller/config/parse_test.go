@@ -246,6 +246,11 @@ func Test_secrets_get_an_id_that_white_space_at_the_end_does_not_change(t *testi
 	if KeyID([]byte(" correct horse battery")) == wanted {
 		t.Error("white space at the beginning is part of a secret")
 	}
+	for _, last := range []string{"\v", "\x00", "\u0085", "\u00a0"} {
+		if KeyID([]byte("correct horse battery"+last)) == wanted {
+			t.Errorf("%q at the end is part of a secret: the forwarder keeps it", last)
+		}
+	}
 }
 
 func Test_secret_files_are_found_beside_their_config_and_judged(t *testing.T) {

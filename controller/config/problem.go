@@ -37,8 +37,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is what Parse returns when a config is refused: all of it, in
-// order of place. As an error it is one line per problem.
+// Problems are in order of place. As an error they are one line per problem.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -48,6 +47,19 @@ func (ps Problems) Error() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// Refusal is what Parse returns when a config cannot be used.
+type Refusal struct {
+	// At least one.
+	Errors Problems
+	// Of what could be read in spite of them: there may be more.
+	Warnings Problems
+}
+
+func (r *Refusal) Error() string { return r.Errors.Error() }
+
+// Unwrap gives the errors to those who look for Problems.
+func (r *Refusal) Unwrap() error { return r.Errors }
 
 // reporter collects problems, at most one per field: what follows from a
 // mistake that was already told is noise.
@@ -111,6 +123,11 @@ func (r *reporter) warnf(field, format string, args ...any) {
 func (r *reporter) problem(field, message string) Problem {
 	at := r.document.position(field)
 	return Problem{File: at.file, Line: at.line, Column: at.column, Field: field, Message: message}
+}
+
+// refusal is everything that was found.
+func (r *reporter) refusal() *Refusal {
+	return &Refusal{Errors: r.sorted(r.errors), Warnings: r.sorted(r.warnings)}
 }
 
 // sorted puts problems in order of place: file as given, line, column.

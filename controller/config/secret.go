@@ -1,21 +1,22 @@
 package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strings"
 )
 
 // ReadFile reads a file that the config names, and tells its mode.
 type ReadFile func(path string) ([]byte, fs.FileMode, error)
 
-// TrimSecret removes the white space (ASCII) that editors and `echo` leave at
-// the end of a secret. The forwarder does the same.
+// TrimSecret removes the white space that editors and `echo` leave at the end
+// of a secret. The forwarder does the same, with the same idea of white space
+// (Rust's trim_ascii_end): a vertical tab is part of the secret.
 func TrimSecret(secret []byte) []byte {
-	return []byte(strings.TrimRight(string(secret), " \t\r\n\v\f"))
+	return bytes.TrimRight(secret, " \t\n\f\r")
 }
 
 // KeyID names a secret without giving it away: hex of the first 8 bytes of

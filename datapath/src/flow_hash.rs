@@ -36,6 +36,7 @@ impl Secret {
     /// fewer than [`Secret::BYTES_MIN`] bytes remain.
     #[must_use]
     pub fn from_file_content(content: &[u8]) -> Option<Secret> {
+        // Space, \t, \n, \x0c and \r; the controller cuts the same (TrimSecret).
         let secret = content.trim_ascii_end();
         (secret.len() >= Secret::BYTES_MIN).then(|| Secret(SecretKind::File(secret.to_vec())))
     }
