@@ -38,7 +38,7 @@ func needLab(t *testing.T) string {
 			t.Skipf("a lab needs bin/%s: `make build` makes it", name)
 		}
 	}
-	for _, name := range []string{"bird", "nginx", "ethtool", "ip"} {
+	for _, name := range []string{"bird", "nginx", "ethtool", "ip", "nft"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
 		}

@@ -40,6 +40,9 @@ func TestFragments(t *testing.T) {
 			worthlessMarksGetNothing(t, running, vip)
 		})
 	}
+	t.Run("a flood of marks gets few reports", func(t *testing.T) {
+		floodOfMarksGetsFewReports(t, running, lab.WebVIPs[0])
+	})
 	t.Run("with a peer dead those begun after its death do", func(t *testing.T) {
 		t.Cleanup(func() { restore(t, running) })
 		waitPeers(t, running)
@@ -62,6 +65,11 @@ func datagramsArriveWhole(t *testing.T, running *lab.Lab, sources []netip.Addr) 
 	if err := running.SpreadFragments(t.Context(), machines...); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := running.FilterRouter(cleanUp(t), ""); err != nil {
+			t.Error(err)
+		}
+	})
 	before := metrics(t, running)
 	defer func() { tellLosses(t, running, before) }()
 	const perSource = 12

@@ -95,6 +95,26 @@ func fragmentsShowTheirWay(t *testing.T, running *lab.Lab, vip netip.Addr, sourc
 	}
 }
 
+// floodOfMarksGetsFewReports: a worker makes 100 a second, whoever signs.
+func floodOfMarksGetsFewReports(t *testing.T, running *lab.Lab, vip netip.Addr) {
+	t.Helper()
+	const count, perSecond = 1_000, 100
+	m := marks{running: running, vip: vip, key: clusterKey(t, running)}
+	var packets [][]byte
+	for i := range count {
+		packets = append(packets, m.packet(uint64(time.Now().UnixNano())<<16|uint64(i), time.Now()))
+	}
+	before, begun := metrics(t, running), time.Now()
+	m.send(t, packets...)
+	reports := reportsSince(t, running, before, count)
+	// One flow, so one worker; a second that has begun counts.
+	most := perSecond * (2 + time.Since(begun).Seconds())
+	// Some of this second's may be spent already.
+	if reports < perSecond/2 || reports > most {
+		t.Errorf("%v reports on %d marks, of at most %.0f", reports, count, most)
+	}
+}
+
 // worthlessMarksGetNothing: forged, stale and replayed ones.
 func worthlessMarksGetNothing(t *testing.T, running *lab.Lab, vip netip.Addr) {
 	t.Helper()
@@ -110,15 +130,7 @@ func worthlessMarksGetNothing(t *testing.T, running *lab.Lab, vip netip.Addr) {
 		}
 		noReports(t, running, before, 4)
 	})
-	secret, err := os.ReadFile(running.SecretFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tracer.NewKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := marks{running: running, vip: vip, key: key}
+	m := marks{running: running, vip: vip, key: clusterKey(t, running)}
 	t.Run("stale", func(t *testing.T) {
 		before := metrics(t, running)
 		m.send(t, m.packet(1, time.Now().Add(-time.Minute)), m.packet(2, time.Now().Add(time.Minute)))
@@ -135,6 +147,19 @@ func worthlessMarksGetNothing(t *testing.T, running *lab.Lab, vip netip.Addr) {
 		m.send(t, packet, packet, packet)
 		noReports(t, running, before, 3)
 	})
+}
+
+func clusterKey(t *testing.T, running *lab.Lab) tracer.Key {
+	t.Helper()
+	secret, err := os.ReadFile(running.SecretFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := tracer.NewKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
 }
 
 // marks made by hand.
