@@ -103,17 +103,21 @@ lint-vectors:
 fuzz: deps-build ## Run every fuzz target for a while [SECONDS_EACH=30]
 	tools/fuzz.sh $(SECONDS_EACH)
 
+# The programs that bench and figures run beside their own.
+.PHONY: bench-programs
+bench-programs: deps-build build-rust
+	cargo build --release -p guideway-bench -p guideway-figures
+	cargo build --release -p nic --example reflector
+
 .PHONY: bench
-bench: deps-build ## Measure what a packet costs on this machine [BENCH_ARGS= BENCH_REPORT=file.json]
-	cargo run --release -p guideway-bench -- $(BENCH_ARGS)
+bench: bench-programs ## Measure what a packet costs here; as root also over veth [BENCH_ARGS= BENCH_REPORT=file.json]
+	@target/release/guideway-bench $(BENCH_ARGS)
 
 # Figure 8 builds network namespaces.
 FIGURES ?= 11 12 7 9 table-build $(if $(filter 0,$(shell id -u)),8)
 
 .PHONY: figures
-figures: deps-build build-rust ## Redo the Maglev paper's evaluation into bench/figures/results [FIGURES="11 9"]
-	cargo build --release -p guideway-figures
-	cargo build --release -p nic --example reflector
+figures: bench-programs ## Redo the Maglev paper's evaluation into bench/figures/results [FIGURES="11 9"]
 	@for figure in $(FIGURES); do \
 	  echo "== figure $$figure"; target/release/guideway-figures --out bench/figures/results $$figure; done
 

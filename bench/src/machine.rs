@@ -44,7 +44,7 @@ impl Chase {
         let lines = words.len() / LINE_WORDS;
         // Sattolo's shuffle gives one single circle.
         let mut order: Vec<u32> = (0..lines as u32).collect();
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         for last in (1..lines).rev() {
             order.swap(last, random.below(last as u64) as usize);
         }

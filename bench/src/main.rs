@@ -5,54 +5,61 @@
 //! their samples in turn, in many short rounds, so that what disturbs the
 //! machine disturbs all alike; medians and minima are shown.
 
-mod clock;
-mod machine;
-mod measure;
-mod random;
-mod report;
-mod setup;
-mod tables;
-mod traffic;
-
 use std::error::Error;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
+use guideway_bench::clock::Samples;
+use guideway_bench::machine::{self, Chase};
+use guideway_bench::measure::{self, Measurement, Subject};
+use guideway_bench::report;
+use guideway_bench::setup::Setup;
+use guideway_bench::tables::Builds;
+use guideway_bench::traffic::{Frames, Kind, Traffic};
+use guideway_bench::veth::{self, Veth};
 use plan::proto::Encap;
-
-use crate::clock::Samples;
-use crate::machine::Chase;
-use crate::measure::Measurement;
-use crate::setup::Setup;
-use crate::tables::Builds;
-use crate::traffic::{Frames, Kind, Traffic};
 
 /// Measures what a packet costs. BENCH_REPORT=file.json also writes a report.
 #[derive(Parser, Debug)]
 struct Options {
     /// Flows of the measurement that is called 1 M; others in proportion
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=100_000_000))]
     flows: u64,
     /// Services of most measurements
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=10_000))]
     services: u32,
+    /// Services of those with many
+    #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=10_000))]
+    many_services: u32,
+    /// Of these, the ones that see traffic where not all do
+    #[arg(long, default_value_t = 100, value_parser = value_parser!(u32).range(1..))]
+    busy_services: u32,
+    /// Prefixes under which every other of the many services has a suffix
+    #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u32).range(..=10_000))]
+    prefixes: u32,
     /// Backends behind each service
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = value_parser!(u32).range(1..=65_000))]
     backends: u32,
+    /// Highest weight in the weighted pool
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=1_000))]
+    weight_max: u32,
     /// Backends of the tables whose building is timed
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = value_parser!(u32).range(1..=65_000))]
     table_backends: u32,
-    /// Bytes of the inner IP packet (a TCP header must fit)
+    /// Bytes of the inner IP packet (IPv6: 60 at least)
     #[arg(long, default_value_t = 46)]
     packet_bytes: usize,
     /// Rounds; each takes one sample of every measurement
-    #[arg(long, default_value_t = 25)]
+    #[arg(long, default_value_t = 25, value_parser = value_parser!(u32).range(1..))]
     rounds: u32,
     /// Passes over all frames in a sample
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = value_parser!(u32).range(1..))]
     passes: u32,
     /// Frames of packet memory that are forwarded in turn
-    #[arg(long, default_value_t = 1024)]
-    frames: usize,
+    #[arg(long, default_value_t = 1024, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    frames: u32,
+    /// Rounds over veth beside a bare reflector (root); 0: none
+    #[arg(long, default_value_t = 25)]
+    veth_rounds: u32,
     /// Only measurements whose name has this in it
     #[arg(long, default_value = "")]
     only: String,
@@ -62,13 +69,17 @@ struct Options {
 }
 
 impl Options {
-    fn setup(&self) -> Setup {
+    fn setup(&self, flows: u64) -> Setup {
         Setup {
             services: self.services,
+            busy_services: self.services,
+            prefixes: 0,
+            pools: 1,
             backends: self.backends,
             weight_max: 1,
-            flows: self.flows,
-            connections: self.flows,
+            table_size: 0,
+            flows: flows.max(1),
+            connections: flows.max(1 << 16),
             packet_bytes: self.packet_bytes,
             ipv6: false,
             encap: Encap::Gre,
@@ -76,50 +87,55 @@ impl Options {
         }
     }
 
-    fn with_flows(&self, flows: u64) -> Setup {
-        Setup { flows: flows.max(1), connections: flows.max(1 << 16), ..self.setup() }
-    }
-
-    /// Name, set-up and kind of packets of every measurement.
-    fn measurements(&self) -> Vec<(&'static str, Setup, Kind)> {
-        let v6_bytes = self.packet_bytes.max(60);
-        let one = || self.with_flows(1);
+    fn subjects(&self) -> Vec<Subject> {
+        let flows = self.flows;
+        let v6 = |flows| Setup {
+            ipv6: true,
+            packet_bytes: self.packet_bytes.max(60),
+            ..self.setup(flows)
+        };
+        let many = Setup {
+            services: self.many_services,
+            busy_services: self.many_services,
+            prefixes: self.prefixes,
+            ..self.setup(flows)
+        };
+        let subject = |name, setup, kind, goal_ns| Subject { name, setup, kind, goal_ns };
+        let data = |name, setup, goal_ns| subject(name, setup, Kind::Data, goal_ns);
         vec![
-            ("one_flow", one(), Kind::Data),
-            ("flows_64k", self.with_flows(self.flows / 16), Kind::Data),
-            ("flows_1m", self.with_flows(self.flows), Kind::Data),
-            ("flows_8m", self.with_flows(self.flows * 8), Kind::Data),
-            ("syn_insert", self.with_flows(self.flows), Kind::Syn),
-            ("hash_only_1m", Setup { hash_only: true, ..self.with_flows(self.flows) }, Kind::Data),
-            ("ipv6_one_flow", Setup { ipv6: true, packet_bytes: v6_bytes, ..one() }, Kind::Data),
-            (
-                "ipv6_1m",
-                Setup { ipv6: true, packet_bytes: v6_bytes, ..self.with_flows(self.flows) },
-                Kind::Data,
+            data("one_flow", self.setup(1), Some(20.0)),
+            data("flows_64k", self.setup(flows / 16), None),
+            data("flows_1m", self.setup(flows), Some(24.0)),
+            data("flows_8m", self.setup(flows * 8), Some(33.0)),
+            subject("syn_insert", self.setup(flows), Kind::Syn, Some(35.0)),
+            data("hash_only_1m", Setup { hash_only: true, ..self.setup(flows) }, Some(20.0)),
+            data("ipv6_one_flow", v6(1), Some(25.0)),
+            data("ipv6_1m", v6(flows), None),
+            data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),
+            data("weighted_1m", Setup { weight_max: self.weight_max, ..self.setup(flows) }, None),
+            subject("fragments_64k", self.setup(flows / 16), Kind::Fragments, None),
+            data(
+                "services_many_some_busy_1m",
+                Setup { busy_services: self.busy_services, ..many.clone() },
+                None,
             ),
-            ("gue_1m", Setup { encap: Encap::Gue, ..self.with_flows(self.flows) }, Kind::Data),
-            ("weighted_1m", Setup { weight_max: 10, ..self.with_flows(self.flows) }, Kind::Data),
-            (
-                "services_10k_1m",
-                Setup { services: 10_000, ..self.with_flows(self.flows) },
-                Kind::Data,
-            ),
+            data("services_many_all_busy_1m", many, None),
         ]
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
-    let mut frames = Frames::new(options.frames);
+    let mut frames = Frames::new(options.frames as usize)?;
     let mut measurements: Vec<Measurement> = options
-        .measurements()
+        .subjects()
         .into_iter()
-        .filter(|(name, ..)| name.contains(&options.only))
-        .map(|(name, setup, kind)| Measurement::new(name, setup, kind, &mut frames))
-        .collect();
-    let mut floor = (Samples::default(), Traffic::new(&options.setup(), Kind::Data));
-    let mut builds =
-        [Builds::new(65_537, options.table_backends), Builds::new(655_373, options.table_backends)];
+        .filter(|subject| subject.name.contains(&options.only))
+        .map(|subject| Measurement::new(subject, &mut frames))
+        .collect::<Result<_, _>>()?;
+    let mut floor = (Samples::default(), Traffic::new(&options.setup(options.flows), Kind::Data)?);
+    let mut builds = [(65_537, 0.9), (655_373, 12.0)]
+        .map(|(size, goal_ms)| Builds::new(size, Some(goal_ms), options.table_backends));
     let mut machine = if options.skip_machine { Vec::new() } else { machine_samples() };
     for _ in 0..options.rounds {
         floor.0.push(measure::floor_ns(&mut frames, &mut floor.1));
@@ -130,9 +146,32 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     print(&measurements, &floor.0, &machine, &builds);
+    let veth = options.over_veth();
     match std::env::var_os("BENCH_REPORT") {
-        Some(path) => report::write(path.as_ref(), &measurements, &floor.0, &builds),
+        Some(path) => report::write(
+            path.as_ref(),
+            &report::report(&measurements, &floor.0, &builds, veth.map(|veth| veth.ratio)),
+        ),
         None => Ok(()),
+    }
+}
+
+impl Options {
+    /// Measures and prints; None, and a line that says why, if it cannot be.
+    fn over_veth(&self) -> Option<Veth> {
+        if self.veth_rounds == 0 || !"veth_ratio_to_reflector".contains(&self.only) {
+            return None;
+        }
+        match veth::measure(self.veth_rounds) {
+            Ok(veth) => {
+                print_veth(&veth);
+                Some(veth)
+            }
+            Err(why) => {
+                println!("veth_ratio_to_reflector: not measured: {why}");
+                None
+            }
+        }
     }
 }
 
@@ -174,22 +213,42 @@ fn print(
     machine: &[MachineSamples],
     builds: &[Builds],
 ) {
-    let row = |name: &str, ns: &Samples, note: &str| {
-        println!("{name:<38} {:>8.1} {:>8.1}  {note}", ns.median(), ns.best())
+    let row = |name: &str, ns: &Samples, goal: Option<f64>, note: &str| {
+        let goal = goal.map_or_else(String::new, |goal| goal.to_string());
+        println!("{name:<38} {:>8.1} {:>8.1} {goal:>6}  {note}", ns.median(), ns.best());
     };
-    println!("{:<38} {:>8} {:>8}", "nanoseconds", "median", "best");
-    row("floor: a bare loop over the frames", floor, "");
-    machine.iter().for_each(|samples| row(&samples.name, &samples.ns, ""));
+    println!("{:<38} {:>8} {:>8} {:>6}", "nanoseconds of processor time", "median", "best", "goal");
+    row("floor: a bare loop over the frames", floor, None, "");
+    machine.iter().for_each(|samples| row(&samples.name, &samples.ns, None, ""));
     for measurement in measurements {
-        row(measurement.name, &measurement.ns, &measurement.check());
+        let Subject { name, goal_ns, .. } = measurement.subject;
+        row(name, &measurement.ns, goal_ns, &measurement.check());
     }
-    println!("{:<38} {:>8} {:>8}", "milliseconds", "median", "best");
+    println!("{:<38} {:>8} {:>8} {:>6}", "milliseconds", "median", "best", "goal");
     for build in builds {
         println!(
-            "{:<38} {:>8.2} {:>8.2}",
+            "{:<38} {:>8.2} {:>8.2} {:>6}",
             format!("table of {} entries", build.size),
             build.ms.median(),
-            build.ms.best()
+            build.ms.best(),
+            build.goal_ms.map_or_else(String::new, |goal| goal.to_string())
         );
     }
+}
+
+fn print_veth(veth: &Veth) {
+    let [p50, p90, p99, p999] = veth::PERCENTILES;
+    println!(
+        "{:<38} {:>8} {p50:>8} {p90:>8} {p99:>8} {p999:>8}",
+        "over veth, latency in us", "Mpps"
+    );
+    for subject in &veth.subjects {
+        let [p50, p90, p99, p999] = subject.latency_us;
+        let (name, mpps) = (&subject.name, subject.mpps);
+        println!("{name:<38} {mpps:>8.2} {p50:>8.1} {p90:>8.1} {p99:>8.1} {p999:>8.1}");
+    }
+    println!(
+        "veth_ratio_to_reflector: {:.3} by rate, {:.3} by processor time; goal 0.95",
+        veth.ratio, veth.cpu_ratio
+    );
 }

@@ -9,34 +9,50 @@ use crate::clock::Samples;
 use crate::measure::Measurement;
 use crate::tables::Builds;
 
-/// Writes the medians as JSON.
-///
-/// # Errors
-/// If the file cannot be written; the message names it.
-pub fn write(
-    path: &Path,
+/// The measurements that it has, by name.
+pub const NS_PER_PACKET: [&str; 7] = [
+    "one_flow",
+    "flows_64k",
+    "flows_1m",
+    "flows_8m",
+    "syn_insert",
+    "hash_only_1m",
+    "ipv6_one_flow",
+];
+
+/// Everything that was measured, in medians. What was not is left out.
+#[must_use]
+pub fn report(
     measurements: &[Measurement],
     floor: &Samples,
     builds: &[Builds],
-) -> Result<(), Box<dyn Error>> {
+    veth_ratio: Option<f64>,
+) -> Value {
     let mut ns: Map<String, Value> = measurements
         .iter()
-        .map(|measurement| (measurement.name.to_owned(), json!(measurement.ns.median())))
+        .filter(|measurement| NS_PER_PACKET.contains(&measurement.subject.name))
+        .map(|measurement| (measurement.subject.name.to_owned(), json!(measurement.ns.median())))
         .collect();
     ns.insert("floor".into(), json!(floor.median()));
     let table_ms: Map<String, Value> =
         builds.iter().map(|build| (build.size.to_string(), json!(build.ms.median()))).collect();
-    let bytes = measurements
-        .iter()
-        .find(|measurement| measurement.name == "flows_1m")
-        .map(|measurement| measurement.table_bytes as f64 / measurement.setup.connections as f64);
-    let report = json!({
-        "ns_per_packet": ns,
-        "table_ms": table_ms,
-        "bytes_per_connection": bytes,
-        // Measured by another program, between two namespaces.
-        "veth_ratio_to_reflector": null,
-    });
-    std::fs::write(path, serde_json::to_vec_pretty(&report)?)
+    let mut report = json!({"ns_per_packet": ns, "table_ms": table_ms});
+    let one_million = measurements.iter().find(|of| of.subject.name == "flows_1m");
+    if let Some(of) = one_million {
+        let connections = of.subject.setup.connections as f64;
+        report["bytes_per_connection"] = json!(of.table_bytes as f64 / connections);
+    }
+    if let Some(ratio) = veth_ratio {
+        report["veth_ratio_to_reflector"] = json!(ratio);
+    }
+    report
+}
+
+/// Writes it.
+///
+/// # Errors
+/// If the file cannot be written; the message names it.
+pub fn write(path: &Path, report: &Value) -> Result<(), Box<dyn Error>> {
+    std::fs::write(path, format!("{report:#}\n"))
         .map_err(|error| format!("cannot write the report {}: {error}", path.display()).into())
 }

@@ -1,23 +1,33 @@
-//! What is measured: a plan, its flows, and a worker that forwards by it.
+//! What is measured: a plan and the flows through it. Everything is a
+//! parameter.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use datapath::table::{ConnectionTable, Identity, words_for};
 use datapath::verdict::DeviceIndex;
-use datapath::{Clock, Counters, Datapath, Egress, NextHop, Outbox, Secret, View};
-use plan::{Planner, proto};
+use datapath::{Egress, NextHop, View};
+use plan::{Plan, Planner, proto};
 use wire::MacAddress;
 
-/// What a measurement is made with. Everything is a parameter.
+/// What a measurement is made with.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Services, each with one VIP.
     pub services: u32,
-    /// Backends, all behind each service.
+    /// Of these, the ones that see traffic: every so-many-th.
+    pub busy_services: u32,
+    /// Prefixes, in ten groups. If there are any, every other service is
+    /// reached by a suffix under all prefixes of a group, not by an address.
+    pub prefixes: u32,
+    /// Sets of backends, of which services take one in turn.
+    pub pools: u32,
+    /// Backends, dealt to the pools in turn.
     pub backends: u32,
     /// Weights go from one up to this.
     pub weight_max: u32,
-    /// Flows, spread over the services.
+    /// Entries of a pool's table; zero: the default.
+    pub table_size: u32,
+    /// Flows, spread over the busy services.
     pub flows: u64,
     /// Connections the table is made for.
     pub connections: u64,
@@ -31,19 +41,72 @@ pub struct Setup {
     pub hash_only: bool,
 }
 
-/// The VIP of a service.
-#[must_use]
-pub fn vip_v4(service: u32) -> u32 {
-    0xcb00_0000 | service
+/// Where a service is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Address,
+    /// In this group of prefixes.
+    Group(u32),
 }
 
-/// The VIP of a service.
-#[must_use]
-pub fn vip_v6(service: u32) -> u128 {
-    0x2001_0db8_000a << 80 | u128::from(service)
-}
+const GROUPS: u32 = 10;
+/// Beyond every packet that fits a frame.
+const MTU: u16 = 9000;
+/// Members over all services: each takes some hundred bytes of the message.
+const MEMBERS_MAX: u64 = 20_000_000;
 
 impl Setup {
+    /// The service of a flow.
+    #[must_use]
+    pub fn service_of(&self, flow: u64) -> u32 {
+        let busy = self.busy_services.clamp(1, self.services);
+        (flow % u64::from(busy)) as u32 * (self.services / busy)
+    }
+
+    /// The client of a flow, numbered within its service.
+    #[must_use]
+    pub fn client_of(&self, flow: u64) -> u64 {
+        flow / u64::from(self.busy_services.clamp(1, self.services))
+    }
+
+    /// The address that a client of the service sends to.
+    #[must_use]
+    pub fn destination_v4(&self, service: u32, client: u64) -> u32 {
+        match self.place(service) {
+            Place::Address => 0xcb00_0000 | service,
+            Place::Group(group) => prefix_v4(self.prefix_of(group, client)) | suffix(service),
+        }
+    }
+
+    /// The same for IPv6.
+    #[must_use]
+    pub fn destination_v6(&self, service: u32, client: u64) -> u128 {
+        match self.place(service) {
+            Place::Address => 0x2001_0db8_000a << 80 | u128::from(service),
+            Place::Group(group) => {
+                prefix_v6(self.prefix_of(group, client)) | u128::from(suffix(service))
+            }
+        }
+    }
+
+    fn place(&self, service: u32) -> Place {
+        match self.prefixes > 0 && service % 2 == 1 {
+            true => Place::Group(service / 2 % self.groups()),
+            false => Place::Address,
+        }
+    }
+
+    fn groups(&self) -> u32 {
+        GROUPS.min(self.prefixes)
+    }
+
+    /// One of a group's prefixes: those whose number leaves the group's.
+    fn prefix_of(&self, group: u32, client: u64) -> u32 {
+        let groups = self.groups();
+        let count = (self.prefixes - group).div_ceil(groups);
+        group + (client % u64::from(count)) as u32 * groups
+    }
+
     /// The plan.
     #[must_use]
     pub fn message(&self) -> proto::Plan {
@@ -53,100 +116,117 @@ impl Setup {
                 name: "bench".into(),
                 addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
             }),
+            prefix_groups: (0..self.groups()).map(|group| self.prefix_group(group)).collect(),
             backends: (0..self.backends).map(|index| self.backend(index)).collect(),
             services: (0..self.services).map(|index| self.service(index)).collect(),
             ..Default::default()
         }
     }
 
+    /// The plan, decoded.
+    ///
+    /// # Errors
+    /// If the parameters make no valid plan: what is wrong with it.
+    pub fn plan(&self) -> Result<Plan, String> {
+        self.check()?;
+        Planner::default()
+            .plan(self.message())
+            .map_err(|error| format!("these parameters make no valid plan: {error}"))
+    }
+
+    /// What so many workers forward by.
+    ///
+    /// # Errors
+    /// As [`Setup::plan`].
+    pub fn view(&self, workers: usize) -> Result<Arc<View>, String> {
+        Ok(Arc::new(view(Arc::new(self.plan()?), workers)))
+    }
+
+    /// Refuses what would not fit into memory before it is tried.
+    ///
+    /// # Errors
+    /// Which parameters, and what would do.
+    pub fn check(&self) -> Result<(), String> {
+        let (services, backends) = (u64::from(self.services), u64::from(self.backends));
+        let members = services * backends.div_ceil(u64::from(self.pools.max(1)));
+        if members > MEMBERS_MAX {
+            return Err(format!(
+                "{services} services with {backends} backends in {} pools are {members} members: at most {MEMBERS_MAX}",
+                self.pools
+            ));
+        }
+        Ok(())
+    }
+
+    fn prefix_group(&self, group: u32) -> proto::PrefixGroup {
+        let numbers = (group..self.prefixes).step_by(self.groups() as usize);
+        let prefix = |number| match self.ipv6 {
+            true => format!("{}/64", Ipv6Addr::from_bits(prefix_v6(number))),
+            false => format!("{}/16", Ipv4Addr::from_bits(prefix_v4(number))),
+        };
+        proto::PrefixGroup { name: group_name(group), prefixes: numbers.map(prefix).collect() }
+    }
+
     fn backend(&self, index: u32) -> proto::Backend {
-        let address = if self.ipv6 {
-            std::net::Ipv6Addr::from_bits(0x2001_0db8_00be << 80 | u128::from(index)).to_string()
-        } else {
-            std::net::Ipv4Addr::from_bits(0x0a40_0000 | index).to_string()
+        let address = match self.ipv6 {
+            true => Ipv6Addr::from_bits(0x2001_0db8_00be << 80 | u128::from(index)).to_string(),
+            false => Ipv4Addr::from_bits(0x0a40_0000 | index).to_string(),
         };
         proto::Backend { name: backend_name(index), address }
     }
 
     fn service(&self, index: u32) -> proto::Service {
-        let address = if self.ipv6 {
-            std::net::Ipv6Addr::from_bits(vip_v6(index)).to_string()
-        } else {
-            std::net::Ipv4Addr::from_bits(vip_v4(index)).to_string()
-        };
+        let pools = self.pools.max(1);
+        let backends = (index % pools..self.backends).step_by(pools as usize);
         proto::Service {
             name: format!("service-{index:05}"),
             vips: vec![proto::Vip {
-                target: Some(proto::vip::Target::Address(address)),
+                target: Some(self.target(index)),
                 ports: vec![proto::PortRange { first: 80, last: 80 }],
                 protocol: proto::Protocol::Tcp as i32,
             }],
-            members: (0..self.backends)
-                .map(|index| proto::Member {
-                    backend: backend_name(index),
-                    weight: 1 + index % self.weight_max,
-                    state: proto::BackendState::Active as i32,
-                })
-                .collect(),
+            members: backends.map(|index| self.member(index)).collect(),
+            table_size: self.table_size,
             encap: self.encap as i32,
+            fragments: proto::Fragments::On as i32,
             // The least there is: with one entry taken, all others are refused.
             connections_quota: u64::from(self.hash_only),
             ..Default::default()
         }
     }
-}
 
-fn backend_name(index: u32) -> String {
-    format!("backend-{index:05}")
-}
-
-/// A worker and all it needs.
-pub struct Worker {
-    /// The plan and its next hops.
-    pub view: View,
-    /// The journey.
-    pub datapath: Datapath<'static>,
-    /// What it originates.
-    pub outbox: Outbox<'static>,
-    /// Its counters.
-    pub counters: &'static Counters,
-    /// Bytes of the connection table.
-    pub table_bytes: usize,
-    words: &'static [std::sync::atomic::AtomicU64],
-}
-
-impl Worker {
-    /// A worker with an empty table.
-    ///
-    /// # Panics
-    /// If memory is short: there is nothing to measure then.
-    #[must_use]
-    pub fn new(setup: &Setup) -> Worker {
-        let plan = Planner::default().plan(setup.message()).expect("a valid plan");
-        let plan = Arc::new(plan);
-        let egress = Egress::new(&plan, |_| vec![next_hop()]);
-        let words =
-            nic::mapping::anonymous(words_for(setup.connections)).expect("memory for the table");
-        let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
-        let (table, _) = ConnectionTable::open(words, &identity);
-        let counters: &Counters = Box::leak(Box::default());
-        let secret = Secret::derived("bench");
-        Worker {
-            view: View::new(plan, egress, 1),
-            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
-            outbox: Outbox::default(),
-            counters,
-            table_bytes: size_of_val(words),
-            words,
+    fn member(&self, index: u32) -> proto::Member {
+        proto::Member {
+            backend: backend_name(index),
+            weight: 1 + index % self.weight_max.max(1),
+            state: proto::BackendState::Active as i32,
         }
     }
 
-    /// Forgets all connections. The header stays.
-    pub fn clear(&self) {
-        for word in &self.words[datapath::table::HEADER_WORDS..] {
-            word.store(0, std::sync::atomic::Ordering::Relaxed);
+    fn target(&self, service: u32) -> proto::vip::Target {
+        let address = |v4: u32, v6: u128| match self.ipv6 {
+            true => Ipv6Addr::from_bits(v6).to_string(),
+            false => Ipv4Addr::from_bits(v4).to_string(),
+        };
+        match self.place(service) {
+            Place::Address => proto::vip::Target::Address(address(
+                self.destination_v4(service, 0),
+                self.destination_v6(service, 0),
+            )),
+            Place::Group(group) => proto::vip::Target::PrefixSuffix(proto::PrefixSuffix {
+                prefix_group: group_name(group),
+                suffix: address(suffix(service), u128::from(suffix(service))),
+                suffix_bits: 0,
+            }),
         }
     }
+}
+
+/// What so many workers forward by under that plan.
+#[must_use]
+pub fn view(plan: Arc<Plan>, workers: usize) -> View {
+    let egress = Egress::new(&plan, |_| vec![next_hop()]);
+    View::new(plan, egress, workers)
 }
 
 fn next_hop() -> NextHop {
@@ -154,6 +234,104 @@ fn next_hop() -> NextHop {
         device: DeviceIndex(0),
         source: MacAddress([2, 0, 0, 0, 0, 1]),
         destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
-        mtu: 1600,
+        mtu: MTU,
+    }
+}
+
+fn backend_name(index: u32) -> String {
+    format!("backend-{index:05}")
+}
+
+fn group_name(group: u32) -> String {
+    format!("group-{group}")
+}
+
+/// 16.0.0.0/16 and the following.
+fn prefix_v4(number: u32) -> u32 {
+    0x1000_0000 + (number << 16)
+}
+
+fn prefix_v6(number: u32) -> u128 {
+    0x2001_0db8_000b << 80 | u128::from(number) << 64
+}
+
+fn suffix(service: u32) -> u32 {
+    service + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::Found;
+    use wire::{Family, FlowKey, Protocol};
+
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            services: 20,
+            busy_services: 4,
+            prefixes: 25,
+            pools: 3,
+            backends: 7,
+            weight_max: 2,
+            table_size: 101,
+            flows: 1000,
+            connections: 1000,
+            packet_bytes: 46,
+            ipv6: false,
+            encap: proto::Encap::Gre,
+            hash_only: false,
+        }
+    }
+
+    /// The names of the services that flows are for, by the plan.
+    fn matched(setup: &Setup) -> std::collections::BTreeSet<String> {
+        let plan = setup.plan().unwrap();
+        let name = |flow| {
+            let (service, client) = (setup.service_of(flow), setup.client_of(flow));
+            let (family, destination) = match setup.ipv6 {
+                false => (Family::V4, u128::from(setup.destination_v4(service, client))),
+                true => (Family::V6, setup.destination_v6(service, client)),
+            };
+            let key = FlowKey {
+                family,
+                protocol: Protocol::TCP,
+                source: 1,
+                destination,
+                source_port: 1,
+                destination_port: 80,
+            };
+            let Found::Service(matched) = plan.vips.find(&key) else { panic!("{key:?}") };
+            let found = &plan.service(matched.service).unwrap().name;
+            assert_eq!(*found, format!("service-{service:05}"));
+            found.clone()
+        };
+        (0..setup.flows).map(name).collect()
+    }
+
+    #[test]
+    fn every_flow_is_for_its_service_and_only_busy_ones_see_traffic() {
+        for ipv6 in [false, true] {
+            let names = matched(&Setup { ipv6, ..setup() });
+            assert_eq!(names.len(), 4);
+            assert_eq!(matched(&Setup { ipv6, busy_services: 20, ..setup() }).len(), 20);
+            assert_eq!(matched(&Setup { ipv6, prefixes: 0, ..setup() }).len(), 4);
+        }
+    }
+
+    #[test]
+    fn pools_share_out_the_backends() {
+        let message = setup().message();
+        let sizes: Vec<usize> =
+            message.services[..4].iter().map(|service| service.members.len()).collect();
+        assert_eq!(sizes, [3, 2, 2, 3]);
+    }
+
+    #[test]
+    fn what_no_plan_can_be_is_said() {
+        let error = Setup { services: 10_001, ..setup() }.plan().unwrap_err();
+        assert!(error.contains("services: 10001 of them, at most 10000 fit"), "{error}");
+        let error = Setup { services: 10_000, backends: 65_000, pools: 1, ..setup() }.plan();
+        assert!(error.unwrap_err().contains("650000000 members"));
     }
 }

@@ -12,17 +12,19 @@ pub struct Builds {
     pub size: u32,
     /// Milliseconds for a table, its permutations and fingerprint included.
     pub ms: Samples,
+    /// Milliseconds that DESIGN sets as the goal, with 1,000 backends.
+    pub goal_ms: Option<f64>,
     candidates: Vec<Candidate>,
 }
 
 impl Builds {
     /// Of so many backends.
     #[must_use]
-    pub fn new(size: u32, backends: u32) -> Builds {
+    pub fn new(size: u32, goal_ms: Option<f64>, backends: u32) -> Builds {
         let name = |index| format!("backend-{index:05}");
         let candidates =
             (0..backends).map(|index| Candidate { name: name(index), weight: 1 }).collect();
-        Builds { size, ms: Samples::default(), candidates }
+        Builds { size, ms: Samples::default(), goal_ms, candidates }
     }
 
     /// Builds one.

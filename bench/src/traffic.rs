@@ -1,12 +1,19 @@
-//! Packets to forward: minimum-size frames of numbered flows, written afresh
-//! before each measurement.
+//! Packets to forward: frames of numbered flows, written afresh before each
+//! measurement.
 
 use wire::{
-    BATCH_MAX, Batch, Frame, HEADROOM_BYTES, Protocol, checksum, ethernet, ipv4, ipv6, tcp,
+    BATCH_MAX, Batch, FRAME_BYTES_MAX, Family, FlowKey, Frame, HEADROOM_BYTES, Protocol, checksum,
+    ethernet, ipv4, ipv6, tcp,
 };
 
 use crate::random::Random;
-use crate::setup::{self, Setup};
+use crate::setup::Setup;
+
+/// Clients are 100.0.0.0 and the following.
+const CLIENTS_V4: u32 = 0x6400_0000;
+const CLIENTS_V6: u128 = 0x2001_0db8_00c1 << 80;
+/// The services' port.
+const PORT: u16 = 80;
 
 /// What kind of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +22,8 @@ pub enum Kind {
     Data,
     /// A SYN of another flow each time.
     Syn,
+    /// Datagrams in two fragments (IPv4), the first one first.
+    Fragments,
 }
 
 /// Writes frames.
@@ -23,10 +32,10 @@ pub struct Traffic {
     setup: Setup,
     kind: Kind,
     random: Random,
-    next_flow: u64,
+    next: u64,
 }
 
-/// Frames of whole batches, and the flow behind each.
+/// Frames of whole batches.
 pub struct Frames {
     /// Ready to be forwarded.
     pub batches: Vec<Batch<'static>>,
@@ -34,111 +43,253 @@ pub struct Frames {
 
 impl Frames {
     /// Memory for `count` frames, rounded up to batches.
-    #[must_use]
-    pub fn new(count: usize) -> Frames {
-        let mut pool = nic::Pool::new(count.next_multiple_of(BATCH_MAX)).expect("packet memory");
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn new(count: usize) -> Result<Frames, String> {
+        let count = count.max(1).next_multiple_of(BATCH_MAX);
+        let mut pool =
+            nic::Pool::new(count).map_err(|error| format!("memory for {count} frames: {error}"))?;
         let mut frame = || Frame::new(pool.take()?, HEADROOM_BYTES, HEADROOM_BYTES).into();
         let batches =
-            (0..count.div_ceil(BATCH_MAX)).map(|_| (0..BATCH_MAX).map_while(|_| frame()).collect());
-        Frames { batches: batches.collect() }
+            (0..count / BATCH_MAX).map(|_| (0..BATCH_MAX).map_while(|_| frame()).collect());
+        Ok(Frames { batches: batches.collect() })
     }
 
     /// How many.
     #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is at least a batch")]
     pub fn len(&self) -> usize {
         self.batches.len() * BATCH_MAX
+    }
+
+    /// Replaces every frame by the one that `write` makes of its chunk.
+    pub fn rewrite(&mut self, mut write: impl FnMut(&'static mut [u8]) -> Frame<'static>) {
+        for batch in &mut self.batches {
+            let fresh = std::mem::take(batch).into_iter().map(|frame| write(frame.into_chunk()));
+            *batch = fresh.collect();
+        }
     }
 }
 
 impl Traffic {
     /// Traffic of a set-up.
+    ///
+    /// # Errors
+    /// If packets of that length cannot be.
+    pub fn new(setup: &Setup, kind: Kind) -> Result<Traffic, String> {
+        let ip_bytes = if setup.ipv6 { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
+        let least = ip_bytes + tcp::HEADER_BYTES;
+        // The outer headers take the headroom, not the frame.
+        let most = FRAME_BYTES_MAX - ethernet::HEADER_BYTES;
+        if !(least..=most).contains(&setup.packet_bytes) {
+            return Err(format!(
+                "packets of {} bytes: from {least} (IP and TCP headers) to {most} (what a frame holds)",
+                setup.packet_bytes
+            ));
+        }
+        if setup.flows == 0 {
+            return Err("no flows: at least one".to_owned());
+        }
+        Ok(Traffic { setup: setup.clone(), kind, random: Random::new(0x7261_6e64), next: 0 })
+    }
+
+    /// The five-tuple of a flow.
     #[must_use]
-    pub fn new(setup: &Setup, kind: Kind) -> Traffic {
-        Traffic { setup: setup.clone(), kind, random: Random(0x7261_6e64), next_flow: 0 }
+    pub fn key(&self, flow: u64) -> FlowKey {
+        let (service, client) = (self.setup.service_of(flow), self.setup.client_of(flow));
+        let (address, source_port) = self.client(flow);
+        let (family, source, destination) = match self.setup.ipv6 {
+            false => (
+                Family::V4,
+                u128::from(CLIENTS_V4 | address),
+                u128::from(self.setup.destination_v4(service, client)),
+            ),
+            true => (
+                Family::V6,
+                CLIENTS_V6 | u128::from(address),
+                self.setup.destination_v6(service, client),
+            ),
+        };
+        let protocol = Protocol::TCP;
+        FlowKey { family, protocol, source, destination, source_port, destination_port: PORT }
     }
 
     /// Fills all frames with the next packets.
     pub fn fill(&mut self, frames: &mut Frames) {
-        for batch in &mut frames.batches {
-            *batch = std::mem::take(batch)
-                .into_iter()
-                .map(|frame| self.packet(frame.into_chunk()))
-                .collect();
-        }
+        frames.rewrite(|chunk| self.packet(chunk));
     }
 
     /// Fills all frames with the packets of flows in their order, from
     /// `first` on; all flows are done when the last is.
     pub fn fill_in_order(&self, frames: &mut Frames, first: u64, flags: tcp::Flags) {
         let mut flow = first;
-        for batch in &mut frames.batches {
-            let fresh = std::mem::take(batch).into_iter().map(|frame| {
-                let written = self.write(frame.into_chunk(), flow.min(self.setup.flows - 1), flags);
-                flow += 1;
-                written
-            });
-            *batch = fresh.collect();
-        }
+        frames.rewrite(|chunk| {
+            let written = self.write(chunk, flow.min(self.setup.flows - 1), flags);
+            flow += 1;
+            written
+        });
     }
 
     fn packet(&mut self, chunk: &'static mut [u8]) -> Frame<'static> {
+        let number = self.next;
+        self.next += 1;
         match self.kind {
             Kind::Data => {
                 let flow = self.random.below(self.setup.flows);
                 self.write(chunk, flow, tcp::Flags::ACK)
             }
-            Kind::Syn => {
-                self.next_flow += 1;
-                self.write(chunk, self.next_flow, tcp::Flags::SYN)
-            }
+            Kind::Syn => self.write(chunk, number, tcp::Flags::SYN),
+            Kind::Fragments => self.fragment(chunk, number),
         }
     }
 
     /// A TCP packet of the flow of that number.
     fn write(&self, chunk: &'static mut [u8], flow: u64, flags: tcp::Flags) -> Frame<'static> {
-        let service = (flow % u64::from(self.setup.services)) as u32;
-        // Which services see traffic is apart from which client it is.
-        let client = flow / u64::from(self.setup.services);
-        let (address, port) = ((client >> 14) as u32, 1024 + (client & 0x3fff) as u16);
         let packet_bytes = self.setup.packet_bytes;
         let end = HEADROOM_BYTES + (ethernet::HEADER_BYTES + packet_bytes).max(60);
         let frame = &mut chunk[HEADROOM_BYTES..end];
-        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe]);
-        let packet = &mut frame[ethernet::HEADER_BYTES..];
-        let ip_bytes = if self.setup.ipv6 {
-            let header = ipv6::Emit {
-                payload_bytes: (packet_bytes - ipv6::HEADER_BYTES) as u16,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 60,
-                protocol: Protocol::TCP,
-                source: 0x2001_0db8_00c1 << 80 | u128::from(address),
-                destination: setup::vip_v6(service),
-            };
-            packet[..ipv6::HEADER_BYTES].copy_from_slice(&header.to_bytes());
-            ipv6::HEADER_BYTES
-        } else {
-            let header = ipv4::Emit {
-                packet_bytes: packet_bytes as u16,
-                traffic_class: 0,
-                id: flow as u16,
-                flags: ipv4::DONT_FRAGMENT,
-                ttl: 60,
-                protocol: Protocol::TCP,
-                source: 0x6400_0000 | address,
-                destination: setup::vip_v4(service),
-            };
-            packet[..ipv4::HEADER_BYTES].copy_from_slice(&header.to_bytes());
-            ipv4::HEADER_BYTES
+        let ip_bytes = match self.setup.ipv6 {
+            true => self.write_v6(frame, flow),
+            false => self.write_v4(frame, flow, (flow as u16, ipv4::DONT_FRAGMENT)),
         };
-        let segment = &mut packet[ip_bytes..packet_bytes];
-        segment[..2].copy_from_slice(&port.to_be_bytes());
-        segment[2..4].copy_from_slice(&80u16.to_be_bytes());
+        let segment = &mut frame[ethernet::HEADER_BYTES..][ip_bytes..packet_bytes];
+        self.write_segment(segment, flow, flags);
+        Frame::new(chunk, HEADROOM_BYTES, end)
+    }
+
+    /// Fragment of that number, two of each datagram and flow.
+    fn fragment(&self, chunk: &'static mut [u8], number: u64) -> Frame<'static> {
+        const SECOND_AT: u16 = 3; // in units of eight bytes
+        let (datagram, is_first) = (number / 2, number.is_multiple_of(2));
+        let flow = datagram % self.setup.flows;
+        let flags = if is_first { ipv4::MORE_FRAGMENTS } else { SECOND_AT };
+        let end = HEADROOM_BYTES + (ethernet::HEADER_BYTES + self.setup.packet_bytes).max(60);
+        let frame = &mut chunk[HEADROOM_BYTES..end];
+        // The flow as the client, the datagram as the identification.
+        let ip_bytes = self.write_v4(frame, flow, (datagram as u16, flags));
+        let payload = &mut frame[ethernet::HEADER_BYTES..][ip_bytes..self.setup.packet_bytes];
+        match is_first {
+            true => self.write_segment(payload, flow, tcp::Flags::ACK),
+            false => payload.fill(0),
+        }
+        Frame::new(chunk, HEADROOM_BYTES, end)
+    }
+
+    fn write_v4(&self, frame: &mut [u8], flow: u64, (id, flags): (u16, u16)) -> usize {
+        let key = self.key(flow);
+        let header = ipv4::Emit {
+            packet_bytes: self.setup.packet_bytes as u16,
+            traffic_class: 0,
+            id,
+            flags,
+            ttl: 60,
+            protocol: Protocol::TCP,
+            source: key.source as u32,
+            destination: key.destination as u32,
+        };
+        write_link(frame, [8, 0]);
+        frame[ethernet::HEADER_BYTES..][..ipv4::HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        debug_assert!(checksum::is_valid(&frame[14..34]));
+        ipv4::HEADER_BYTES
+    }
+
+    fn write_v6(&self, frame: &mut [u8], flow: u64) -> usize {
+        let key = self.key(flow);
+        let header = ipv6::Emit {
+            payload_bytes: (self.setup.packet_bytes - ipv6::HEADER_BYTES) as u16,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 60,
+            protocol: Protocol::TCP,
+            source: key.source,
+            destination: key.destination,
+        };
+        write_link(frame, [0x86, 0xdd]);
+        frame[ethernet::HEADER_BYTES..][..ipv6::HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        ipv6::HEADER_BYTES
+    }
+
+    fn write_segment(&self, segment: &mut [u8], flow: u64, flags: tcp::Flags) {
+        segment[..2].copy_from_slice(&self.client(flow).1.to_be_bytes());
+        segment[2..4].copy_from_slice(&PORT.to_be_bytes());
         segment[12] = 5 << 4;
         segment[13] = flags.0;
-        let ether_type: u16 = if self.setup.ipv6 { 0x86dd } else { 0x0800 };
-        frame[12..14].copy_from_slice(&ether_type.to_be_bytes());
-        debug_assert!(self.setup.ipv6 || checksum::is_valid(&frame[14..34]));
-        Frame::new(chunk, HEADROOM_BYTES, end)
+    }
+
+    /// Address and port of a flow's client.
+    fn client(&self, flow: u64) -> (u32, u16) {
+        let client = self.setup.client_of(flow);
+        ((client >> 14) as u32, 1024 + (client & 0x3fff) as u16)
+    }
+}
+
+fn write_link(frame: &mut [u8], ether_type: [u8; 2]) {
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe]);
+    frame[12..14].copy_from_slice(&ether_type);
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::proto::Encap;
+    use wire::{Fragment, headers};
+
+    use super::*;
+
+    fn setup(ipv6: bool) -> Setup {
+        Setup {
+            services: 3,
+            busy_services: 3,
+            prefixes: 2,
+            pools: 1,
+            backends: 1,
+            weight_max: 1,
+            table_size: 0,
+            flows: 100_000,
+            connections: 1,
+            packet_bytes: 60,
+            ipv6,
+            encap: Encap::Gre,
+            hash_only: false,
+        }
+    }
+
+    #[test]
+    fn packets_are_whole_and_of_their_flow() {
+        for ipv6 in [false, true] {
+            let traffic = Traffic::new(&setup(ipv6), Kind::Data).unwrap();
+            let mut frames = Frames::new(64).unwrap();
+            traffic.fill_in_order(&mut frames, 70_000, tcp::Flags::ACK);
+            for (flow, frame) in (70_000..).zip(&frames.batches[0]) {
+                let headers = headers::parse(frame.bytes()).unwrap().unwrap();
+                assert_eq!(headers.key, traffic.key(flow));
+                assert_eq!(headers.packet_bytes, 60);
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_come_in_pairs_the_first_one_first() {
+        let mut traffic = Traffic::new(&setup(false), Kind::Fragments).unwrap();
+        let mut frames = Frames::new(64).unwrap();
+        traffic.fill(&mut frames);
+        for pair in frames.batches[0].chunks(2) {
+            let parsed = |frame: &Frame<'_>| headers::parse(frame.bytes()).unwrap().unwrap();
+            let (first, later) = (parsed(&pair[0]), parsed(&pair[1]));
+            let (Fragment::First { id }, Fragment::Later { id: same }) =
+                (first.fragment, later.fragment)
+            else {
+                panic!("{first:?}, {later:?}")
+            };
+            assert_eq!((id, first.key.source), (same, later.key.source));
+        }
+    }
+
+    #[test]
+    fn packets_that_cannot_be_are_refused() {
+        for (packet_bytes, ipv6) in [(39, false), (59, true), (1_779, false)] {
+            let setup = Setup { packet_bytes, ..setup(ipv6) };
+            assert!(Traffic::new(&setup, Kind::Data).unwrap_err().contains("packets of"));
+        }
     }
 }

@@ -15,7 +15,7 @@ pub mod figure_9;
 pub mod hashing;
 pub mod machine;
 pub mod names;
-pub mod random;
+pub use guideway_bench::random;
 pub mod report;
 pub mod stats;
 pub mod svg;

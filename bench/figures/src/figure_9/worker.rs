@@ -3,12 +3,9 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use datapath::batch::Verdicts;
-use datapath::table::{ConnectionTable, Identity, words_for};
-use datapath::verdict::DeviceIndex;
-use datapath::{Clock, Counters, Datapath, Egress, NextHop, Outbox, Secret, View};
+use guideway_bench::setup;
 use plan::{Planner, proto};
-use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame, HEADROOM_BYTES, MacAddress};
+use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame, HEADROOM_BYTES};
 
 use super::{Kind, Options};
 use crate::machine;
@@ -17,13 +14,9 @@ use crate::traffic::{FRAME_BYTES, Template, VIP};
 /// Batches in which the clock goes on by a millisecond: as at 4 Mpps.
 const BATCHES_PER_MS: u32 = 64;
 
-/// A datapath, its view and 64 chunks.
+/// A worker, its packets and 64 chunks.
 pub struct Worker {
-    datapath: Datapath<'static>,
-    view: View,
-    counters: &'static Counters,
-    outbox: Outbox<'static>,
-    verdicts: Verdicts,
+    worker: guideway_bench::worker::Worker,
     chunks: Vec<&'static mut [u8]>,
     batch: Batch<'static>,
     template: Template,
@@ -38,21 +31,9 @@ impl Worker {
     /// A worker with an empty table.
     pub fn new(options: &Options, kind: Kind) -> Result<Worker, String> {
         let plan = Planner::default().plan(message(options)).map_err(|error| error.to_string())?;
-        let plan = Arc::new(plan);
-        let egress = Egress::new(&plan, |_| vec![next_hop()]);
-        let counters: &'static Counters = Box::leak(Box::default());
-        // As in the forwarder: on huge pages where there are some.
-        let words = nic::mapping::anonymous(words_for(options.connections_max));
-        let words = words.map_err(|error| format!("memory for a connection table: {error}"))?;
-        let identity = Identity { key: 1, ids_epoch: 1, worker: 0, workers: 1 };
-        let (table, _) = ConnectionTable::open(words, &identity);
-        let secret = Secret::derived("figures");
+        let view = Arc::new(setup::view(Arc::new(plan), 1));
         Ok(Worker {
-            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
-            view: View::new(plan, egress, 1),
-            counters,
-            outbox: Outbox::default(),
-            verdicts: Verdicts::new(),
+            worker: guideway_bench::worker::Worker::new(view, 0, options.connections_max)?,
             chunks: Vec::leak(vec![0; BATCH_MAX * CHUNK_BYTES]).chunks_mut(CHUNK_BYTES).collect(),
             batch: Batch::new(),
             template: Template::tcp(kind == Kind::Syn),
@@ -119,16 +100,7 @@ impl Worker {
         if self.batches.is_multiple_of(BATCHES_PER_MS) {
             self.now_ms += 1;
         }
-        self.datapath.begin(self.now_ms, &self.view);
-        self.datapath.forward_batch(
-            &self.view,
-            &mut self.batch,
-            &mut self.outbox,
-            &mut self.verdicts,
-        );
-        for verdict in &self.verdicts {
-            self.counters.count(*verdict);
-        }
+        self.worker.forward(self.now_ms, &mut self.batch);
     }
 
     #[inline]
@@ -138,7 +110,7 @@ impl Worker {
 
     /// What was measured has to be what the figure says it is.
     pub fn check(&self) -> Result<(), String> {
-        let totals = self.counters.totals();
+        let totals = self.worker.counters.totals();
         if totals.sent != totals.accounted() {
             return Err(format!(
                 "only {} of {} packets were sent on",
@@ -146,8 +118,7 @@ impl Worker {
                 totals.accounted()
             ));
         }
-        let (hits, misses) =
-            (self.counters.connections.hits.get(), self.counters.connections.misses.get());
+        let (hits, misses) = self.worker.hits_and_misses();
         let expected = if self.kind == Kind::Syn { misses > hits } else { hits > misses };
         if !expected {
             return Err(format!(
@@ -187,14 +158,5 @@ fn message(options: &Options) -> proto::Plan {
             ..Default::default()
         }],
         ..Default::default()
-    }
-}
-
-fn next_hop() -> NextHop {
-    NextHop {
-        device: DeviceIndex(0),
-        source: MacAddress([2, 0, 0, 0, 0, 1]),
-        destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
-        mtu: 1600,
     }
 }

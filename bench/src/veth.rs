@@ -1,0 +1,109 @@
+//! End to end over veth, beside a bare reflector: figure 8, of which the
+//! table shows the ratio and the latencies.
+//!
+//! `guideway-figures`, the forwarder and the reflector are programs of their
+//! own, built before; namespaces need root.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// What figure 8 found with one worker.
+#[derive(Debug)]
+pub struct Veth {
+    /// The forwarder's rate over the reflector's, median of all rounds.
+    pub ratio: f64,
+    /// The same by processor time.
+    pub cpu_ratio: f64,
+    /// The forwarder past the kernel, the reflector, the forwarder through it.
+    pub subjects: Vec<Subject>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Subject {
+    /// As people read it.
+    pub name: String,
+    /// Packets that came back, in millions a second.
+    pub mpps: f64,
+    /// There and back at low load, in microseconds: 50, 90, 99, 99.9 %.
+    pub latency_us: [f64; 4],
+}
+
+/// The percentiles of [`Subject::latency_us`].
+pub const PERCENTILES: [&str; 4] = ["p50", "p90", "p99", "p999"];
+
+/// Measures; or says why that cannot be.
+///
+/// # Errors
+/// Without root, where a program was not built, or if the figure fails.
+pub fn measure(rounds: u32) -> Result<Veth, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root, for network namespaces".to_owned());
+    }
+    let here = std::env::current_exe().map_err(|error| format!("this program's file: {error}"))?;
+    let figures = here.with_file_name("guideway-figures");
+    let forwarder = here.with_file_name("guideway-forwarder");
+    let reflector = here.with_file_name("examples").join("reflector");
+    let missing = |program: &&PathBuf| !program.is_file();
+    if let Some(program) = [&figures, &forwarder, &reflector].into_iter().find(missing) {
+        return Err(format!("{} was not built; `make bench` does", program.display()));
+    }
+    let json = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;
+    let status = Command::new(&figures)
+        .args(["8", "--workers", "1", "--rounds", &rounds.to_string()])
+        .args(options("--forwarder", &forwarder))
+        .args(options("--reflector", &reflector))
+        .args(options("--json", json.path()))
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|error| format!("{}: {error}", figures.display()))?;
+    if !status.success() {
+        return Err(format!("figure 8 failed: {status}"));
+    }
+    let text =
+        std::fs::read_to_string(json.path()).map_err(|error| format!("figure 8: {error}"))?;
+    let report = serde_json::from_str(&text).map_err(|error| format!("figure 8: {error}"))?;
+    read(&report).ok_or_else(|| format!("figure 8 told something else: {text}"))
+}
+
+fn options<'a>(name: &'a str, file: &'a Path) -> [&'a std::ffi::OsStr; 2] {
+    [name.as_ref(), file.as_ref()]
+}
+
+fn read(report: &Value) -> Option<Veth> {
+    let workers = &report["by_workers"][0];
+    let subject = |told: &Value| {
+        let mut latency_us = [0.0; 4];
+        for (percentile, name) in latency_us.iter_mut().zip(PERCENTILES) {
+            *percentile = told["latency_us"][name].as_f64()?;
+        }
+        let name = told["subject"].as_str()?.to_owned();
+        Some(Subject { name, mpps: told["forwarded_mpps"].as_f64()?, latency_us })
+    };
+    Some(Veth {
+        ratio: report["veth_ratio_to_reflector"].as_f64()?,
+        cpu_ratio: workers["cpu_ratio_to_reflector"].as_f64()?,
+        subjects: workers["subjects"].as_array()?.iter().map(subject).collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figure_8s_report_is_read() {
+        let latency = json!({"p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 4.0});
+        let subject =
+            json!({"subject": "forwarder, af_xdp", "forwarded_mpps": 1.5, "latency_us": latency});
+        let workers = json!({"cpu_ratio_to_reflector": 0.9, "subjects": [subject]});
+        let report = json!({"veth_ratio_to_reflector": 0.97, "by_workers": [workers]});
+        let veth = read(&report).unwrap();
+        assert_eq!((veth.ratio, veth.cpu_ratio), (0.97, 0.9));
+        assert_eq!(veth.subjects[0].latency_us, [1.0, 2.0, 3.0, 4.0]);
+        assert!(read(&json!({})).is_none());
+    }
+}
