@@ -2,7 +2,7 @@
 //!
 //! Each figure is a function from options to a [`report::Report`]: a text
 //! table with the paper's values beside ours, and a plot. What is counted
-//! ([`figure_7`], [`figure_11`], [`figure_12`]) depends on the options only,
+//! ([`figure_7`], [`figure_11`], [`figure_12`], [`tracking`]) depends on the options only,
 //! the same on every machine, and is held by a test; what is measured is
 //! labelled with the machine.
 #![forbid(unsafe_code)]
@@ -20,4 +20,5 @@ pub mod report;
 pub mod stats;
 pub mod svg;
 pub mod table_build;
+pub mod tracking;
 pub mod traffic;

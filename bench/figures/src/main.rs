@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
-use guideway_figures::{figure_7, figure_8, figure_9, figure_11, figure_12, table_build};
+use guideway_figures::{figure_7, figure_8, figure_9, figure_11, figure_12, table_build, tracking};
 use plan::maglev::is_table_size;
 
 /// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
@@ -48,6 +48,8 @@ enum Figure {
     Twelve(figure_12::Options),
     /// Time to build a table (measured)
     TableBuild(table_build::Options),
+    /// Connections that a table keeps track of, and entries shared
+    Tracking(tracking::Options),
 }
 
 fn main() -> ExitCode {
@@ -89,6 +91,7 @@ fn report(figure: &Figure) -> Result<Report, String> {
             check_sizes(&options.sizes, options.backends)?;
             Ok(table_build::run(options))
         }
+        Figure::Tracking(options) => tracking::run(options),
     }
 }
 

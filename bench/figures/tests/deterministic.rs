@@ -1,5 +1,5 @@
 //! What is counted, not measured, comes out the same on every machine: small
-//! runs of figures 7, 11 and 12 against kept texts, exactly.
+//! runs of figures 7, 11, 12 and of tracking against kept texts, exactly.
 //!
 //! `UPDATE_FIGURES=1 cargo test -p guideway-figures` rewrites them; review
 //! the diff. A change of a table, of the flow hash or of the model shows here.
@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use guideway_figures::report::Report;
-use guideway_figures::{figure_7, figure_11, figure_12};
+use guideway_figures::{figure_7, figure_11, figure_12, tracking};
 
 const SNAPSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots");
 
@@ -49,6 +49,33 @@ fn figure_12_of_five_repetitions() {
         seed: 0,
     };
     holds(&figure_12::run(&options).unwrap());
+}
+
+/// A power of two is the worst case: no table is rounded up.
+const FULL: tracking::Options = tracking::Options {
+    connections: 1 << 16,
+    roominess: Vec::new(),
+    shares: Vec::new(),
+    strangers: 2_000_000,
+};
+
+#[test]
+fn tracking_in_small_tables() {
+    let options = tracking::Options { roominess: vec![1, 2], shares: vec![50, 100, 125], ..FULL };
+    holds(&tracking::run(&options).unwrap());
+}
+
+#[test]
+fn as_many_are_tracked_and_as_few_shared_as_the_design_says() {
+    let options = tracking::Options { shares: vec![100], ..FULL };
+    for (roominess, tracked_percent) in [(1, 99.0), (2, 99.9)] {
+        let table = tracking::measure(&options, roominess).unwrap();
+        let (connections, found) = table.found[0];
+        let percent = found as f64 * 100.0 / connections as f64;
+        assert!(percent >= tracked_percent, "{percent} % in a table {roominess} x the size");
+        // One in a million are two of these; eight would be by chance once in a thousand runs.
+        assert!(table.sharing < 8, "{} of two million share", table.sharing);
+    }
 }
 
 #[test]
