@@ -2,6 +2,9 @@
 # Runs every fuzz target for a while, one after the other.
 #
 #   tools/fuzz.sh [seconds each, default 30] [target ...]
+#   tools/fuzz.sh short      as `make test` does: few runs from a fixed seed
+#                            and the inputs in the tree, the same every time;
+#                            Go's are left to `go test`, which tries their seeds
 #
 # Targets in Go are the functions Fuzz... of test files; what one finds is
 # written into its package's testdata/fuzz, where every `go test` from then on
@@ -28,8 +31,11 @@ coverage_flags=(
     --cfg fuzzing
 )
 
+# What each does in some five seconds.
+declare -A short_runs=([parse]=300000 [plan]=10000 [icmp]=1200 [journey]=1500)
+
 main() {
-    go_targets
+    [[ $seconds == short ]] || go_targets
     rust_targets
     if ((targets == 0)); then
         echo "fuzz: there is no such target: did something move?" >&2
@@ -60,12 +66,26 @@ rust_targets() {
         # A --target keeps the flags away from build scripts.
         RUSTFLAGS=${coverage_flags[*]} cargo build --quiet --locked --release --manifest-path fuzz/Cargo.toml \
             --target "$triple" --target-dir target/fuzz --bin "$name"
-        printf '\n== %s in fuzz, %s s\n' "$name" "$seconds"
-        mkdir -p "target/fuzz/corpus/$name" "target/fuzz/found/$name"
-        "$programs/$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
-            -artifact_prefix="target/fuzz/found/$name/" "target/fuzz/corpus/$name" "fuzz/corpus/$name"
+        run_target "$programs/$name" "$name"
         targets=$((targets + 1))
     done
+}
+
+run_target() {
+    local program=$1 name=$2 gathered=target/fuzz/corpus/$2 limit
+    if [[ $seconds == short ]]; then
+        # What earlier runs gathered here would make this one another.
+        gathered=$(mktemp -d)
+        limit=(-seed=1 -runs="${short_runs[$name]:?has no number of runs: give it one in tools/fuzz.sh}")
+        printf '\n== %s in fuzz, %s runs\n' "$name" "${short_runs[$name]}"
+    else
+        limit=(-max_total_time="$seconds")
+        printf '\n== %s in fuzz, %s s\n' "$name" "$seconds"
+    fi
+    mkdir -p "$gathered" "target/fuzz/found/$name"
+    "$program" "${limit[@]}" -timeout=60 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+        -artifact_prefix="target/fuzz/found/$name/" "$gathered" "fuzz/corpus/$name"
+    [[ $seconds != short ]] || rm -r "$gathered"
 }
 
 main
