@@ -48,6 +48,11 @@ func labUpCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Backends, "backends", 4, "how many backends")
 	command.Flags().IntVar(&o.Spares, "spare-backends", 1, "how many more run that no config names yet")
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
+	command.Flags().StringVar(&o.Encap, "encap", "gre", "tunnels to backends: gre, ipip, gue or geneve")
+	command.Flags().StringVar(&o.Steering, "steering", "rss", "how packets come to workers: rss or software")
+	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
+	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers)")
+	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "lb-1 and the first half of the backends are one cluster, the others another; each spills to the other")
 	return command
 }
 

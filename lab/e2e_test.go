@@ -70,6 +70,9 @@ func up(t *testing.T, o lab.Options) *lab.Lab {
 		if err := lab.Down(o.Name, o.RunDir); err != nil {
 			t.Error(err)
 		}
+		if left := leftovers(t, o.Name); len(left) > 0 {
+			t.Errorf("namespaces left: %v", left)
+		}
 	})
 	return running
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,9 +42,10 @@ func TestFloods(t *testing.T) {
 
 func connectionsOutlastFloods(t *testing.T, running *lab.Lab, host *lab.Host) {
 	t.Helper()
-	connections := len(running.LoadBalancers()) * floodTable / 2
+	connections := len(running.LoadBalancers())*floodTable/2 - datagramFlows
 	remote := startLoad(t, running, 1, connections)
-	checkHalfFull(t, running, connections)
+	datagrams := startDatagrams(t, running)
+	checkHalfFull(t, running, connections+datagramFlows)
 	backends := backendsOf(t, remote)
 
 	before := metrics(t, running)
@@ -66,6 +69,7 @@ func connectionsOutlastFloods(t *testing.T, running *lab.Lab, host *lab.Host) {
 	}
 	flooding.wait(t, floodTable*10)
 	sent := flooding.stop(t)
+	datagrams.stop(t, "be-2")
 
 	checkUntracked(t, running, before, sent)
 	report, err := remote.Stop()
@@ -152,6 +156,80 @@ func checkOnlyTheDeadBroke(t *testing.T, report load.Report, backends map[load.F
 		if failure.Backend != dead {
 			t.Errorf("broke without reason: %+v", failure)
 		}
+	}
+}
+
+// datagramFlows are UDP flows that last, beside the TCP connections.
+const datagramFlows = 40
+
+// datagrams go to and fro on each flow all the time.
+type datagrams struct {
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mutex    sync.Mutex
+	answered int
+	// moved flows: from which backend to which.
+	moved [][2]string
+}
+
+func startDatagrams(t *testing.T, running *lab.Lab) *datagrams {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	d := &datagrams{cancel: cancel}
+	for i := range datagramFlows {
+		connection, err := dial(t, running, "udp", netip.Addr{}, lab.EchoVIPs[i%2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.work.Go(func() { d.converse(ctx, connection) })
+	}
+	return d
+}
+
+// converse on one flow. A datagram may be lost in a flood, or wait in a queue
+// behind it; what comes back tells who has the flow.
+func (d *datagrams) converse(ctx context.Context, connection net.Conn) {
+	defer connection.Close()
+	has, answer := "", make([]byte, 100)
+	for ; ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+		_ = connection.SetDeadline(time.Now().Add(time.Second)) // fails only on what is closed
+		if _, err := connection.Write([]byte("hello")); err != nil {
+			continue
+		}
+		n, err := connection.Read(answer)
+		if err != nil {
+			continue
+		}
+		backend, _ := backendOf(answer[:n])
+		d.mutex.Lock()
+		d.answered++
+		if has != "" && has != backend {
+			d.moved = append(d.moved, [2]string{has, backend})
+		}
+		d.mutex.Unlock()
+		has = backend
+	}
+}
+
+// stop, and check that flows moved only from the dead backend.
+func (d *datagrams) stop(t *testing.T, dead string) {
+	t.Helper()
+	d.cancel()
+	d.work.Wait()
+	fromDead := 0
+	for _, move := range d.moved {
+		if move[0] == dead {
+			fromDead++
+		} else {
+			t.Errorf("a UDP flow moved from %s to %s", move[0], move[1])
+		}
+	}
+	t.Logf("%d datagrams came back, %d of %d flows moved from %s", d.answered, fromDead, datagramFlows, dead)
+	// Some third of the flows were there.
+	if d.answered < 20*datagramFlows || fromDead == 0 {
+		t.Errorf("%d datagrams came back, %d flows moved from %s", d.answered, fromDead, dead)
 	}
 }
 

@@ -58,6 +58,11 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 		"backends 0":         func(o *Options) { o.Backends = 0 },
 		"backends 200 (and ": func(o *Options) { o.Backends = 200 },
 		"queues 17":          func(o *Options) { o.Queues = 17 },
+		"encap \"vxlan\"":    func(o *Options) { o.Encap = "vxlan" },
+		"steering \"hand\"":  func(o *Options) { o.Steering = "hand" },
+		"workers 3: only":    func(o *Options) { o.Workers = 3 },
+		"workers 65: give":   func(o *Options) { o.Steering, o.Workers = "software", 65 },
+		"fabric MTU 1400":    func(o *Options) { o.FabricMTU = 1400 },
 	} {
 		o := testOptions()
 		change(&o)

@@ -102,6 +102,14 @@ func (o Options) check() error {
 		return fmt.Errorf("backends %d (and %d spare): give 1 to %d in all", o.Backends, o.Spares, limitMachines)
 	case o.Queues < 1 || o.Queues > 16:
 		return fmt.Errorf("queues %d: give 1 to 16", o.Queues)
+	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve"}, o.Encap):
+		return fmt.Errorf("encap %q: give gre, ipip, gue or geneve", o.Encap)
+	case !slices.Contains([]string{"", "rss", "software"}, o.Steering):
+		return fmt.Errorf("steering %q: give rss or software", o.Steering)
+	case o.Workers != 0 && o.Steering != "software":
+		return fmt.Errorf("steered workers %d: only with steering software", o.Workers)
+	case o.Workers < 0 || o.Workers > 64:
+		return fmt.Errorf("steered workers %d: give 1 to 64", o.Workers)
 	case o.FabricMTU != 0 && o.FabricMTU < clientMTU:
 		return fmt.Errorf("fabric MTU %d: give %d or more", o.FabricMTU, clientMTU)
 	case o.TwoClusters && (o.LoadBalancers < 2 || o.Backends < 2):

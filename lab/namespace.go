@@ -128,3 +128,6 @@ func listNamespaces(instance string) ([]string, error) {
 
 // ClientNamespace is where clients live.
 func (lab *Lab) ClientNamespace() string { return lab.layout.Client.Namespace }
+
+// RouterNamespace is where the router lives; its ports have the nodes' names.
+func (lab *Lab) RouterNamespace() string { return lab.layout.Router }
