@@ -2,42 +2,44 @@
 //! for all packets before the next, so that cache misses overlap.
 //!
 //! ```text
-//!  read all ─► hash all ─► choose all ─► send all
-//!              AES, many   track,        encapsulate,
-//!              at once     select        count
-//!   └ asks for   └ asks for   └ asks for tunnels
-//!     headers      buckets      and counters
+//!  read all ─► hash all ─► match all ─► choose all ─► send all
+//!  headers     AES, many                track,        encapsulate,
+//!              at once                  select        count
+//!   └ asks for              └ asks for   └ asks for
+//!     VIPs                    services,    tunnels and counters
+//!                             buckets
 //! ```
 //!
-//! Plain packets (see [`wire::plain`]) are read and matched in one go, all
-//! others by the functions of the specification. Nothing else differs. Inside
-//! a stage packets go in their order, so that a packet finds in the
-//! connection table what an earlier one of its batch left there; and what one
-//! stage changes, no other looks at: reading changes its own frame only,
-//! choosing the connection table, sending frames, limits and the outbox. Held
-//! by `tests/batch.rs`.
+//! Hashing comes before matching, other than in the specification, so that
+//! buckets have the time of a whole stage to come from memory. Plain packets
+//! (see [`wire::plain`]) are read in one go, all others by the functions of
+//! the specification. Nothing else differs. Inside a stage packets go in their
+//! order, so that a packet finds in the connection table what an earlier one
+//! of its batch left there; and what one stage changes, no other looks at:
+//! reading changes its own frame only, choosing the connection table, sending
+//! frames, limits and the outbox. Held by `tests/batch.rs`.
 //!
 //! Stages are functions of their own in the binary too, so that profilers
 //! tell them apart.
 
 use arrayvec::ArrayVec;
-use plan::{Matched, Service, Target};
+use plan::{Matched, Service};
 use wire::plain::{self, Plain};
-use wire::{BATCH_MAX, Batch, Facts, Frame};
+use wire::{BATCH_MAX, Batch, Facts, Frame, Target};
 
 use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
 use crate::egress::Tunnel;
 use crate::flow_hash::Flows;
 use crate::forward::{
-    Arrived, Datapath, Destination, Remember, destination, match_service, receive,
+    Arrived, Datapath, Destination, Remember, Untracked, destination, match_service, receive,
 };
 use crate::outbox::Outbox;
 use crate::prefetch::prefetch;
 use crate::recorder::NoRecorder;
 use crate::send::{headers_of, send};
 use crate::trace::{self, Mark};
-use crate::track::track;
+use crate::track::{Kept, track};
 use crate::verdict::Verdict;
 use crate::view::{MemberTraffic, Traffic, View};
 
@@ -49,20 +51,26 @@ struct Traveller<'v> {
     /// Which frame of the batch.
     at: usize,
     facts: Facts,
+    target: Target,
     budget: Budget,
-    /// None: for the machine in charge of its datagram.
-    wanted: Option<Wanted<'v>>,
     /// The flow hash.
     hash: u64,
+    to: To<'v>,
     /// None: no backend takes it.
     chosen: Option<Chosen<'v>>,
 }
 
-/// The service that wants a packet, and where its match is counted.
+/// Who is to deal with a packet.
 #[derive(Clone, Copy)]
-struct Wanted<'v> {
-    service: &'v Service,
-    traffic: &'v Traffic,
+enum To<'v> {
+    /// Its address and port will tell.
+    Target,
+    /// A service; and where its match is counted.
+    Service(&'v Service, &'v Traffic),
+    /// The machine in charge of its datagram.
+    Owner,
+    /// Nobody: it has its verdict.
+    Nobody,
 }
 
 /// The backend that takes a packet, and where that is counted.
@@ -88,7 +96,20 @@ struct Travellers<'v> {
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
 
-/// Given to those that travel on: the last stage replaces it.
+impl Travellers<'_> {
+    #[inline(always)]
+    fn push<const BLOCKS: usize>(&mut self, at: usize, plain: &Plain<BLOCKS>) {
+        self.flows.push(&plain.blocks);
+        let (facts, target) = (plain.facts, plain.target);
+        let (budget, to) = (Budget::FRESH, To::Target);
+        self.all.push(Traveller { at, facts, target, budget, hash: 0, to, chosen: None });
+    }
+}
+
+/// How far ahead frames are asked for.
+const FRAMES_AHEAD: usize = 8;
+
+/// Given to those that travel on: a later stage replaces it.
 const NOT_YET: Verdict = Verdict::Pass;
 
 impl<'m> Datapath<'m> {
@@ -102,7 +123,8 @@ impl<'m> Datapath<'m> {
     ) {
         let mut travellers = Travellers::default();
         self.read_all(view, batch, &mut travellers, verdicts);
-        self.hash_all(&mut travellers);
+        self.hash.flows(&mut travellers.flows);
+        self.match_all(view, &mut travellers, verdicts);
         self.choose_all(view, batch, &mut travellers.all);
         self.send_all(view, batch, &travellers.all, outbox, verdicts);
         for Marked { at, arrived, mark } in &travellers.marked {
@@ -111,68 +133,47 @@ impl<'m> Datapath<'m> {
         }
     }
 
-    /// Reads the headers of all, and finds the service that wants each.
+    /// Reads the headers of all; asks for what is known of their targets.
     #[inline(never)]
-    fn read_all<'v>(
+    fn read_all(
         &self,
-        view: &'v View,
+        view: &View,
         batch: &mut Batch<'_>,
-        travellers: &mut Travellers<'v>,
+        travellers: &mut Travellers<'_>,
         verdicts: &mut Verdicts,
     ) {
-        batch.iter().filter_map(|frame| frame.bytes().first()).for_each(prefetch);
         verdicts.clear();
-        for (at, frame) in batch.iter_mut().enumerate() {
-            if let Some(there) = frame.byte_in_front() {
-                prefetch(there);
+        verdicts.extend(batch.iter().map(|_| NOT_YET));
+        for at in 0..batch.len() {
+            if let Some(ahead) = batch.get(at + FRAMES_AHEAD) {
+                ahead.bytes_at_front().for_each(prefetch);
             }
-            let read = if let Some(plain) = plain::read_v4(frame.bytes())
+            let frame = &mut batch[at];
+            if let Some(plain) = plain::read_v4(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                self.begin_plain(view, at, &plain, travellers)
+                prefetch(view.plan.vips.first_look(&plain.target));
+                travellers.push(at, &plain);
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                self.begin_plain(view, at, &plain, travellers)
+                prefetch(view.plan.vips.first_look(&plain.target));
+                travellers.push(at, &plain);
             } else {
-                self.begin_other(view, at, frame, travellers)
-            };
-            verdicts.push(read.unwrap_or_else(Verdict::Drop));
+                let read = self.read_other(view, at, frame, travellers);
+                verdicts[at] = read.unwrap_or_else(Verdict::Drop);
+            }
         }
-    }
-
-    #[inline(always)]
-    fn begin_plain<'v, const BLOCKS: usize>(
-        &self,
-        view: &'v View,
-        at: usize,
-        plain: &Plain<BLOCKS>,
-        travellers: &mut Travellers<'v>,
-    ) -> Result<Verdict, DropReason> {
-        let target = Target {
-            family: plain.facts.family,
-            address: plain.destination,
-            protocol: plain.facts.protocol,
-            port: plain.destination_port,
-        };
-        let Destination::Service(matched) = destination(view.plan.vips.find_at(target))? else {
-            return Ok(Verdict::Pass);
-        };
-        travellers.flows.push(&plain.blocks);
-        let wanted = Some(self.wanted(view, matched));
-        let (facts, budget) = (plain.facts, Budget::FRESH);
-        travellers.all.push(Traveller { at, facts, budget, wanted, hash: 0, chosen: None });
-        Ok(NOT_YET)
     }
 
     /// As the specification begins.
     #[inline(never)]
-    fn begin_other<'v>(
+    fn read_other(
         &self,
-        view: &'v View,
+        view: &View,
         at: usize,
         frame: &mut Frame<'_>,
-        travellers: &mut Travellers<'v>,
+        travellers: &mut Travellers<'_>,
     ) -> Result<Verdict, DropReason> {
         let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
         if let Some(mark) = self.recognise(view, frame, &arrived.headers) {
@@ -180,33 +181,49 @@ impl<'m> Datapath<'m> {
             return Ok(NOT_YET);
         }
         let Arrived { headers, budget, tunnelled } = arrived;
-        let wanted = match match_service(view, &headers)? {
-            Destination::Service(matched) => Some(self.wanted(view, matched)),
-            Destination::Owner => None,
+        let to = match match_service(view, &headers)? {
+            Destination::Service(_) => To::Target,
+            Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
         };
         travellers.flows.push_key(&headers.key);
-        let facts = headers.facts();
-        travellers.all.push(Traveller { at, facts, budget, wanted, hash: 0, chosen: None });
+        let (facts, target) = (headers.facts(), headers.key.target());
+        travellers.all.push(Traveller { at, facts, target, budget, hash: 0, to, chosen: None });
         Ok(NOT_YET)
     }
 
-    #[inline(always)]
-    fn wanted<'v>(&self, view: &'v View, matched: Matched) -> Wanted<'v> {
-        let service =
-            view.plan.service(matched.service).expect("a match names a service of its plan");
-        Wanted { service, traffic: &self.counters_of(view).matches[matched.matched as usize] }
-    }
-
-    /// The flow hashes of all; asks for their buckets.
+    /// The services of all, and their flow hashes; asks for both their memory.
+    /// A processor forgets what it is asked for all at once: work between the
+    /// questions is what makes them answered.
     #[inline(never)]
-    fn hash_all(&self, travellers: &mut Travellers<'_>) {
-        self.hash.flows(&mut travellers.flows);
-        for (traveller, hash) in travellers.all.iter_mut().zip(travellers.flows.hashes()) {
+    fn match_all<'v>(
+        &self,
+        view: &'v View,
+        Travellers { all, flows, .. }: &mut Travellers<'v>,
+        verdicts: &mut Verdicts,
+    ) {
+        let counters = self.counters_of(view);
+        for (traveller, hash) in all.iter_mut().zip(flows.hashes()) {
             traveller.hash = hash;
             prefetch(self.table.bucket(hash));
+            let To::Target = traveller.to else { continue };
+            match destination(view.plan.vips.find(&traveller.target)) {
+                Ok(Destination::Service(Matched { service, matched })) => {
+                    let service =
+                        view.plan.service(service).expect("a match names a service of its plan");
+                    let traffic = &counters.matches[matched as usize];
+                    prefetch(service);
+                    prefetch(traffic);
+                    traveller.to = To::Service(service, traffic);
+                }
+                Ok(_) => traveller.to = To::Nobody,
+                Err(reason) => {
+                    verdicts[traveller.at] = Verdict::Drop(reason);
+                    traveller.to = To::Nobody;
+                }
+            }
         }
     }
 
@@ -216,23 +233,23 @@ impl<'m> Datapath<'m> {
         let counters = self.counters_of(view);
         let (mut hits, mut misses) = (0, 0);
         for traveller in travellers {
-            let Some(Wanted { service, .. }) = traveller.wanted else { continue };
+            let To::Service(service, _) = traveller.to else { continue };
             let (facts, hash) = (traveller.facts, traveller.hash);
             let kept = track(&self.table, service, facts, hash, &self.ticks, &view.lifetimes);
-            let chosen = match kept {
-                Some(kept) => {
+            let kept = match kept {
+                Ok(kept) => {
                     hits += 1;
-                    Some((kept.member, kept.backend))
+                    Some(kept)
                 }
-                None => {
+                Err(stale) => {
                     misses += 1;
                     let frame = &batch[traveller.at];
                     let selector = self.selector(service, hash, || headers_of(frame, facts).key);
-                    let remember = Remember::of(frame);
-                    self.select(view, service, (hash, selector), remember, &mut NoRecorder)
+                    let flow = Untracked { hash, selector, stale };
+                    self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
                 }
             };
-            traveller.chosen = chosen.and_then(|(member, backend)| {
+            traveller.chosen = kept.and_then(|Kept { member, backend }| {
                 let tunnel = view.egress.tunnel(service.id, facts.family, backend)?;
                 let traffic = counters.member(service, member);
                 prefetch(tunnel);
@@ -256,7 +273,17 @@ impl<'m> Datapath<'m> {
         for traveller in travellers {
             let at = traveller.at;
             outbox.at = at;
-            let sent = self.send_one(view, &mut batch[at], traveller, outbox);
+            let frame = &mut batch[at];
+            let sent = match traveller.to {
+                To::Service(service, traffic) => {
+                    self.send_one(view, frame, traveller, (service, traffic), outbox)
+                }
+                To::Owner => {
+                    let headers = headers_of(frame, traveller.facts);
+                    self.to_owner(view, frame, &headers, traveller.budget, outbox)
+                }
+                To::Target | To::Nobody => continue,
+            };
             verdicts[at] = sent.unwrap_or_else(Verdict::Drop);
         }
     }
@@ -267,20 +294,17 @@ impl<'m> Datapath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         traveller: &Traveller<'_>,
+        (service, traffic): (&Service, &Traffic),
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         let Traveller { facts, hash, budget, .. } = *traveller;
-        let Some(wanted) = traveller.wanted else {
-            let headers = headers_of(frame, facts);
-            return self.to_owner(view, frame, &headers, budget, outbox);
-        };
         let Some(chosen) = traveller.chosen else {
             let headers = headers_of(frame, facts);
-            return self.spill(view, frame, wanted.service, &headers, (hash, budget), outbox);
+            return self.spill(view, frame, service, &headers, (hash, budget), outbox);
         };
         let way = view.egress.way(chosen.tunnel, hash).ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, facts, hash, way, || self.answering(view), outbox)?;
-        wanted.traffic.count(facts.packet_bytes);
+        traffic.count(facts.packet_bytes);
         chosen.traffic.traffic.count(facts.packet_bytes);
         Ok(verdict)
     }

@@ -64,7 +64,7 @@ pub fn explain(
 ) -> Explanation {
     let flow = hash.flow(key);
     let mut told = Explanation { hash: flow, selector: flow, ..Explanation::default() };
-    let matched = match view.plan.vips.find(key) {
+    let matched = match view.plan.vips.find(&key.target()) {
         Found::Service(matched) => matched,
         Found::NoService { pass: false } => {
             return Explanation { end: Some(DropReason::NoService), ..told };

@@ -1,7 +1,7 @@
 //! THE packet's journey: the specification of what Guideway does with a
 //! packet. [`crate::batch`] does the same to many at once.
 
-use plan::{Affinity, BackendId, Found, Matched, Service};
+use plan::{Affinity, Found, Matched, Service};
 use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
@@ -13,9 +13,9 @@ use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
 use crate::recorder::{Journey, Lookup, Recorder};
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
-use crate::table::{ConnectionTable, Ticks};
+use crate::table::{ConnectionTable, Slot, Ticks};
 use crate::trace::{self, Mark, Reporter, Tracer};
-use crate::track::track;
+use crate::track::{Kept, track};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
 
@@ -118,11 +118,15 @@ impl<'m> Datapath<'m> {
 
         let hash = self.hash.flow(&headers.key);
         let facts = headers.facts();
-        let chosen = self.track(view, service, facts, hash, recorder).or_else(|| {
-            let selector = self.selector(service, hash, || headers.key);
-            self.select(view, service, (hash, selector), remember, recorder)
-        });
-        let Some((member, backend)) = chosen else {
+        let chosen = match self.track(view, service, facts, hash, recorder) {
+            Ok(kept) => Some(kept),
+            Err(stale) => {
+                let selector = self.selector(service, hash, || headers.key);
+                let flow = Untracked { hash, selector, stale };
+                self.select(view, service, flow, remember, recorder)
+            }
+        };
+        let Some(Kept { member, backend }) = chosen else {
             return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
         recorder.backend(backend);
@@ -173,7 +177,8 @@ impl<'m> Datapath<'m> {
         verdict
     }
 
-    /// The backend that the connection keeps.
+    /// The backend that the connection keeps, or the entry that no longer
+    /// decides.
     fn track(
         &self,
         view: &View,
@@ -181,16 +186,16 @@ impl<'m> Datapath<'m> {
         facts: Facts,
         hash: u64,
         recorder: &mut impl Recorder,
-    ) -> Option<(u16, BackendId)> {
+    ) -> Result<Kept, Option<Slot<'m>>> {
         let counters = &self.counters.connections;
         let kept = track(&self.table, service, facts, hash, &self.ticks, &view.lifetimes);
         let (lookup, counter) = match kept {
-            Some(_) => (Lookup::Hit, &counters.hits),
-            None => (Lookup::Miss, &counters.misses),
+            Ok(_) => (Lookup::Hit, &counters.hits),
+            Err(_) => (Lookup::Miss, &counters.misses),
         };
         recorder.tracked(lookup);
         counter.add(1);
-        kept.map(|kept| (kept.member, kept.backend))
+        kept
     }
 
     /// What selects the flow's backend.
@@ -214,26 +219,27 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         service: &Service,
-        (hash, selector): (u64, u64),
+        flow: Untracked<'m>,
         remember: Remember,
         recorder: &mut impl Recorder,
-    ) -> Option<(u16, BackendId)> {
-        recorder.hashed(hash, selector);
-        let selected = service.group.select(selector)?;
+    ) -> Option<Kept> {
+        recorder.hashed(flow.hash, flow.selector);
+        let selected = service.group.select(flow.selector)?;
         recorder.selected(selected.slot);
-        if remember == Remember::No {
-            return Some((selected.member, selected.backend));
+        if remember == Remember::Yes {
+            self.counters_of(view).member(service, selected.member).new_connections.add(1);
+            let counters = &self.counters.connections;
+            let flow = (flow.hash, flow.stale);
+            self.table.insert(
+                flow,
+                service,
+                selected.backend,
+                &self.ticks,
+                &view.lifetimes,
+                counters,
+            );
         }
-        self.counters_of(view).member(service, selected.member).new_connections.add(1);
-        self.table.insert(
-            hash,
-            service,
-            selected.backend,
-            &self.ticks,
-            &view.lifetimes,
-            &self.counters.connections,
-        );
-        Some((selected.member, selected.backend))
+        Some(selected.into())
     }
 
     /// Sends a packet that no backend can serve to another cluster (paper
@@ -303,6 +309,17 @@ pub(crate) struct Arrived {
     /// How many further encapsulations it is permitted.
     pub budget: Budget,
     pub tunnelled: bool,
+}
+
+/// A flow that no entry decides for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Untracked<'m> {
+    /// The flow hash.
+    pub hash: u64,
+    /// What selects.
+    pub selector: u64,
+    /// Its entry that no longer decides.
+    pub stale: Option<Slot<'m>>,
 }
 
 /// Whether a selection becomes an entry of the connection table.
@@ -384,7 +401,7 @@ pub(crate) fn match_service(view: &View, headers: &Headers) -> Result<Destinatio
     {
         return match_address(view, headers);
     }
-    destination(view.plan.vips.find(&headers.key))
+    destination(view.plan.vips.find(&headers.key.target()))
 }
 
 /// Who is to deal with a packet whose ports were looked up.

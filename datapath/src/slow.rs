@@ -174,7 +174,7 @@ impl<'m> SlowPath<'m> {
         // An error goes to the sender of what it quotes, or it is forged.
         let is_ours = key.destination == headers.key.destination
             && !matches!(key.protocol, Protocol::ICMP | Protocol::ICMPV6);
-        let Found::Service(matched) = view.plan.vips.find(&key) else {
+        let Found::Service(matched) = view.plan.vips.find(&key.target()) else {
             return Err(DropReason::Icmp);
         };
         if !is_ours {
@@ -231,7 +231,7 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Found::Service(matched) = view.plan.vips.find(&headers.key) else {
+        let Found::Service(matched) = view.plan.vips.find(&headers.key.target()) else {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);

@@ -9,12 +9,13 @@
 //! A SYN never changes an established entry of an active backend; where the
 //! backend drains or the entry closes, it selects anew.
 
+use plan::group::Selected;
 use plan::{BackendId, Service, Standing};
 use wire::{Facts, tcp};
 
-use crate::table::{Class, ConnectionTable, Entry, Lifetimes, Ticks, is_tcp};
+use crate::table::{Class, ConnectionTable, Entry, Lifetimes, Slot, Ticks, is_tcp};
 
-/// A backend that a connection keeps.
+/// The backend that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
     /// Index of the member in its group.
@@ -23,33 +24,44 @@ pub struct Kept {
     pub backend: BackendId,
 }
 
-/// The backend that this packet's connection keeps, if it has one that the
-/// plan still lets keep it.
+impl From<Selected> for Kept {
+    fn from(selected: Selected) -> Kept {
+        Kept { member: selected.member, backend: selected.backend }
+    }
+}
+
+/// The backend that this packet's connection keeps.
+///
+/// # Errors
+/// If it has none that the plan still lets it keep; then with the entry that
+/// no longer decides, if there is one.
 #[inline(always)]
-pub fn track(
-    table: &ConnectionTable<'_>,
+pub fn track<'m>(
+    table: &ConnectionTable<'m>,
     service: &Service,
     facts: Facts,
     hash: u64,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
-) -> Option<Kept> {
-    let found = table.find(hash, service.id)?;
+) -> Result<Kept, Option<Slot<'m>>> {
+    let found = table.find(hash, service.id).ok_or(None)?;
     // Most of a busy connection's packets: its entry is fresh, and they
     // change nothing.
     let is_data = !facts.tcp_flags.has_any(SIGNALS);
     if is_data && found.is_steady(ticks, is_tcp(facts.protocol)) {
         let backend = found.backend();
-        let (member, standing) = service.group.member(backend)?;
-        return (standing != Standing::Gone).then_some(Kept { member, backend });
+        return match service.group.member(backend) {
+            Some((member, Standing::Active | Standing::Keeps)) => Ok(Kept { member, backend }),
+            _ => Err(Some(found)),
+        };
     }
     let entry = found.entry();
-    let kept = keep(service, facts, &entry, ticks, lifetimes)?;
+    let kept = keep(service, facts, &entry, ticks, lifetimes).ok_or(Some(found))?;
     let next = after(entry, facts, ticks);
     if next != entry {
         table.update(&found, hash, next);
     }
-    Some(kept)
+    Ok(kept)
 }
 
 /// Flags that may change an entry's class.

@@ -96,7 +96,7 @@ pub fn explain(
 }
 
 fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json::Value {
-    let Found::Service(matched) = plan.vips.find(key) else {
+    let Found::Service(matched) = plan.vips.find(&key.target()) else {
         return json!({"flow": flow, "service": null, "backend": null, "slot": null});
     };
     let service = plan.service(matched.service).expect("a match names a service of its plan");

@@ -52,7 +52,7 @@ fn works(plan: &Plan, planner: &mut Planner, message: &proto::Plan) {
                 source_port: 0,
                 destination_port: 80,
             };
-            let _ = plan.vips.find(&key);
+            let _ = plan.vips.find(&key.target());
         }
     }
     let _ = plan.vip_prefixes();

@@ -59,6 +59,12 @@ impl<V: Copy + Default> FlatMap<V> {
         FlatMap { slots }
     }
 
+    /// The slot where the search for `key` begins.
+    #[inline(always)]
+    pub fn first_look(&self, key: Key) -> &impl Sized {
+        &self.slots[key.hash() as usize & (self.slots.len() - 1)]
+    }
+
     /// The value of `key`.
     #[inline(always)]
     pub fn get(&self, key: Key) -> Option<V> {

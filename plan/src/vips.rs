@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use wire::ip::AddressBits;
-use wire::{Family, FlowKey, Protocol};
+use wire::{Family, Protocol, Target};
 
 use crate::flat_map::{FlatMap, Key};
 use crate::ids::ServiceId;
@@ -25,19 +25,6 @@ pub struct Matched {
     pub service: ServiceId,
     /// Which of the plan's matches: an index for counters and explanations.
     pub matched: u32,
-}
-
-/// Where a packet is to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// Family of the address.
-    pub family: Family,
-    /// Destination address.
-    pub address: AddressBits,
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// Destination port; zero where the protocol has none.
-    pub port: u16,
 }
 
 /// What is known of a destination.
@@ -138,30 +125,34 @@ struct Range {
 }
 
 impl Vips {
-    /// The service that wants a packet of this flow.
+    /// Who wants a packet to this target.
     #[inline(always)]
     #[must_use]
-    pub fn find(&self, key: &FlowKey) -> Found {
-        self.find_at(Target {
-            family: key.family,
-            address: key.destination,
-            protocol: key.protocol,
-            port: key.destination_port,
-        })
-    }
-
-    /// The service that wants a packet with this destination.
-    #[inline(always)]
-    #[must_use]
-    pub fn find_at(&self, target: Target) -> Found {
-        match self.sockets.get(socket_key(&target)) {
+    pub fn find(&self, target: &Target) -> Found {
+        match self.sockets.get(socket_key(target)) {
             Some(matched) => Found::Service(matched),
-            None => self.find_place(&target),
+            None => self.find_place(target.address, target.family, target.protocol, target.port),
         }
     }
 
+    /// Where [`Vips::find`] will look first: memory to be asked for ahead.
+    #[inline(always)]
+    #[must_use]
+    pub fn first_look(&self, target: &Target) -> &impl Sized {
+        self.sockets.first_look(socket_key(target))
+    }
+
+    /// Where it is no port of its own. Scalars only: what a function gets by
+    /// address, its caller has to keep in memory.
     #[inline(never)]
-    fn find_place(&self, target: &Target) -> Found {
+    fn find_place(
+        &self,
+        address: AddressBits,
+        family: Family,
+        protocol: Protocol,
+        port: u16,
+    ) -> Found {
+        let target = &Target { family, address, protocol, port };
         let mut known = None;
         let found = self.find_exact(target, &mut known);
         let found = found.or_else(|| self.find_suffix(target, &mut known));

@@ -133,7 +133,7 @@ fn services_with_the_same_members_share_one_table() {
 #[test]
 fn destinations_are_told_apart() {
     let plan = plan(message());
-    let found = |address, protocol, port| plan.vips.find(&key(address, protocol, port));
+    let found = |address, protocol, port| plan.vips.find(&key(address, protocol, port).target());
     assert!(matches!(found("203.0.113.10", Protocol::TCP, 8050), Found::Service(_)));
     assert_eq!(found("203.0.113.10", Protocol::TCP, 81), Found::NoService { pass: false });
     assert_eq!(found("203.0.113.10", Protocol::UDP, 80), Found::NoService { pass: false });

@@ -118,7 +118,7 @@ fn packets_match_in_the_order_of_the_design() {
     let message: proto::Plan = serde_json::from_value(vectors["plan"].clone()).unwrap();
     let plan = Planner::default().plan(message).unwrap();
     for vector in list(&vectors, "packets") {
-        let found = match plan.vips.find(&flow_key(vector)) {
+        let found = match plan.vips.find(&flow_key(vector).target()) {
             Found::Service(matched) => plan.service(matched.service).unwrap().name.as_str(),
             Found::NoService { pass: false } => "drop",
             Found::NoService { pass: true } => "no service of these passes",

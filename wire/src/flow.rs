@@ -22,7 +22,32 @@ pub struct FlowKey {
     pub destination_port: u16,
 }
 
+/// Where a packet is to: what its service is found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Destination address.
+    pub address: AddressBits,
+    /// Its family.
+    pub family: Family,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port; zero where the protocol has none.
+    pub port: u16,
+}
+
 impl FlowKey {
+    /// Where the packet is to.
+    #[inline]
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target {
+            address: self.destination,
+            family: self.family,
+            protocol: self.protocol,
+            port: self.destination_port,
+        }
+    }
+
     /// The layout that is hashed, forever (see `vectors/flow_hash.json`):
     /// family (4), protocol, source, destination, ports, zeros; one block.
     #[inline]

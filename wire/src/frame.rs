@@ -109,12 +109,12 @@ impl<'m> Frame<'m> {
         self.start as usize
     }
 
-    /// The byte just in front of the frame, which a longer front would take;
-    /// None: there is no headroom.
+    /// Places in the two cache lines that an outer header will be put in
+    /// front of: the first byte, and the one before it.
     #[inline]
-    #[must_use]
-    pub fn byte_in_front(&self) -> Option<&u8> {
-        self.chunk.get((self.start as usize).wrapping_sub(1))
+    pub fn bytes_at_front(&self) -> impl Iterator<Item = &u8> {
+        let first = self.start as usize;
+        [first, first.wrapping_sub(1)].into_iter().filter_map(|at| self.chunk.get(at))
     }
 
     /// Marks the frame as steered to another worker than its flow's, because

@@ -5,9 +5,9 @@
 //!
 //! Held by a test: on every frame that is plain both agree.
 
-use crate::flow::BLOCK_BYTES;
+use crate::flow::{BLOCK_BYTES, Target};
 use crate::headers::Facts;
-use crate::ip::{AddressBits, Family, Protocol};
+use crate::ip::{Family, Protocol};
 use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 
 /// What is read of a plain packet. `BLOCKS`: 1 for IPv4, 3 for IPv6.
@@ -15,10 +15,8 @@ use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 pub struct Plain<const BLOCKS: usize> {
     /// What later stages go by.
     pub facts: Facts,
-    /// Destination address.
-    pub destination: AddressBits,
-    /// Destination port.
-    pub destination_port: u16,
+    /// Where it is to.
+    pub target: Target,
     /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
     pub blocks: [[u8; BLOCK_BYTES]; BLOCKS],
 }
@@ -57,8 +55,12 @@ pub fn read_v4(frame: &[u8]) -> Option<Plain<1>> {
     let block = (words & (u128::MAX >> 32 << 16)) | prefix(4, protocol);
     Some(Plain {
         facts,
-        destination: u32_at(head, IP + 16).into(),
-        destination_port: u16_at(head, TRANSPORT_V4 + 2),
+        target: Target {
+            address: u32_at(head, IP + 16).into(),
+            family: Family::V4,
+            protocol,
+            port: u16_at(head, TRANSPORT_V4 + 2),
+        },
         blocks: [block.to_be_bytes()],
     })
 }
@@ -89,8 +91,12 @@ pub fn read_v6(frame: &[u8]) -> Option<Plain<3>> {
     let third = u128_at(head, IP + 38) & (u128::MAX << 80);
     Some(Plain {
         facts,
-        destination: u128_at(head, IP + 24),
-        destination_port: u16_at(head, TRANSPORT_V6 + 2),
+        target: Target {
+            address: u128_at(head, IP + 24),
+            family: Family::V6,
+            protocol,
+            port: u16_at(head, TRANSPORT_V6 + 2),
+        },
         blocks: [first, u128_at(head, IP + 22), third].map(u128::to_be_bytes),
     })
 }

@@ -53,8 +53,7 @@ fn is_plain(frame: &[u8]) -> bool {
 fn assert_agree<const BLOCKS: usize>(read: &Plain<BLOCKS>, headers: &Headers) {
     assert_eq!(read.facts, headers.facts());
     assert_eq!(headers.fragment, wire::Fragment::Whole);
-    let key = &headers.key;
-    assert_eq!((read.destination, read.destination_port), (key.destination, key.destination_port));
+    assert_eq!(read.target, headers.key.target());
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn flow(bytes: &[u8], view: &View) -> Option<FlowKey> {
 }
 
 fn service(plan: &Plan, key: &FlowKey) -> Option<String> {
-    let Found::Service(matched) = plan.vips.find(key) else { return None };
+    let Found::Service(matched) = plan.vips.find(&key.target()) else { return None };
     Some(plan.service(matched.service)?.name.clone())
 }
 

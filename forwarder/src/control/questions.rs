@@ -259,7 +259,9 @@ impl Forwarding {
     }
 
     fn find(&self, key: &wire::FlowKey) -> Vec<proto::Connection> {
-        let Found::Service(matched) = self.view.plan.vips.find(key) else { return Vec::new() };
+        let Found::Service(matched) = self.view.plan.vips.find(&key.target()) else {
+            return Vec::new();
+        };
         let hash = self.hash.flow(key);
         let found = |(worker, table): (usize, &datapath::table::TableReader<'_>)| {
             let (entry, idle_ms) = table.find(hash, matched.service)?;
