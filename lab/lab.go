@@ -213,17 +213,30 @@ func (lab *Lab) remove(what logs) error {
 		// Nothing of a lab is worth a graceful end.
 		errs = append(errs, p.kill(syscall.SIGKILL))
 	}
-	namespaces, err := listNamespaces(lab.state.Options.Name)
-	errs = append(errs, err)
-	for _, namespace := range namespaces {
-		errs = append(errs, emptyNamespace(namespace))
-		errs = append(errs, run(context.Background(), "", "ip", "netns", "delete", namespace))
-	}
+	errs = append(errs, removeNamespaces(lab.state.Options.Name))
 	errs = append(errs, removeFiles(lab.state.Options, what))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove lab %s: %w", lab.state.Options.Name, err)
 	}
 	return nil
+}
+
+// removeNamespaces until there are none: who built the lab may have been killed
+// while its last command still made one.
+func removeNamespaces(instance string) error {
+	const passes = 5
+	var errs []error
+	for range passes {
+		namespaces, err := listNamespaces(instance)
+		if err != nil || len(namespaces) == 0 {
+			return errors.Join(append(errs, err)...)
+		}
+		for _, namespace := range namespaces {
+			errs = append(errs, emptyNamespace(namespace))
+			errs = append(errs, run(context.Background(), "", "ip", "netns", "delete", namespace))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // emptyNamespace ends what still runs in a namespace of ours: started just

@@ -321,6 +321,28 @@ func guideway(t *testing.T, running *lab.Lab, namespace string, args ...string) 
 	return out.String(), nil
 }
 
+// waitQuiet until nothing is received or sent any more: what was on its way
+// has arrived.
+func waitQuiet(t *testing.T, running *lab.Lab) {
+	t.Helper()
+	moved := func() (sum float64) {
+		for sample, value := range metrics(t, running) {
+			if strings.HasPrefix(sample, "guideway_frames_total") || strings.HasPrefix(sample, "guideway_rx_packets_total") {
+				sum += value
+			}
+		}
+		return sum
+	}
+	eventually(t, 10*time.Second, "all is quiet", func() error {
+		before := moved()
+		time.Sleep(300 * time.Millisecond)
+		if after := moved(); after != before {
+			return fmt.Errorf("%v packets in 300 ms", after-before)
+		}
+		return nil
+	})
+}
+
 // checkAtRest: no checksum is wrong, and every packet is accounted for.
 func checkAtRest(t *testing.T, running *lab.Lab) {
 	t.Helper()
