@@ -214,8 +214,12 @@ impl<'m> Datapath<'m> {
                     let service =
                         view.plan.service(service).expect("a match names a service of its plan");
                     let traffic = &counters.matches[matched as usize];
-                    prefetch(service);
                     prefetch(traffic);
+                    if self.selects.get()
+                        && let Some(entry) = service.group.first_look(hash)
+                    {
+                        prefetch(entry);
+                    }
                     traveller.to = To::Service(service, traffic);
                 }
                 Ok(_) => traveller.to = To::Nobody,
@@ -257,6 +261,8 @@ impl<'m> Datapath<'m> {
                 Some(Chosen { tunnel, traffic })
             });
         }
+        // Batches are alike: where one asks Maglev tables often, the next will.
+        self.selects.set(misses > hits / 8);
         self.counters.connections.hits.add(hits);
         self.counters.connections.misses.add(misses);
     }

@@ -1,6 +1,8 @@
 //! THE packet's journey: the specification of what Guideway does with a
 //! packet. [`crate::batch`] does the same to many at once.
 
+use std::cell::Cell;
+
 use plan::{Affinity, Found, Matched, Service};
 use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
@@ -30,6 +32,8 @@ pub struct Datapath<'m> {
     limiter: Limiter,
     clock: Clock,
     worker: usize,
+    /// Many of the last batch's packets had no entry.
+    pub(crate) selects: Cell<bool>,
 }
 
 impl<'m> Datapath<'m> {
@@ -51,6 +55,7 @@ impl<'m> Datapath<'m> {
             limiter: Limiter::new(ANSWERS_PER_SECOND),
             clock,
             worker,
+            selects: Cell::new(false),
         }
     }
 

@@ -201,7 +201,11 @@ impl Ticks {
 /// How many ticks entries live, by service: never less than configured, at
 /// most a tick more.
 #[derive(Debug)]
-pub struct Lifetimes(Box<[Option<ServiceLifetimes>]>);
+pub struct Lifetimes {
+    by_service: Box<[Option<ServiceLifetimes>]>,
+    /// The shortest of all services: what is younger need not be looked up.
+    shortest: ServiceLifetimes,
+}
 
 /// By class.
 type ServiceLifetimes = [u16; Class::COUNT];
@@ -213,11 +217,20 @@ impl Lifetimes {
     /// Those of a plan's services.
     #[must_use]
     pub fn new(plan: &Plan) -> Lifetimes {
-        let mut lifetimes = vec![None; plan.service_ids()].into_boxed_slice();
+        let mut by_service = vec![None; plan.service_ids()].into_boxed_slice();
+        let mut shortest = [u16::MAX; Class::COUNT];
         for service in plan.services() {
-            lifetimes[service.id.index()] = Some(lifetimes_of(&service.timeouts));
+            let lifetimes = lifetimes_of(&service.timeouts);
+            by_service[service.id.index()] = Some(lifetimes);
+            shortest = std::array::from_fn(|class| shortest[class].min(lifetimes[class]));
         }
-        Lifetimes(lifetimes)
+        Lifetimes { by_service, shortest }
+    }
+
+    /// True if no service's entry would have expired.
+    #[inline]
+    fn is_young(&self, entry: &Entry, ticks: &Ticks) -> bool {
+        ticks.since(entry) <= self.shortest[entry.class as usize]
     }
 
     /// True if an entry has had no packet for too long, or if the plan no
@@ -230,7 +243,7 @@ impl Lifetimes {
 
     #[inline]
     fn ticks(&self, entry: &Entry) -> Option<u16> {
-        let lifetimes = self.0.get(entry.service.index())?.as_ref()?;
+        let lifetimes = self.by_service.get(entry.service.index())?.as_ref()?;
         Some(lifetimes[entry.class as usize])
     }
 }
@@ -310,6 +323,9 @@ pub struct ConnectionTable<'m> {
     swept_until: Option<Now>,
     sweep_next: usize,
     sweep_credit: u64,
+    /// The plan that entries were last held against, and how many buckets are
+    /// still to be.
+    held_against: (u64, usize),
 }
 
 /// An entry in its place.
@@ -379,6 +395,7 @@ impl<'m> ConnectionTable<'m> {
             swept_until: None,
             sweep_next: 0,
             sweep_credit: 0,
+            held_against: (0, 0),
         };
         let resumed = table.check(identity);
         match resumed {
@@ -569,14 +586,23 @@ impl<'m> ConnectionTable<'m> {
         if elapsed_ms > SWEEP_MS {
             return self.sweep_after_gap(before, elapsed_ms, plan, lifetimes, counters);
         }
+        if self.held_against.0 != plan.serial {
+            // Until two sweeps have ended since there was a new plan, and so
+            // every bucket was looked at.
+            self.held_against = (plan.serial, 2 * self.buckets.len());
+        }
         self.sweep_credit += elapsed_ms * self.buckets.len() as u64;
         let steps = self.sweep_credit / SWEEP_MS;
         self.sweep_credit %= SWEEP_MS;
         for _ in 0..steps {
-            self.sweep_bucket(
-                |entry| lifetimes.expired(entry, ticks) || is_orphan(entry, plan),
-                counters,
-            );
+            let (_, unheld) = &mut self.held_against;
+            let may_have_orphans = *unheld > 0;
+            *unheld = unheld.saturating_sub(1);
+            let is_over = |entry: &Entry| match may_have_orphans {
+                true => lifetimes.expired(entry, ticks) || is_orphan(entry, plan),
+                false => !lifetimes.is_young(entry, ticks) && lifetimes.expired(entry, ticks),
+            };
+            self.sweep_bucket(is_over, counters);
         }
     }
 
@@ -644,16 +670,17 @@ fn is_own(word: u64, wanted: u64) -> bool {
 /// The entry of a flow that is not at home.
 #[inline(never)]
 fn find_anywhere(bucket: &Bucket, wanted: u64) -> Option<Slot<'_>> {
-    let mut hits = places(bucket, |word| is_own(word, wanted));
-    while hits != 0 {
-        let place = &bucket[hits.trailing_zeros() as usize % BUCKET_ENTRIES];
-        let word = place.load(Ordering::Relaxed);
-        if word != 0 {
-            return Some(Slot { place, word });
-        }
-        hits &= hits - 1;
+    // The word most like it first: most who come here have no entry, and are
+    // told so without a branch for each place.
+    let unlike = |place: &AtomicU64| place.load(Ordering::Relaxed) ^ wanted;
+    let least = bucket.iter().map(unlike).min()?;
+    if !is_own(least, 0) {
+        return None;
     }
-    None
+    bucket.iter().find_map(|place| {
+        let word = place.load(Ordering::Relaxed);
+        (is_own(word, wanted) && word != 0).then_some(Slot { place, word })
+    })
 }
 
 /// The places of a bucket that `is_one` says yes to, one bit each. All are

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use wire::ip::{self, AddressBits};
@@ -29,6 +30,9 @@ pub const FEATURES: &[&str] = &[
     "udp6-checksum",
 ];
 
+/// Plans decoded so far, and one.
+static DECODED: AtomicU64 = AtomicU64::new(1);
+
 /// Why a plan is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
@@ -46,6 +50,9 @@ fn refuse<T>(path: impl Into<String>, problem: impl Into<String>) -> Result<T, P
 /// What a forwarder forwards by. Immutable.
 #[derive(Debug)]
 pub struct Plan {
+    /// Tells this plan from every other that the process ever decoded; never
+    /// zero.
+    pub serial: u64,
     /// Counts plans; never goes back.
     pub generation: u64,
     /// Name of the cluster; the flow hash of a cluster without a secret is
@@ -837,6 +844,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             );
         }
         Ok(Plan {
+            serial: DECODED.fetch_add(1, Ordering::Relaxed),
             generation: message.generation,
             cluster: cluster.name,
             key_id: cluster.key_id,

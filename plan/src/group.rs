@@ -88,6 +88,14 @@ impl Group {
         Some(Selected { member, backend, slot })
     }
 
+    /// The table's entry for `hash`: memory to be asked for ahead.
+    #[inline]
+    #[must_use]
+    pub fn first_look(&self, hash: u64) -> Option<&impl Sized> {
+        let table = self.table.as_ref()?;
+        table.entries().get(table.slot(hash) as usize)
+    }
+
     /// The member of that backend, with its index.
     #[inline]
     #[must_use]
