@@ -115,6 +115,7 @@ impl Setup {
             machine: Some(proto::Machine {
                 name: "bench".into(),
                 addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
+                routers: Vec::new(),
             }),
             prefix_groups: (0..self.groups()).map(|group| self.prefix_group(group)).collect(),
             backends: (0..self.backends).map(|index| self.backend(index)).collect(),

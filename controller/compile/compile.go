@@ -31,7 +31,7 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 	plan := &planv1.Plan{
 		Generation:    generation,
 		Cluster:       &planv1.Cluster{Name: c.Cluster.Name, KeyId: c.Cluster.KeyID},
-		Machine:       &planv1.Machine{Name: c.Machine.Name, Addresses: texts(c.Machine.Addresses)},
+		Machine:       &planv1.Machine{Name: c.Machine.Name, Addresses: texts(c.Machine.Addresses), Routers: routers(c.BGP)},
 		Peers:         peers(c.Peers, states),
 		Encapsulators: texts(c.Encapsulators),
 		Tunnel:        tunnel(c.Tunnel),
@@ -127,6 +127,19 @@ func backends(c *config.Config, services []config.Service) []*planv1.Backend {
 		if used[backend.Name] {
 			compiled = append(compiled, &planv1.Backend{Name: backend.Name, Address: backend.Address.String()})
 		}
+	}
+	return compiled
+}
+
+// routers are those that we announce to: what they send us they also take
+// back.
+func routers(bgp *config.BGP) []string {
+	if bgp == nil {
+		return nil
+	}
+	var compiled []string
+	for _, neighbor := range bgp.Neighbors {
+		compiled = append(compiled, neighbor.Address.String())
 	}
 	return compiled
 }

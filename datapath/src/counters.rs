@@ -120,7 +120,7 @@ impl Counters {
         match verdict {
             Verdict::Send(_) => self.sent.add(1),
             Verdict::Pass => self.passed.add(1),
-            Verdict::Reply => self.replied.add(1),
+            Verdict::Reply | Verdict::ReplyBy(_) => self.replied.add(1),
             Verdict::Redirect(_) => self.redirected.add(1),
             Verdict::Hold => self.held.add(1),
             Verdict::Drop(reason) => self.dropped[reason.index()].add(1),

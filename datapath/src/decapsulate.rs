@@ -57,6 +57,10 @@ pub fn decapsulate(
     let front = frame.replace_front(start + tunnel.header_bytes, ethernet::HEADER_BYTES);
     front.ok_or(DropReason::TunnelHeader)?.copy_from_slice(&link);
     let mut inner = headers::parse(frame.bytes())?.ok_or(DropReason::TunnelHeader)?;
+    // A peer's own question (a probe) is answered to the peer, which it came from.
+    if ingress.sender(inner.key.family, inner.key.source) != Some(Sender::Peer) {
+        frame.set_tunnelled();
+    }
     inner.traffic_class = carry_congestion(outer.traffic_class, inner.traffic_class)?;
     Ok((inner, budget))
 }

@@ -173,11 +173,12 @@ impl<'m> Datapath<'m> {
         let verdict = self
             .onward(view, frame, arrived, Remember::No, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
-        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
+        let back = view.ways_back.of(frame, Family::of(mark.receiver));
+        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
         if let Some(report) =
             trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox)
         {
-            outbox.push(Kind::Report, None, report);
+            outbox.push(Kind::Report, back.device, report);
         }
         verdict
     }
@@ -292,11 +293,11 @@ impl<'m> Datapath<'m> {
     }
 
     #[inline]
-    pub(crate) fn answering(&self, view: &View) -> Answering<'_> {
+    pub(crate) fn answering<'a>(&'a self, view: &'a View) -> Answering<'a> {
         Answering {
             limiter: &self.limiter,
             now: self.ticks.now(),
-            link: view.reply_link,
+            ways_back: &view.ways_back,
             counters: self.counters,
         }
     }

@@ -1,11 +1,17 @@
 //! Answers from a VIP: echo replies, and "too big" with the MTU that fits
 //! (RFC 1191, RFC 8201). Made in place: the received frame becomes the
-//! answer, and goes back to whom it came from.
+//! answer, and goes back to whom it came from: the router that a client's
+//! packet came by knows the way to the client. What came in a tunnel came from
+//! another load balancer, which is no router: the answer goes to a router of
+//! ours ([`WaysBack`]).
 
 use wire::{
     EtherType, Family, Frame, Headers, MacAddress, Protocol, checksum, ethernet, icmp, ip, ipv4,
     ipv6,
 };
+
+use crate::egress::NextHop;
+use crate::verdict::{DeviceIndex, Verdict};
 
 /// TTL and hop limit of our answers.
 const TTL: u8 = 64;
@@ -16,7 +22,7 @@ const ERROR_BYTES_MAX_V4: usize = 576;
 /// The same for ICMPv6: the minimum MTU (RFC 4443 section 2.4).
 const ERROR_BYTES_MAX_V6: usize = 1280;
 
-/// Link addresses of answers; None: those of the received frame, exchanged.
+/// Link addresses of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyLink {
     /// Ours.
@@ -25,7 +31,54 @@ pub struct ReplyLink {
     pub destination: MacAddress,
 }
 
-/// Turns an echo request into its reply.
+/// Where what we answer and report on goes, found once for all packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WaysBack {
+    /// Everything's; None: as below.
+    pub all: Option<ReplyLink>,
+    /// To IPv4 addresses, of what came in a tunnel; None: not known.
+    pub v4: Option<NextHop>,
+    /// The same to IPv6 addresses.
+    pub v6: Option<NextHop>,
+}
+
+/// The way back of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Back {
+    /// Where to transmit; None: where the packet came from.
+    pub device: Option<DeviceIndex>,
+    /// Link addresses; None: those of the packet, exchanged.
+    pub link: Option<ReplyLink>,
+}
+
+impl WaysBack {
+    /// The way of what a frame caused, to an address of that family.
+    #[must_use]
+    pub fn of(&self, frame: &Frame<'_>, family: Family) -> Back {
+        let hop = match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        };
+        match hop {
+            Some(hop) if self.all.is_none() && frame.is_tunnelled() => Back {
+                device: Some(hop.device),
+                link: Some(ReplyLink { source: hop.source, destination: hop.destination }),
+            },
+            _ => Back { device: None, link: self.all },
+        }
+    }
+}
+
+impl Back {
+    /// The verdict on a frame that was made an answer.
+    #[must_use]
+    pub fn verdict(self) -> Verdict {
+        self.device.map_or(Verdict::Reply, Verdict::ReplyBy)
+    }
+}
+
+/// Turns an echo request into its reply. Without a `link` the frame's link
+/// addresses are exchanged.
 pub fn echo(frame: &mut Frame<'_>, headers: &Headers, link: Option<ReplyLink>) {
     frame.truncate(ethernet::HEADER_BYTES + usize::from(headers.packet_bytes));
     write_link(frame.bytes_mut(), link);
@@ -50,7 +103,7 @@ pub fn echo(frame: &mut Frame<'_>, headers: &Headers, link: Option<ReplyLink>) {
 }
 
 /// Turns a packet into the error that says which MTU would fit. False, and
-/// nothing changed, if the headroom is too small.
+/// nothing changed, if the headroom is too small. `link` as for [`echo`].
 pub fn too_big(
     frame: &mut Frame<'_>,
     headers: &Headers,

@@ -11,7 +11,7 @@ use crate::encapsulate::{Misfit, Outer, encapsulate};
 use crate::fragment;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
-use crate::reply::{self, ReplyLink};
+use crate::reply::{self, WaysBack};
 use crate::verdict::Verdict;
 
 /// "Too big" answers a second, of each worker (RFC 1812 section 4.3.2.8
@@ -36,8 +36,8 @@ pub struct Answering<'a> {
     pub limiter: &'a Limiter,
     /// The moment.
     pub now: Now,
-    /// Their link addresses.
-    pub link: Option<ReplyLink>,
+    /// Where they go.
+    pub ways_back: &'a WaysBack,
 }
 
 /// Encapsulates the packet. One that does not fit is answered, if it must not
@@ -114,14 +114,15 @@ fn answer(
     misfit: Misfit,
     answering: Answering<'_>,
 ) -> Result<Verdict, DropReason> {
+    let back = answering.ways_back.of(frame, headers.key.family);
     let answered = reply::may_answer(headers)
         && answering.limiter.allows(answering.now)
-        && reply::too_big(frame, headers, misfit.mtu, answering.link);
+        && reply::too_big(frame, headers, misfit.mtu, back.link);
     if !answered {
         return Err(DropReason::TooBig);
     }
     answering.counters.too_big_answered.add(1);
-    Ok(Verdict::Reply)
+    Ok(back.verdict())
 }
 
 #[cold]

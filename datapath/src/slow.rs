@@ -10,7 +10,7 @@
 //!   any packet and remembered, later ones follow it, early ones wait.
 
 use plan::{Affinity, BackendId, Found, Service, Standing};
-use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
+use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
@@ -119,11 +119,12 @@ impl<'m> SlowPath<'m> {
         let verdict = self
             .onward(view, frame, &headers, budget, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
-        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: view.reply_link };
+        let back = view.ways_back.of(frame, Family::of(mark.receiver));
+        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
         if let Some(report) =
             trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox)
         {
-            outbox.push(Kind::Report, None, report);
+            outbox.push(Kind::Report, back.device, report);
         }
         Ok(verdict)
     }
@@ -150,8 +151,9 @@ impl<'m> SlowPath<'m> {
             .ok_or(DropReason::TransportHeader)?
         {
             icmp::Kind::EchoRequest => {
-                reply::echo(frame, headers, view.reply_link);
-                Ok(Verdict::Reply)
+                let back = view.ways_back.of(frame, headers.key.family);
+                reply::echo(frame, headers, back.link);
+                Ok(back.verdict())
             }
             icmp::Kind::Error => self.error(view, frame, headers, budget, outbox, recorder),
             icmp::Kind::Other => Err(DropReason::Icmp),
@@ -309,7 +311,7 @@ impl<'m> SlowPath<'m> {
         let answering = Answering {
             limiter: &self.answers,
             now: self.now,
-            link: view.reply_link,
+            ways_back: &view.ways_back,
             counters: self.counters,
         };
         let Some(backend) = backend else {

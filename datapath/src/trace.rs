@@ -187,7 +187,7 @@ pub struct Reporter<'v> {
     pub plan: &'v Plan,
     /// Its worker; the number of workers for the slow path.
     pub worker: usize,
-    /// Link addresses of what it answers.
+    /// Link addresses of the report; None: the packet's, exchanged.
     pub link: Option<ReplyLink>,
 }
 

@@ -16,6 +16,8 @@ pub enum Verdict {
     Pass,
     /// Answered: transmit it where it came from.
     Reply,
+    /// Answered, but the way back is another: transmit it there.
+    ReplyBy(DeviceIndex),
     /// For another load balancer: transmit it there.
     Redirect(DeviceIndex),
     /// Kept until something that it waits for comes.
@@ -33,7 +35,7 @@ impl Verdict {
         match self {
             Verdict::Send(_) => "sent",
             Verdict::Pass => "passed",
-            Verdict::Reply => "replied",
+            Verdict::Reply | Verdict::ReplyBy(_) => "replied",
             Verdict::Redirect(_) => "redirected",
             Verdict::Hold => "held",
             Verdict::Slow(_) => "slow",

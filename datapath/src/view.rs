@@ -9,7 +9,7 @@ use wire::FlowKey;
 use crate::clock::Now;
 use crate::counters::Counter;
 use crate::egress::Egress;
-use crate::reply::ReplyLink;
+use crate::reply::WaysBack;
 use crate::table::Lifetimes;
 
 /// What workers forward by. Made off the workers; never changed.
@@ -21,8 +21,8 @@ pub struct View {
     pub egress: Egress,
     /// When entries of its services expire.
     pub lifetimes: Lifetimes,
-    /// Link addresses of answers; None: those of the packet, exchanged.
-    pub reply_link: Option<ReplyLink>,
+    /// Where answers and reports go.
+    pub ways_back: WaysBack,
     /// Unix time less our own clock, in milliseconds: marks of traced packets
     /// carry the former.
     pub unix_offset_ms: i64,
@@ -42,7 +42,7 @@ impl View {
     #[must_use]
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
-        View { reply_link: self.reply_link, unix_offset_ms: self.unix_offset_ms, ..view }
+        View { ways_back: self.ways_back, unix_offset_ms: self.unix_offset_ms, ..view }
     }
 
     /// True for packets that are a tunnel's, to this machine or to a VIP, and
@@ -65,7 +65,14 @@ impl View {
 
     fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {
         let lifetimes = Lifetimes::new(&plan);
-        View { plan, egress, lifetimes, reply_link: None, unix_offset_ms: 0, counters }
+        View {
+            plan,
+            egress,
+            lifetimes,
+            ways_back: WaysBack::default(),
+            unix_offset_ms: 0,
+            counters,
+        }
     }
 }
 

@@ -14,7 +14,11 @@ use plan::proto::BackendState::Down;
 fn peered(own: u8, backends: usize) -> proto::Plan {
     let mut plan = message(backends);
     let address = |index: u8| vec![format!("10.0.0.{index}"), format!("2001:db8::{index}")];
-    plan.machine = Some(proto::Machine { name: format!("lb-{own}"), addresses: address(own) });
+    plan.machine = Some(proto::Machine {
+        name: format!("lb-{own}"),
+        addresses: address(own),
+        routers: Vec::new(),
+    });
     plan.peers = vec![proto::Peer {
         name: format!("lb-{}", 3 - own),
         addresses: address(3 - own),

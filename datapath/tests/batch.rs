@@ -61,6 +61,7 @@ fn plan(random: &mut Random) -> proto::Plan {
         machine: Some(proto::Machine {
             name: "lb-1".into(),
             addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
+            routers: Vec::new(),
         }),
         peers: match random.one_in(2) {
             true => vec![proto::Peer {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use datapath::batch::Verdicts;
 use datapath::outbox::Kind;
-use datapath::reply::ReplyLink;
+use datapath::reply::{ReplyLink, WaysBack};
 use datapath::verdict::DeviceIndex;
 use datapath::{
     Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox,
@@ -111,7 +111,10 @@ impl Replay {
         let view = View::new(plan.into(), egress, 1);
         Replay {
             view: View {
-                reply_link: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
+                ways_back: WaysBack {
+                    all: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
+                    ..WaysBack::default()
+                },
                 ..view
             },
             slow: SlowPath::new(secret, vec![reader], counters, Clock::default()),
@@ -262,9 +265,10 @@ impl Outputs {
     ) -> Result<(), Failure> {
         self.frames += 1;
         match (verdict, frame) {
-            (Verdict::Send(_) | Verdict::Reply | Verdict::Redirect(_), Some(frame)) => {
-                self.emit(now_ns, frame.bytes())?
-            }
+            (
+                Verdict::Send(_) | Verdict::Reply | Verdict::ReplyBy(_) | Verdict::Redirect(_),
+                Some(frame),
+            ) => self.emit(now_ns, frame.bytes())?,
             (Verdict::Pass, _) => {
                 if let Some(passed) = &mut self.passed {
                     passed.write(now_ns, packet.original_len, &packet.bytes)?;

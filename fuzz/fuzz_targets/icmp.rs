@@ -37,7 +37,11 @@ fn forward(data: &[u8], memory: &mut Memory) {
         let outcome = machine.forward(now_ms, &[&frame], How::Batched).remove(0);
         let possible = matches!(
             outcome.verdict,
-            Verdict::Reply | Verdict::Send(_) | Verdict::Redirect(_) | Verdict::Drop(_)
+            Verdict::Reply
+                | Verdict::ReplyBy(_)
+                | Verdict::Send(_)
+                | Verdict::Redirect(_)
+                | Verdict::Drop(_)
         );
         assert!(possible, "{:?} of {frame:02x?}", outcome.verdict);
     }

@@ -171,7 +171,7 @@ impl<'m> Machine<'m> {
         let bytes = match verdict {
             Verdict::Send(_) | Verdict::Redirect(_) => Some(checked(&frame, self.mtu)),
             // It goes back where a packet of its length, or a longer one, came from.
-            Verdict::Reply => Some(checked(&frame, u16::MAX)),
+            Verdict::Reply | Verdict::ReplyBy(_) => Some(checked(&frame, u16::MAX)),
             _ => None,
         };
         self.chunks.push(frame.into_chunk());

@@ -26,6 +26,7 @@ pub fn plan(choices: &mut Bytes<'_>, generation: u64) -> proto::Plan {
         machine: Some(proto::Machine {
             name: "lb-1".into(),
             addresses: vec!["10.0.0.1".into(), "2001:db8:0:1::1".into()],
+            routers: Vec::new(),
         }),
         peers: if peers {
             vec![peer(2, flags & 2 != 0), peer(3, flags & 4 != 0)]

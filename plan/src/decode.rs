@@ -66,6 +66,8 @@ pub struct Plan {
     pub source_v4: Option<u32>,
     /// Outer source address for IPv6 backends.
     pub source_v6: Option<u128>,
+    /// Routers that packets come from.
+    pub routers: Vec<IpAddr>,
     /// Options of the outer headers.
     pub tunnel: Tunnel,
     /// The other load balancers.
@@ -418,6 +420,13 @@ fn own_addresses(message: &proto::Plan) -> Result<Vec<IpAddr>, PlanError> {
     let addresses = message.machine.iter().flat_map(|machine| &machine.addresses).enumerate();
     addresses
         .map(|(index, text)| parse_address(text, || format!("machine.addresses[{index}]")))
+        .collect()
+}
+
+fn routers(message: &proto::Plan) -> Result<Vec<IpAddr>, PlanError> {
+    let routers = message.machine.iter().flat_map(|machine| &machine.routers).enumerate();
+    routers
+        .map(|(index, text)| parse_address(text, || format!("machine.routers[{index}]")))
         .collect()
 }
 
@@ -855,6 +864,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
                 .unwrap_or_default(),
             source_v4: self.sources.v4,
             source_v6: self.sources.v6,
+            routers: routers(message)?,
             tunnel: tunnel(message)?,
             ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
             owners: Owners::new(&message.machine.clone().unwrap_or_default().name, &self.peers),

@@ -40,6 +40,7 @@ pub struct Frame<'m> {
     start: u32,
     end: u32,
     stray: bool,
+    tunnelled: bool,
 }
 
 impl<'m> Frame<'m> {
@@ -53,7 +54,7 @@ impl<'m> Frame<'m> {
             "frame {start}..{end} outside its chunk of {}",
             chunk.len()
         );
-        Frame { chunk, start: start as u32, end: end as u32, stray: false }
+        Frame { chunk, start: start as u32, end: end as u32, stray: false, tunnelled: false }
     }
 
     /// A frame with a copy of `bytes` behind the usual headroom; gives the
@@ -128,6 +129,19 @@ impl<'m> Frame<'m> {
     #[must_use]
     pub fn is_stray(&self) -> bool {
         self.stray
+    }
+
+    /// Marks the frame as taken out of a tunnel: the machine that it came
+    /// from does not know the way to its packet's source.
+    pub fn set_tunnelled(&mut self) {
+        self.tunnelled = true;
+    }
+
+    /// True for a frame that was taken out of a tunnel.
+    #[inline]
+    #[must_use]
+    pub fn is_tunnelled(&self) -> bool {
+        self.tunnelled
     }
 
     /// Cuts the frame's end so that `len` bytes remain; a frame that is

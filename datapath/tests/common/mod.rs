@@ -22,6 +22,7 @@ pub fn message(backends: usize) -> proto::Plan {
         machine: Some(proto::Machine {
             name: "lb-1".into(),
             addresses: vec!["10.0.0.1".into(), "2001:db8::1".into()],
+            routers: Vec::new(),
         }),
         backends: (1..=backends)
             .map(|i| proto::Backend {

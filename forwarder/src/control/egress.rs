@@ -2,8 +2,9 @@
 //! say about it: who cannot be reached, and which packets will not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use datapath::reply::WaysBack;
 use datapath::verdict::DeviceIndex;
 use datapath::{Egress, NextHop};
 use plan::{BackendId, Encap, Plan, Standing};
@@ -27,6 +28,55 @@ pub fn egress(plan: &Plan, snapshot: &Snapshot, path_mtus: &PathMtuTable) -> Egr
     Egress::new(plan, |address| match snapshot.backends.get(&address) {
         Some(Ok(hops)) => lowered(spread(hops), path_mtus.get(&address)),
         _ => Vec::new(),
+    })
+}
+
+/// Stand for everybody whose way is the default route's: of networks that
+/// nobody has a narrower route to (reserved by RFC 1112, RFC 9637).
+const ANYBODY: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1)),
+];
+
+/// Whose next hops answers may take; none where no packet comes in a tunnel.
+#[must_use]
+pub fn routers(plan: &Plan) -> Vec<IpAddr> {
+    match plan.ingress.is_open() {
+        true => plan.routers.iter().copied().chain(ANYBODY).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// The ways of answers to packets that came in a tunnel: to the first router
+/// of the address's family that is reached; a router forwards both, so else to
+/// any. Where there is none they go where the packet came from.
+#[must_use]
+pub fn ways_back(plan: &Plan, snapshot: &Snapshot) -> WaysBack {
+    let way = |is_v4: bool| {
+        let routers = routers(plan);
+        let (same, other): (Vec<IpAddr>, Vec<IpAddr>) =
+            routers.into_iter().partition(|router| router.is_ipv4() == is_v4);
+        let hops = |router: &IpAddr| snapshot.backends.get(router)?.as_ref().ok()?.first();
+        same.iter().chain(&other).find_map(hops).map(next_hop)
+    };
+    WaysBack { all: None, v4: way(true), v6: way(false) }
+}
+
+/// A warning with its remedies, where answers to packets that came in a tunnel
+/// can only go back to the machine that sent the tunnel. A router that has not
+/// answered ARP yet may still do so.
+#[must_use]
+pub fn way_back_warning(plan: &Plan, snapshot: &Snapshot) -> Option<String> {
+    let routers = routers(plan);
+    let lost = |router: &IpAddr| {
+        matches!(snapshot.backends.get(router), Some(Err(why))
+            if !matches!(why, next_hops::Unresolved::Neighbour { .. }))
+    };
+    (!routers.is_empty() && routers.iter().all(lost)).then(|| {
+        "no way back is known for answers and trace reports on packets that peers or encapsulators \
+         tunnel here, so they go back there: give this machine a default route by one of the \
+         forwarder's interfaces, or name routers on one of them as BGP neighbors"
+            .to_owned()
     })
 }
 
@@ -176,6 +226,58 @@ mod tests {
             let hops = lowered(spread(&[hop(0, 1), hop(1, 1)]), learnt.as_ref());
             assert!(hops.iter().all(|hop| hop.mtu == mtu), "{hops:?}");
         }
+    }
+
+    fn tunnelled_to(routers: &[&str]) -> Plan {
+        let message = serde_json::json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"], "routers": routers},
+            "peers": [{"name": "lb-2", "addresses": ["10.0.0.2"], "healthy": true}],
+        });
+        plan::Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn answers_leave_by_the_first_router_that_is_reached() {
+        let plan = tunnelled_to(&["10.0.0.7", "2001:db8::8", "10.0.0.9"]);
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let waiting = next_hops::Unresolved::Neighbour {
+            address: address("10.0.0.7"),
+            interface: "eth0".into(),
+            state: "incomplete",
+        };
+        let mut snapshot = Snapshot::default();
+        for router in routers(&plan) {
+            snapshot.backends.insert(router, Err(next_hops::Unresolved::NoRoute));
+        }
+        let devices = |snapshot: &Snapshot| {
+            let WaysBack { all: None, v4, v6 } = ways_back(&plan, snapshot) else { panic!() };
+            [v4, v6].map(|hop| hop.map(|hop| hop.device.0))
+        };
+        assert_eq!(devices(&snapshot), [None, None]);
+        assert!(way_back_warning(&plan, &snapshot).unwrap().contains("default route"));
+        snapshot.backends.insert(address("10.0.0.7"), Err(waiting));
+        assert_eq!(way_back_warning(&plan, &snapshot), None, "it may still answer");
+        snapshot.backends.insert(ANYBODY[0], Ok(vec![hop(5, 1)]));
+        assert_eq!(devices(&snapshot), [Some(5), Some(5)], "a router forwards both families");
+        snapshot.backends.insert(address("10.0.0.9"), Ok(vec![hop(4, 1)]));
+        snapshot.backends.insert(address("2001:db8::8"), Ok(vec![hop(6, 1)]));
+        assert_eq!(devices(&snapshot), [Some(4), Some(6)]);
+        assert_eq!(way_back_warning(&plan, &snapshot), None);
+    }
+
+    #[test]
+    fn where_nothing_comes_in_a_tunnel_no_router_is_asked_for() {
+        let message = serde_json::json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"], "routers": ["10.0.0.254"]},
+        });
+        let message = serde_json::from_value(message).unwrap();
+        let plan = plan::Planner::default().plan(message).unwrap();
+        assert_eq!(routers(&plan), Vec::<IpAddr>::new());
+        assert_eq!(way_back_warning(&plan, &Snapshot::default()), None);
     }
 
     #[test]

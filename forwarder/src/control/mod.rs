@@ -200,7 +200,8 @@ impl Control {
             return;
         }
         let egress = egress::egress(&running.view.plan, &snapshot, &path_mtus);
-        let view = Arc::new(running.view.with_egress(egress));
+        let ways_back = egress::ways_back(&running.view.plan, &snapshot);
+        let view = Arc::new(View { ways_back, ..running.view.with_egress(egress) });
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
@@ -237,6 +238,7 @@ impl Control {
             None => self.start(changes, Arc::clone(&plan), build)?,
         };
         warnings.extend(egress::mtu_warnings(&plan, &running.snapshot));
+        warnings.extend(egress::way_back_warning(&plan, &running.snapshot));
         self.note_unswept(changes, &running, plan.generation);
         self.show(running);
         Ok(Accepted { generation: plan.generation, warnings })
@@ -280,7 +282,9 @@ impl Control {
         let snapshot = self.resolve(&plan, &machine.interface_indices());
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
-        let view = Arc::new(new_view(Arc::clone(&plan), egress, io.workers()));
+        let ways_back = egress::ways_back(&plan, &snapshot);
+        let view = new_view(Arc::clone(&plan), egress, io.workers());
+        let view = Arc::new(View { ways_back, ..view });
         let secret = self.secret(&plan);
         let hash = datapath::FlowHash::new(&secret);
         let connections_max = machine.connections_max();
@@ -322,7 +326,9 @@ impl Control {
         let snapshot = self.resolve(&plan, &machine.interface_indices());
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
-        let view = Arc::new(new_view(Arc::clone(&plan), egress, running.engine.workers()));
+        let ways_back = egress::ways_back(&plan, &snapshot);
+        let view = new_view(Arc::clone(&plan), egress, running.engine.workers());
+        let view = Arc::new(View { ways_back, ..view });
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
         if let Err(error) = machine.filter(&plan, None) {
@@ -343,7 +349,9 @@ impl Control {
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
         self.path_mtus.set(path_mtu::Wanted::of(plan));
-        self.next_hops.set(Wanted { backends: backends.clone(), devices: devices.to_vec() });
+        let mut wanted = backends.clone();
+        wanted.extend(egress::routers(plan));
+        self.next_hops.set(Wanted { backends: wanted, devices: devices.to_vec() });
         let start = Instant::now();
         loop {
             let now = Arc::clone(&watch.borrow());

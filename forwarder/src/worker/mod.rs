@@ -255,7 +255,7 @@ fn place(
     device: usize,
 ) {
     match verdict {
-        Verdict::Send(to) | Verdict::Redirect(to) => {
+        Verdict::Send(to) | Verdict::Redirect(to) | Verdict::ReplyBy(to) => {
             send(parts, outgoing, usize::from(to.0), frame, Fate::Received(verdict));
         }
         Verdict::Reply => send(parts, outgoing, device, frame, Fate::Received(verdict)),

@@ -148,6 +148,7 @@ fn message(options: &Options) -> proto::Plan {
         machine: Some(proto::Machine {
             name: "figures".into(),
             addresses: vec!["10.0.0.1".into()],
+            routers: Vec::new(),
         }),
         backends: (0..options.backends).map(backend).collect(),
         services: vec![proto::Service {

@@ -756,7 +756,11 @@ type Machine struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Sources of the outer headers, one per family, and targets of tunnels
 	// from peers.
-	Addresses     []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Routers that packets come from, the best first: answers to packets that
+	// came in a tunnel leave by the first that is reached. Empty, or none of
+	// them is: by the way of the default route.
+	Routers       []string `protobuf:"bytes,3,rep,name=routers,proto3" json:"routers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -801,6 +805,13 @@ func (x *Machine) GetName() string {
 func (x *Machine) GetAddresses() []string {
 	if x != nil {
 		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Machine) GetRouters() []string {
+	if x != nil {
+		return x.Routers
 	}
 	return nil
 }
@@ -1726,10 +1737,11 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\"4\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
-	"\x06key_id\x18\x02 \x01(\tR\x05keyId\";\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\"U\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\tR\taddresses\"R\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +
+	"\arouters\x18\x03 \x03(\tR\arouters\"R\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +
