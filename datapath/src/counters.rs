@@ -56,6 +56,9 @@ pub struct Counters {
     pub dropped: [Counter; DropReason::COUNT],
     /// Frames that we originated beyond those received, by kind.
     pub originated: [Counter; Kind::COUNT],
+    /// Frames that we would have originated, had there been memory, room on
+    /// the transmit ring, or an address to send them from.
+    pub originated_lost: Counter,
     /// What the connection table did.
     pub connections: ConnectionCounters,
     /// What became of fragments.

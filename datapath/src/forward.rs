@@ -122,6 +122,7 @@ impl<'m> Datapath<'m> {
             view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
+        recorder.hashed(hash);
         let facts = headers.facts();
         let chosen = match self.track(view, service, facts, hash, recorder) {
             Ok(kept) => Some(kept),
@@ -175,10 +176,9 @@ impl<'m> Datapath<'m> {
             .unwrap_or_else(Verdict::Drop);
         let back = view.ways_back.of(frame, Family::of(mark.receiver));
         let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
-        if let Some(report) =
-            trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox)
-        {
-            outbox.push(Kind::Report, back.device, report);
+        match trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox) {
+            Some(report) => outbox.push(Kind::Report, back.device, report),
+            None => self.counters.originated_lost.add(1),
         }
         verdict
     }
@@ -229,7 +229,7 @@ impl<'m> Datapath<'m> {
         remember: Remember,
         recorder: &mut impl Recorder,
     ) -> Option<Kept> {
-        recorder.hashed(flow.hash, flow.selector);
+        recorder.selects(flow.selector);
         let selected = service.group.select(flow.selector)?;
         recorder.selected(selected.slot);
         if remember == Remember::Yes {

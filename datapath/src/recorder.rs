@@ -11,8 +11,10 @@ pub trait Recorder {
     fn parsed(&mut self, _key: &FlowKey) {}
     /// The service that wants the packet.
     fn matched(&mut self, _matched: Matched) {}
-    /// The flow hash, and what selects.
-    fn hashed(&mut self, _flow: u64, _selector: u64) {}
+    /// The flow hash.
+    fn hashed(&mut self, _flow: u64) {}
+    /// What selects: the flow hash, or the client's.
+    fn selects(&mut self, _selector: u64) {}
     /// Whether the connection table decided.
     fn tracked(&mut self, _lookup: Lookup) {}
     /// The Maglev table's slot.
@@ -60,7 +62,7 @@ pub struct Journey {
     pub matched: Option<Matched>,
     /// The flow hash.
     pub hash: Option<u64>,
-    /// What selects: the flow hash, or the client's.
+    /// What selects: the flow hash, or the client's. None: nothing was selected.
     pub selector: Option<u64>,
     /// What the connection table said.
     pub lookup: Lookup,
@@ -85,8 +87,10 @@ impl Recorder for Journey {
     fn matched(&mut self, matched: Matched) {
         self.matched = Some(matched);
     }
-    fn hashed(&mut self, flow: u64, selector: u64) {
+    fn hashed(&mut self, flow: u64) {
         self.hash = Some(flow);
+    }
+    fn selects(&mut self, selector: u64) {
         self.selector = Some(selector);
     }
     fn tracked(&mut self, lookup: Lookup) {

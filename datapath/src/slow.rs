@@ -121,10 +121,9 @@ impl<'m> SlowPath<'m> {
             .unwrap_or_else(Verdict::Drop);
         let back = view.ways_back.of(frame, Family::of(mark.receiver));
         let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
-        if let Some(report) =
-            trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox)
-        {
-            outbox.push(Kind::Report, back.device, report);
+        match trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox) {
+            Some(report) => outbox.push(Kind::Report, back.device, report),
+            None => self.counters.originated_lost.add(1),
         }
         Ok(verdict)
     }
@@ -186,6 +185,7 @@ impl<'m> SlowPath<'m> {
         let service =
             view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&key);
+        recorder.hashed(hash);
         let tracked = self.tracked(service, hash);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let selected = self.select(service, &key, hash, recorder);
@@ -215,7 +215,10 @@ impl<'m> SlowPath<'m> {
             if !self.copies.allows(self.now) {
                 return;
             }
-            let Some(mut copy) = outbox.copy_of(&[frame.bytes()]) else { return };
+            let Some(mut copy) = outbox.copy_of(&[frame.bytes()]) else {
+                self.counters.originated_lost.add(1);
+                continue;
+            };
             match encapsulate(&mut copy, headers.facts(), hash, way.outer, way.hop) {
                 Ok(()) => outbox.push(Kind::Copy, Some(way.hop.device), copy),
                 Err(_) => outbox.take_back(copy),
@@ -240,6 +243,7 @@ impl<'m> SlowPath<'m> {
         let service =
             view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&headers.key);
+        recorder.hashed(hash);
         let tracked = self.tracked(service, hash);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let backend = tracked.or_else(|| self.select(service, &headers.key, hash, recorder));
@@ -271,6 +275,7 @@ impl<'m> SlowPath<'m> {
             return Ok(Verdict::Hold);
         };
         recorder.matched(decision.matched);
+        recorder.hashed(decision.hash);
         self.counters.fragments.followed.add(1);
         self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
     }
@@ -284,7 +289,9 @@ impl<'m> SlowPath<'m> {
         budget: Budget,
         outbox: &mut Outbox<'m>,
     ) {
-        let Some(mut frame) = outbox.copy_of(&[bytes]) else { return };
+        let Some(mut frame) = outbox.copy_of(&[bytes]) else {
+            return self.counters.originated_lost.add(1);
+        };
         let headers =
             headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
         match self.deliver(view, &mut frame, &headers, (decision, budget), outbox, &mut NoRecorder)
@@ -356,7 +363,7 @@ impl<'m> SlowPath<'m> {
             Affinity::Flow => hash,
             Affinity::Client => self.hash.client(key),
         };
-        recorder.hashed(hash, selector);
+        recorder.selects(selector);
         let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);
         Some(selected.backend)

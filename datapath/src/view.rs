@@ -2,6 +2,7 @@
 //! with a place for everything the plan names. Swapped whole.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use plan::{Plan, Service};
 use wire::FlowKey;
@@ -24,8 +25,9 @@ pub struct View {
     /// Where answers and reports go.
     pub ways_back: WaysBack,
     /// Unix time less our own clock, in milliseconds: marks of traced packets
-    /// carry the former.
-    pub unix_offset_ms: i64,
+    /// carry the former. Kept right while people and programs set the time;
+    /// the same for all views.
+    pub unix_offset_ms: Arc<AtomicI64>,
     /// One for each worker, and one for the slow path.
     pub counters: Arc<[WorkerCounters]>,
 }
@@ -42,7 +44,7 @@ impl View {
     #[must_use]
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
-        View { ways_back: self.ways_back, unix_offset_ms: self.unix_offset_ms, ..view }
+        View { ways_back: self.ways_back, unix_offset_ms: Arc::clone(&self.unix_offset_ms), ..view }
     }
 
     /// True for packets that are a tunnel's, to this machine or to a VIP, and
@@ -60,7 +62,7 @@ impl View {
     /// Unix time in milliseconds.
     #[must_use]
     pub fn unix_ms(&self, now: Now) -> u64 {
-        now.0.wrapping_add_signed(self.unix_offset_ms)
+        now.0.wrapping_add_signed(self.unix_offset_ms.load(Ordering::Relaxed))
     }
 
     fn with_counters(plan: Arc<Plan>, egress: Egress, counters: Arc<[WorkerCounters]>) -> View {
@@ -70,7 +72,7 @@ impl View {
             egress,
             lifetimes,
             ways_back: WaysBack::default(),
-            unix_offset_ms: 0,
+            unix_offset_ms: Arc::default(),
             counters,
         }
     }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use common::{CLIENT, Machine, VIP, message};
 use datapath::outbox::Kind;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
@@ -19,7 +21,7 @@ fn machine() -> Machine {
     let counters: &Counters = Box::leak(Box::default());
     machine.datapath =
         Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
-    machine.view.unix_offset_ms = UNIX_MS as i64;
+    machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
     machine
 }
 
@@ -109,6 +111,37 @@ fn forged_stale_and_repeated_marks_are_ordinary_packets() {
 }
 
 #[test]
+fn marks_tell_the_time_as_it_is_after_somebody_has_set_the_clock() {
+    const STEP_MS: u64 = 3_600_000;
+    let mut machine = machine();
+    let clock = std::sync::Arc::clone(&machine.view.unix_offset_ms);
+    // A view of the same plan, as after a change of next hops.
+    machine.view = machine.view.with_egress(datapath::Egress::default());
+    clock.store((UNIX_MS + STEP_MS) as i64, Ordering::Relaxed);
+    for (nonce, unix_ms, reported) in [(1, UNIX_MS, 0), (2, UNIX_MS + STEP_MS, 1)] {
+        machine.forward(0, &marked(&mark(nonce), unix_ms, 9));
+        assert_eq!(reports(&mut machine).len(), reported);
+    }
+}
+
+#[test]
+fn what_cannot_be_reported_for_lack_of_memory_is_counted() {
+    let counters: &Counters = Box::leak(Box::default());
+    let mut machine = machine();
+    machine.datapath =
+        Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
+    let mut chunk = vec![0; wire::CHUNK_BYTES];
+    let packet = marked(&mark(1), UNIX_MS, 9);
+    let mut frame = wire::Frame::copy_of(&mut chunk, &packet).unwrap();
+    let mut nothing_lent = datapath::Outbox::default();
+    machine.datapath.begin(0, &machine.view);
+    let recorder = &mut datapath::NoRecorder;
+    let verdict = machine.datapath.forward(&machine.view, &mut frame, &mut nothing_lent, recorder);
+    assert!(matches!(verdict, Verdict::Send(_)), "the packet goes its way");
+    assert_eq!((counters.originated_lost.get(), nothing_lent.frames.len()), (1, 0));
+}
+
+#[test]
 fn reports_are_limited() {
     let mut machine = machine();
     let mut count = 0;
@@ -122,7 +155,7 @@ fn reports_are_limited() {
 #[test]
 fn without_a_secret_file_nothing_is_traced() {
     let mut machine = Machine::new(message(1), 100);
-    machine.view.unix_offset_ms = UNIX_MS as i64;
+    machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
     machine.forward(0, &marked(&mark(1), UNIX_MS, 9));
     assert!(reports(&mut machine).is_empty());
     assert_eq!(Secret::derived("test").trace_key(), None);

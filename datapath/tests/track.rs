@@ -47,6 +47,16 @@ fn with_state(mut before: proto::Plan, backend: &str, state: proto::BackendState
 }
 
 #[test]
+fn a_journey_tells_the_flow_hash_whoever_decides() {
+    let mut machine = Machine::new(message(3), 1000);
+    let (_, miss, _) = machine.forward(0, &tcp(CLIENT, 5, Tcp::Syn));
+    let (_, hit, _) = machine.forward(150, &tcp(CLIENT, 5, Tcp::Ack));
+    assert_eq!((miss.lookup, hit.lookup), (Lookup::Miss, Lookup::Hit));
+    assert!(miss.hash.is_some() && miss.hash == hit.hash, "{miss:?} {hit:?}");
+    assert_eq!((miss.selector, hit.selector), (miss.hash, None), "nothing was selected");
+}
+
+#[test]
 fn a_connection_keeps_its_backend_when_a_pool_grows() {
     let mut machine = Machine::new(message(3), 10_000);
     let flows: Vec<u16> = (1..500).collect();

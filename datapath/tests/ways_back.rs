@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use common::{CLIENT, Machine, VIP, message};
 use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, WaysBack};
@@ -143,7 +145,7 @@ fn reports_on_what_came_from_a_peer_leave_by_way_of_a_router() {
     let counters: &Counters = Box::leak(Box::default());
     let table = ConnectionTable::in_memory(1000).0;
     machine.datapath = Datapath::new(&secret, table, counters, Clock::default(), 0);
-    machine.view.unix_offset_ms = UNIX_MS as i64;
+    machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
     for (nonce, receiver, device) in [(1, "192.0.2.99", 3), (2, "2001:db8:9::9", 6)] {
         let mut marked = Vec::new();
         PacketBuilder::ethernet2(SENDER, OURS)

@@ -154,7 +154,6 @@ impl Engine {
             sources: Mutex::default(),
             kept: Mutex::default(),
         };
-        let mut sources = Vec::with_capacity(workers);
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, passer)) in start.io.into_iter().zip(passers).enumerate() {
             let opened = start.tables.table(start.key_digest, index, workers, connections)?;
@@ -168,7 +167,7 @@ impl Engine {
             let samples: &'static DropSamples = Box::leak(Box::default());
             engine.samples.push(samples);
             let (tap, source) = capture::pair(&engine.captures);
-            sources.push(source);
+            engine.lock_sources().get_or_insert_default().push(source);
             answerers.push(answerer);
             parts.push(worker::Parts {
                 index,
@@ -186,7 +185,6 @@ impl Engine {
                 busy_poll: start.busy_poll,
             });
         }
-        *engine.sources.lock().expect("nobody else has it yet") = Some(sources);
         engine.start_slow_path(&start.secret, answerers, slow_waiter)?;
         engine.others.push(passing.waker());
         engine.lock_threads().push(passing.start(Arc::clone(&engine.board))?);
@@ -229,10 +227,13 @@ impl Engine {
         self.wakers.push(hub.waker());
         self.counters.push(counters);
         self.samples.push(samples);
+        let (tap, source) = capture::pair(&self.captures);
+        self.lock_sources().get_or_insert_default().push(source);
         let parts = steering::Parts {
             hub,
             hash: FlowHash::for_steering(secret),
             books: Books { counters, samples },
+            tap,
             desk: wakers.len() + 1,
             wakers,
             board: Arc::clone(&self.board),
@@ -362,7 +363,7 @@ impl Engine {
 /// A capture under way.
 pub struct Session {
     engine: Arc<Engine>,
-    /// One for each worker.
+    /// One for each worker, then the steering thread's.
     pub sources: Vec<Source>,
 }
 

@@ -46,6 +46,9 @@ pub struct Options {
 /// then lets the service manager end us, so that BGP withdraws.
 const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(2);
 
+/// How often the clock is looked at.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How long answers that are being made may take once we are told to stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -94,6 +97,7 @@ async fn serve(
         tokio::spawn(http::serve(listener, Arc::new(move || control.metrics())));
     }
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
+    tokio::spawn(keep_time(Arc::clone(&control)));
     let notifier = Notifier::from_env();
     if let Some(interval) = watchdog_interval() {
         tokio::spawn(watch_dog(notifier.clone(), interval, Arc::clone(&control)));
@@ -131,6 +135,15 @@ async fn follow_next_hops(control: Arc<Control>) {
         let control = Arc::clone(&control);
         // It waits for the workers: not on a thread of the runtime.
         let _ = tokio::task::spawn_blocking(move || control.adopt_next_hops()).await;
+    }
+}
+
+/// Somebody may step the clock; marks of traced packets tell its time.
+async fn keep_time(control: Arc<Control>) {
+    let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
+    loop {
+        ticks.tick().await;
+        control.keep_time();
     }
 }
 

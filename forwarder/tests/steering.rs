@@ -16,6 +16,7 @@ use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Start};
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker;
+use guideway_forwarder::worker::capture::Filter;
 use nic::memory_device::{MemoryPeer, pair};
 use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
@@ -33,7 +34,7 @@ const WORKERS: usize = 4;
 
 /// Four workers behind one queue, and the other end of that queue.
 struct Rig {
-    engine: Engine,
+    engine: Arc<Engine>,
     peer: MemoryPeer,
     view: Arc<View>,
     service: ServiceId,
@@ -77,7 +78,7 @@ impl Rig {
         };
         let io = SharedIo { pool: Pool::new(16_384).unwrap(), queues: vec![vec![Box::new(queue)]] };
         let engine = Engine::start_steered(start, io, WORKERS, ring_frames).unwrap();
-        Rig { engine, peer, view, service, pushed: 0, _folder: folder }
+        Rig { engine: Arc::new(engine), peer, view, service, pushed: 0, _folder: folder }
     }
 
     fn push(&mut self, frame: &[u8]) {
@@ -229,10 +230,16 @@ fn traffic_of_one_tunnel_is_spread_by_what_is_inside() {
 fn a_flood_of_one_flow_goes_round_the_workers_and_drops_as_worker_full() {
     const FLOOD: u16 = 7;
     let mut rig = Rig::new(8);
+    let reasons = vec![DropReason::WorkerFull];
+    let mut capture = rig.engine.capture(Filter { reasons, ..Filter::default() }).unwrap();
     for number in 0..6400 {
         rig.push(&framed(&datagram(FLOOD, number)));
     }
     let totals = rig.at_rest();
+    let mut captured = capture.sources.iter_mut().map(Iterator::count).collect::<Vec<_>>();
+    assert!(captured.pop_if(|steering| *steering > 0).is_some(), "the steering thread's drops");
+    assert!(captured.iter().all(|worker| *worker == 0), "{captured:?}");
+    drop(capture);
     let (sent, full) = (totals.sent, totals.dropped[DropReason::WorkerFull.index()]);
     let shares = rig.shares();
     // A worker's way out is as narrow here as its way in.

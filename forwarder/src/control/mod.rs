@@ -16,6 +16,7 @@ mod questions;
 mod totals;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,9 @@ pub struct Control {
     path_mtus: PathMtus,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
+    /// All views'.
+    unix_offset_ms: Arc<AtomicI64>,
+    stopping: AtomicBool,
 }
 
 /// What changes need, one at a time.
@@ -133,6 +137,8 @@ impl Control {
             path_mtus: PathMtus::start()?,
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
+            unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
+            stopping: AtomicBool::new(false),
         })
     }
 
@@ -209,8 +215,16 @@ impl Control {
         self.show(Forwarding { view, unresolved, snapshot, path_mtus, ..running });
     }
 
+    /// Looks at the clock that people and programs set: to be called now and
+    /// then.
+    pub fn keep_time(&self) {
+        self.unix_offset_ms.store(unix_offset_ms(), Ordering::Relaxed);
+    }
+
     /// Ends the workers; frames of ours go to the kernel from then on.
     pub fn stop(&self) {
+        // A plan that is being taken need not wait for next hops any more.
+        self.stopping.store(true, Ordering::Relaxed);
         let mut changes = self.lock();
         if let Some(running) = self.shown.load_full().running.clone() {
             running.engine.stop();
@@ -283,7 +297,7 @@ impl Control {
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
-        let view = new_view(Arc::clone(&plan), egress, io.workers());
+        let view = self.view(Arc::clone(&plan), egress, io.workers());
         let view = Arc::new(View { ways_back, ..view });
         let secret = self.secret(&plan);
         let hash = datapath::FlowHash::new(&secret);
@@ -327,7 +341,7 @@ impl Control {
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
-        let view = new_view(Arc::clone(&plan), egress, running.engine.workers());
+        let view = self.view(Arc::clone(&plan), egress, running.engine.workers());
         let view = Arc::new(View { ways_back, ..view });
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
@@ -359,11 +373,19 @@ impl Control {
                 Some(found) => found.is_ok() || known.backends.contains_key(address),
                 None => false,
             });
-            if complete || start.elapsed() > NEXT_HOPS_PATIENCE {
+            let stopping = self.stopping.load(Ordering::Relaxed);
+            if complete || stopping || start.elapsed() > NEXT_HOPS_PATIENCE {
                 return now;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// A view that knows what time it is for people: marks of traced packets
+    /// carry that.
+    fn view(&self, plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
+        let unix_offset_ms = Arc::clone(&self.unix_offset_ms);
+        View { unix_offset_ms, ..View::new(plan, egress, workers) }
     }
 
     fn latest_path_mtus(&self) -> Arc<PathMtuTable> {
@@ -457,11 +479,10 @@ fn key_mismatch(wanted: &str, ours: &str) -> String {
         "cluster.key_id: the plan is for key `{wanted}`, this forwarder hashes with `{ours}`: {cure}"
     )
 }
-/// A view that knows what time it is for people: marks of traced packets
-/// carry that.
-fn new_view(plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
+
+/// Unix time less our own clock, in milliseconds.
+fn unix_offset_ms() -> i64 {
     let unix =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let unix_offset_ms = unix.as_millis() as i64 - crate::worker::monotonic_ms() as i64;
-    View { unix_offset_ms, ..View::new(plan, egress, workers) }
+    unix.as_millis() as i64 - crate::worker::monotonic_ms() as i64
 }

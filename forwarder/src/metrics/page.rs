@@ -146,6 +146,18 @@ impl Running<'_> {
             made.sample(&[("kind", kind.name())], totals.originated[*kind as usize]);
         }
         page.metric(
+            "guideway_originated_lost_packets_total",
+            Counter,
+            "Those that could not be made or sent: no memory, or a full transmit ring.",
+        )
+        .value(
+            self.engine
+                .counters()
+                .iter()
+                .map(|counters| counters.originated_lost.get())
+                .sum::<u64>(),
+        );
+        page.metric(
             "guideway_unaccounted_packets",
             Gauge,
             "Received frames without a verdict; 0 at rest.",

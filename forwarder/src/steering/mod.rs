@@ -24,11 +24,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use datapath::{DropReason, FlowHash, View};
+use datapath::{DropReason, FlowHash, Verdict, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Pool, Queue, SharedIo, WorkerIo};
 use wire::{Batch, Frame};
 
+use crate::worker::capture::Tap;
 use crate::worker::{Board, Books, Desk, SLEEP_MAX, monotonic_ms, pin};
 use place::{Place, Placement};
 use rings::Link;
@@ -101,6 +102,8 @@ pub struct Parts {
     pub hash: FlowHash,
     /// Where drops are written down.
     pub books: Books,
+    /// Where they are captured.
+    pub tap: Tap,
     /// Each worker's.
     pub wakers: Vec<Waker>,
     /// Where views are posted.
@@ -190,7 +193,7 @@ impl Steerer {
     }
 
     fn steer(&mut self, mut frame: Frame<'static>, device: usize) {
-        let Parts { hub: Hub { links, pool, .. }, hash, books, .. } = &mut self.parts;
+        let Parts { hub: Hub { links, pool, .. }, hash, books, tap, .. } = &mut self.parts;
         let flow = datapath::steer::flow(&self.view, frame.bytes());
         let home = flow.map_or(0, |key| self.placement.home(hash.flow(&key)));
         let worker = match self.placement.place(home, |worker| !links[worker].to[device].is_full())
@@ -202,6 +205,7 @@ impl Steerer {
                 worker
             }
             Place::Nowhere => {
+                tap.ended(&frame, Verdict::Drop(DropReason::WorkerFull), device);
                 books.drop(DropReason::WorkerFull, &frame);
                 return pool.give_frame(frame);
             }

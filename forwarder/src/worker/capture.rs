@@ -116,11 +116,19 @@ impl Tap {
         }
     }
 
-    /// What the slow path decided on a frame.
+    /// What the slow path decided on a frame, and left of it.
     #[inline]
     pub fn decided(&mut self, frame: &Frame<'_>, verdict: Verdict, device: usize) {
         if self.switch.on.load(Ordering::Relaxed) {
-            self.hand_over_decided(frame, verdict, device);
+            self.hand_over_late(frame, verdict, device, true);
+        }
+    }
+
+    /// What became of a frame that is as it was received.
+    #[inline]
+    pub fn ended(&mut self, frame: &Frame<'_>, verdict: Verdict, device: usize) {
+        if self.switch.on.load(Ordering::Relaxed) {
+            self.hand_over_late(frame, verdict, device, false);
         }
     }
 
@@ -141,9 +149,10 @@ impl Tap {
         let Some(filter) = filter else { return };
         let time_ns = now_ns();
         for (index, (frame, verdict)) in received.iter().zip(verdicts).enumerate() {
-            // What the slow path decides is captured when it has.
+            // What the slow path decides is captured when it has; what goes
+            // back to the kernel, when it does.
             let wanted = !self.copies[index].is_empty()
-                && !matches!(verdict, Verdict::Slow(_))
+                && !matches!(verdict, Verdict::Slow(_) | Verdict::Pass)
                 && filter.wants_verdict(*verdict);
             if !wanted || !self.sampled(filter.sample) {
                 continue;
@@ -162,7 +171,13 @@ impl Tap {
     }
 
     #[cold]
-    fn hand_over_decided(&mut self, frame: &Frame<'_>, verdict: Verdict, device: usize) {
+    fn hand_over_late(
+        &mut self,
+        frame: &Frame<'_>,
+        verdict: Verdict,
+        device: usize,
+        as_left: bool,
+    ) {
         let Some(filter) = self.switch.filter.load_full() else { return };
         let wanted = filter.wants_verdict(verdict) && filter.wants_packet(frame.bytes());
         if !wanted || !self.sampled(filter.sample) {
@@ -171,14 +186,7 @@ impl Tap {
         let mut bytes = ArrayVec::new();
         fill(&mut bytes, frame.bytes());
         let sent = sent(frame, verdict);
-        self.push(Captured {
-            time_ns: now_ns(),
-            device,
-            verdict,
-            as_left: true,
-            frame: bytes,
-            sent,
-        });
+        self.push(Captured { time_ns: now_ns(), device, verdict, as_left, frame: bytes, sent });
     }
 
     fn sampled(&mut self, sample: u32) -> bool {
@@ -330,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_filter_chooses_by_client_verdict_and_reason() {
-        let all = [SENT, DROPPED, Verdict::Drop(DropReason::TooBig), Verdict::Pass];
+        let all = [SENT, DROPPED, Verdict::Drop(DropReason::TooBig), Verdict::Reply];
         let by = |filter: Filter| captured(filter, true, &all);
         assert_eq!(by(Filter::default()), [1, 2, 3, 4]);
         let client = Some("192.0.2.2/31".parse().unwrap());

@@ -296,12 +296,16 @@ fn originate(
 
 fn ask(parts: &mut Parts, question: Question) {
     if let Err(question) = parts.asker.ask(question, &mut parts.pool) {
-        discard(parts, question.frame, DropReason::SlowPathFull);
+        let reason = DropReason::SlowPathFull;
+        parts.tap.ended(&question.frame, Verdict::Drop(reason), question.device);
+        discard(parts, question.frame, reason);
     }
 }
 
 fn pass(parts: &mut Parts, frame: Frame<'static>, device: usize) {
-    match parts.passer.pass(&frame, device) {
+    let passed = parts.passer.pass(&frame, device);
+    parts.tap.ended(&frame, passed.map_or_else(Verdict::Drop, |()| Verdict::Pass), device);
+    match passed {
         Ok(()) => {
             parts.counters.count(Verdict::Pass);
             parts.pool.give_frame(frame);

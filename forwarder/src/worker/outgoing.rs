@@ -76,7 +76,7 @@ impl Outgoing {
                 Fate::Originated(kind) if index < taken => {
                     books.counters.originated[kind as usize].add(1)
                 }
-                Fate::Originated(_) => {}
+                Fate::Originated(_) => books.counters.originated_lost.add(1),
             }
         }
         self.frames.drain(..).for_each(|frame| pool.give_frame(frame));
