@@ -138,6 +138,9 @@ func (p *patient) plan() {
 	if p.status != nil && p.status.Generation == 0 {
 		p.add(gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config")
 	}
+	if why := p.status.GetPlanUnsaved(); why != "" {
+		p.add(gradeWarn, "plan", "is served but not on disk, so a restart would start from an older one (%s): make room or mend the state directory; it is tried again by itself", why)
+	}
 	if p.status.GetRestartRequired() != "" {
 		p.add(gradeFail, "plan", "restart required: %s: systemctl restart guideway-forwarder", p.status.RestartRequired)
 	}
@@ -146,6 +149,9 @@ func (p *patient) plan() {
 	}
 	if p.state.Config.GetStale() {
 		p.add(gradeFail, "config", "the newest is refused, an older one serves: %s", p.state.Config.Problem)
+	}
+	if why := p.state.Config.GetNotKept(); why != "" {
+		p.add(gradeWarn, "config", "serves but could not be kept for a restart (%s): make room or mend the state directory; it is tried again by itself", why)
 	}
 	for _, warning := range p.state.Config.GetWarnings() {
 		p.add(gradeWarn, "config", "%s", warning)

@@ -70,8 +70,9 @@ func (f *fakeForwarder) Capture(r *forwarderv1.CaptureRequest, stream grpc.Serve
 func (*fakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
 	return &forwarderv1.GetStatusResponse{
 		Version: "1", Generation: 7,
-		Devices:    []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
-		Unresolved: []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
+		Devices:     []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
+		PlanUnsaved: "writing plan.json: no space left on device",
+		Unresolved:  []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
 	}, nil
 }
 
@@ -251,6 +252,7 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 		"fail eth1 has 4 receive queues, of which 2 are ours",
 		"warn eth1 runs XDP in generic mode",
 		"warn eth1 has no way back to the kernel",
+		"warn plan is served but not on disk, so a restart would start from an older one (writing plan.json: no space left on device)",
 		"ethtool -K eth1 gro off",
 		"fail bgp the session with 10.0.0.254 (AS 64513) is active: hold-timer-expired",
 		"warn route 203.0.113.10/32 is not announced: no backend",

@@ -392,6 +392,28 @@ func TestABadConfigAtStartServesTheLastGoodOne(t *testing.T) {
 	h.stop()
 }
 
+// A folder in the way of the file stands for a full disk.
+func TestAConfigThatCannotBeKeptServesAndIsToldAndKeptLater(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	file := filepath.Join(h.stateDir(), lastGoodFile)
+	if err := os.MkdirAll(file, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	h.until("announced, and told", func(s *controllerv1.GetStateResponse) bool {
+		return announced(s) && strings.Contains(s.Config.NotKept, lastGoodFile)
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	h.until("kept", func(s *controllerv1.GetStateResponse) bool { return s.Config.NotKept == "" })
+	if kept, err := os.Stat(file); err != nil || !kept.Mode().IsRegular() {
+		t.Errorf("%v %v", kept, err)
+	}
+	h.stop()
+}
+
 func TestABadConfigAtTheFirstStartIsAnErrorWithEveryMistake(t *testing.T) {
 	h := newHarness(t)
 	h.write("nonsense: true\nrubbish: 1\n")

@@ -23,13 +23,13 @@ func forwarderSocket(runDir string) string { return filepath.Join(runDir, "forwa
 // State is everything at one moment.
 func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
-	var source string
-	if err := c.ask(ctx, func() { view, source = c.brain.View(), c.loaded.source }); err != nil {
+	var source, notKept string
+	if err := c.ask(ctx, func() { view, source, notKept = c.brain.View(), c.loaded.source, c.loaded.notKept }); err != nil {
 		return nil, err
 	}
 	state := api.Describe(view)
 	state.Version = c.options.Version
-	state.Config.Source = source
+	state.Config.Source, state.Config.NotKept = source, notKept
 	announced := uint32(len(c.speaker.Announced()))
 	for _, n := range c.speaker.States() {
 		neighbor := &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: api.Timestamp(n.Since)}

@@ -21,6 +21,8 @@ type loadedConfigs struct {
 	// Of the configs that the brain may still come to trust.
 	sources map[*config.Config][]config.Source
 	kept    *config.Config // already on disk
+	notKept string         // why the one in use is not; empty if it is
+	again   time.Time      // when that is tried again
 	source  string         // for people: where the one in use came from
 
 	neighborsOf *config.Config
@@ -106,18 +108,29 @@ func (c *Controller) keepGoodConfig(trusted *config.Config) {
 		return
 	}
 	sources, known := c.loaded.sources[trusted]
-	if !known {
+	if !known || time.Now().Before(c.loaded.again) {
 		return
 	}
-	c.loaded.kept = trusted
+	if err := c.keep.setLastGood(sources); err != nil {
+		c.notKept(err)
+		return
+	}
+	c.loaded.kept, c.loaded.notKept, c.loaded.again = trusted, "", time.Time{}
 	for parsed := range c.loaded.sources {
 		if parsed != trusted {
 			delete(c.loaded.sources, parsed)
 		}
 	}
-	if err := c.keep.setLastGood(sources); err != nil {
+}
+
+// A full disk may have room again after so long.
+const keepRetry = 5 * time.Second
+
+func (c *Controller) notKept(err error) {
+	if c.loaded.notKept != err.Error() {
 		c.log.Error("the config is good but could not be kept for a restart", "error", err)
 	}
+	c.loaded.notKept, c.loaded.again = err.Error(), time.Now().Add(keepRetry)
 }
 
 // How often --watch looks at the files. Reading them is cheap and, unlike

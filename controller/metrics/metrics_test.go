@@ -18,7 +18,7 @@ import (
 func state() *controllerv1.GetStateResponse {
 	return &controllerv1.GetStateResponse{
 		Machine:   &controllerv1.Machine{State: "serving"},
-		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true},
+		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true, NotKept: "no space left on device"},
 		Forwarder: &controllerv1.Forwarder{Healthy: true, GenerationAccepted: 7},
 		Services:  []*controllerv1.Service{{Name: "web", BackendsActive: 1}},
 		Backends: []*controllerv1.Backend{
@@ -75,6 +75,7 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_config_generation 7`,
 		`guideway_config_loaded 1`,
 		`guideway_config_stale 1`,
+		`guideway_config_kept 0`,
 		`guideway_forwarder_up 1`,
 		`guideway_backend_up{backend="web-1",service="web"} 1`,
 		`guideway_backend_up{backend="web-2",service="web"} 0`,

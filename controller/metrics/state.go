@@ -19,6 +19,7 @@ var (
 	generation  = describe("guideway_config_generation", "Generation of the plan that the forwarder has accepted.")
 	loaded      = describe("guideway_config_loaded", "1: a config is in use.")
 	stale       = describe("guideway_config_stale", "1: a newer config was refused, the former one serves.")
+	kept        = describe("guideway_config_kept", "1: the config in use is on disk for a restart, as far as it could be tried.")
 	ready       = describe("guideway_ready", "1: as /readyz says.")
 	drained     = describe("guideway_machine_drained", "1: this machine's routes are withdrawn by command.")
 	backendUp   = describe("guideway_backend_up", "1: passes its health checks.", "service", "backend")
@@ -35,7 +36,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, ready, drained, backendUp, weight, active, routeUp, peerUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, active, routeUp, peerUp, sessionUp, prefixes} {
 		descriptions <- d
 	}
 }
@@ -53,6 +54,7 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	gauge(generation, float64(state.Forwarder.GetGenerationAccepted()))
 	gauge(loaded, bit(state.Config.GetLoadedAt() != nil))
 	gauge(stale, bit(state.Config.GetStale()))
+	gauge(kept, bit(state.Config.GetNotKept() == ""))
 	gauge(ready, bit(len(state.NotReady) == 0))
 	gauge(drained, bit(state.Machine.GetState() == "drained" || state.Machine.GetState() == "draining"))
 	for _, b := range state.Backends {

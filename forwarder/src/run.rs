@@ -46,6 +46,9 @@ pub struct Options {
 /// then lets the service manager end us, so that BGP withdraws.
 const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(2);
 
+/// How often a plan that could not be saved is tried again.
+const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How often the clock is looked at.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -98,6 +101,7 @@ async fn serve(
     }
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
     tokio::spawn(keep_time(Arc::clone(&control)));
+    tokio::spawn(keep_saving(Arc::clone(&control)));
     let notifier = Notifier::from_env();
     if let Some(interval) = watchdog_interval() {
         tokio::spawn(watch_dog(notifier.clone(), interval, Arc::clone(&control)));
@@ -144,6 +148,16 @@ async fn keep_time(control: Arc<Control>) {
     loop {
         ticks.tick().await;
         control.keep_time();
+    }
+}
+
+/// A full disk may have room again.
+async fn keep_saving(control: Arc<Control>) {
+    let mut ticks = tokio::time::interval(SAVE_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let control = Arc::clone(&control);
+        let _ = tokio::task::spawn_blocking(move || control.retry_saving()).await;
     }
 }
 

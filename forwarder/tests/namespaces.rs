@@ -516,9 +516,20 @@ fn a_plan_that_cannot_be_saved_is_served_with_a_warning() {
         answer.warnings
     );
     assert!(forwarder.metrics().contains("guideway_plan_saved 0\n"));
+    let why = forwarder.status().plan_unsaved;
+    assert!(why.contains("plan.json"), "{why}");
     let backend = net.listen(AddressFamily::INET);
     net.send_udp(VIP, 20_000..20_010);
     assert_eq!(backend.take(10).len(), 10);
+    // Room again.
+    std::fs::remove_dir(forwarder.folder.path().join("state/plan.json.new")).unwrap();
+    let start = Instant::now();
+    while !forwarder.status().plan_unsaved.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is tried again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(forwarder.metrics().contains("guideway_plan_saved 1\n"));
+    assert!(forwarder.folder.path().join("state/plan.json").is_file());
 }
 
 fn udp_flow(source_port: u32, destination_port: u32) -> FlowKey {

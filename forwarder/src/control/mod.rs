@@ -102,6 +102,8 @@ struct Shown {
     restart_required: String,
     /// The last plan is on disk.
     plan_saved: bool,
+    /// Not empty: why it is not.
+    plan_unsaved: String,
 }
 
 /// What is forwarded, by whom.
@@ -426,6 +428,15 @@ impl Control {
         Ok(Some(message))
     }
 
+    /// Tries again to save a plan that could not be: a disk that was full may
+    /// have room. To be called now and then.
+    pub fn retry_saving(&self) {
+        let Ok(_changes) = self.changes.try_lock() else { return };
+        if !self.shown.load().plan_unsaved.is_empty() && self.save_plan().is_none() {
+            tracing::info!("the plan is saved now");
+        }
+    }
+
     /// A plan that cannot be saved is served nevertheless; the warning says
     /// so.
     fn save_plan(&self) -> Option<String> {
@@ -433,9 +444,16 @@ impl Control {
         let saved = serde_json::to_vec(&running.view.plan.message)
             .map_err(std::io::Error::from)
             .and_then(|bytes| files::replace(&self.options.state_dir, PLAN_FILE, &bytes));
-        self.update(|shown| shown.plan_saved = saved.is_ok());
+        let why = saved.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let known = self.shown.load().plan_unsaved.clone();
+        self.update(|shown| {
+            shown.plan_saved = saved.is_ok();
+            shown.plan_unsaved.clone_from(&why);
+        });
         let error = saved.err()?;
-        tracing::error!(%error, "the plan is served but not saved: a restart would start from an older one");
+        if why != known {
+            tracing::error!(%error, "the plan is served but not saved: a restart would start from an older one");
+        }
         Some(format!(
             "the plan is served but not saved ({error}): a restart would start from an older one"
         ))

@@ -57,6 +57,7 @@ impl Control {
                 .as_ref()
                 .map_or_else(|| "derived".to_owned(), datapath::Secret::key_id),
             restart_required: shown.restart_required.clone(),
+            plan_unsaved: shown.plan_unsaved.clone(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             ..Default::default()
         };

@@ -261,7 +261,9 @@ type Config struct {
 	ProblemAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=problem_at,json=problemAt,proto3" json:"problem_at,omitempty"`
 	Warnings  []string               `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Where it came from: files, or the last good one in the state directory.
-	Source        string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	// Not empty: why it could not be kept for a restart whose files are bad.
+	NotKept       string `protobuf:"bytes,7,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,6 +336,13 @@ func (x *Config) GetWarnings() []string {
 func (x *Config) GetSource() string {
 	if x != nil {
 		return x.Source
+	}
+	return ""
+}
+
+func (x *Config) GetNotKept() string {
+	if x != nil {
+		return x.NotKept
 	}
 	return ""
 }
@@ -1171,7 +1180,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12)\n" +
-	"\x10drained_backends\x18\x04 \x03(\tR\x0fdrainedBackends\"\xe0\x01\n" +
+	"\x10drained_backends\x18\x04 \x03(\tR\x0fdrainedBackends\"\xfb\x01\n" +
 	"\x06Config\x127\n" +
 	"\tloaded_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12\x14\n" +
 	"\x05stale\x18\x02 \x01(\bR\x05stale\x12\x18\n" +
@@ -1179,7 +1188,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"problem_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tproblemAt\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
-	"\x06source\x18\x06 \x01(\tR\x06source\"\xdd\x02\n" +
+	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
+	"\bnot_kept\x18\a \x01(\tR\anotKept\"\xdd\x02\n" +
 	"\tForwarder\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +

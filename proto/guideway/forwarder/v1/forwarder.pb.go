@@ -252,7 +252,10 @@ type GetStatusResponse struct {
 	RestartRequired string `protobuf:"bytes,8,opt,name=restart_required,json=restartRequired,proto3" json:"restart_required,omitempty"`
 	UptimeMs        uint64 `protobuf:"varint,9,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
 	// Fingerprints of the Maglev tables by service.
-	Tables        []*Table `protobuf:"bytes,10,rep,name=tables,proto3" json:"tables,omitempty"`
+	Tables []*Table `protobuf:"bytes,10,rep,name=tables,proto3" json:"tables,omitempty"`
+	// Not empty: why the running plan is not on disk. A restart would start from
+	// an older one.
+	PlanUnsaved   string `protobuf:"bytes,11,opt,name=plan_unsaved,json=planUnsaved,proto3" json:"plan_unsaved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -355,6 +358,13 @@ func (x *GetStatusResponse) GetTables() []*Table {
 		return x.Tables
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetPlanUnsaved() string {
+	if x != nil {
+		return x.PlanUnsaved
+	}
+	return ""
 }
 
 type Worker struct {
@@ -2321,7 +2331,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0eGetPlanRequest\"=\n" +
 	"\x0fGetPlanResponse\x12*\n" +
 	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"\x12\n" +
-	"\x10GetStatusRequest\"\xba\x03\n" +
+	"\x10GetStatusRequest\"\xdd\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -2337,7 +2347,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1b\n" +
 	"\tuptime_ms\x18\t \x01(\x04R\buptimeMs\x124\n" +
 	"\x06tables\x18\n" +
-	" \x03(\v2\x1c.guideway.forwarder.v1.TableR\x06tables\"\x99\x01\n" +
+	" \x03(\v2\x1c.guideway.forwarder.v1.TableR\x06tables\x12!\n" +
+	"\fplan_unsaved\x18\v \x01(\tR\vplanUnsaved\"\x99\x01\n" +
 	"\x06Worker\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\x12\x1e\n" +
