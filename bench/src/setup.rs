@@ -302,7 +302,7 @@ mod tests {
                 source_port: 1,
                 destination_port: 80,
             };
-            let Found::Service(matched) = plan.vips.find(&key) else { panic!("{key:?}") };
+            let Found::Service(matched) = plan.vips.find(&key.target()) else { panic!("{key:?}") };
             let found = &plan.service(matched.service).unwrap().name;
             assert_eq!(*found, format!("service-{service:05}"));
             found.clone()
