@@ -179,6 +179,7 @@ func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
 		}
 	}
 	checkWellAndTidy(t, running)
+	checkHungMachineComesBack(t, running)
 	checkForwarderDeathWithdraws(t, running)
 	if _, err := lab.Up(t.Context(), o, true); err == nil || !strings.Contains(err.Error(), "there already") {
 		t.Errorf("the same lab again: %v", err)
@@ -205,6 +206,39 @@ func checkWellAndTidy(t *testing.T, running *lab.Lab) {
 		if err != nil || counters.GetUnaccounted() != 0 || counters.GetReceived() == 0 {
 			t.Errorf("counters of %s: %v, %v", name, counters, err)
 		}
+	}
+}
+
+// checkHungMachineComesBack: while a controller hangs the router takes its
+// routes away, by BFD; when it goes on they come back, and stay.
+func checkHungMachineComesBack(t *testing.T, running *lab.Lab) {
+	t.Helper()
+	router, err := running.OpenRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	addresses, err := running.Addresses("lb-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := pidOf(t, running, "lb-2", "controller")
+	if err := syscall.Kill(controller, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, gone := router.Watch(ctx, func(routes lab.Routes) bool { return !routes.Via(addresses) })
+	if err := errors.Join(gone, syscall.Kill(controller, syscall.SIGCONT)); err != nil {
+		t.Fatal(err)
+	}
+	if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if at, err := router.Watch(ctx, func(routes lab.Routes) bool { return !routes.Via(addresses) }); err == nil {
+		t.Errorf("its routes came back, and were gone again at %v", at)
 	}
 }
 
