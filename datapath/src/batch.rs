@@ -80,7 +80,8 @@ struct Chosen<'v> {
     traffic: &'v MemberTraffic,
 }
 
-/// A packet that somebody traces: it goes its way alone, behind the others.
+/// A packet that somebody traces: it goes its way alone, behind those before it
+/// and in front of those after it, because it looks at the connection table.
 struct Marked {
     at: usize,
     arrived: Arrived,
@@ -125,12 +126,17 @@ impl<'m> Datapath<'m> {
         self.read_all(view, batch, &mut travellers, verdicts);
         self.hash.flows(&mut travellers.flows);
         self.match_all(view, &mut travellers, verdicts);
-        self.choose_all(view, batch, &mut travellers.all);
-        self.send_all(view, batch, &travellers.all, outbox, verdicts);
-        for Marked { at, arrived, mark } in &travellers.marked {
-            outbox.at = *at;
-            verdicts[*at] = self.traced(view, &mut batch[*at], arrived, mark, outbox);
+        let mut rest = travellers.all.as_mut_slice();
+        for marked in &travellers.marked {
+            let before = rest.partition_point(|traveller| traveller.at < marked.at);
+            let (run, after) = rest.split_at_mut(before);
+            self.choose_all(view, batch, run);
+            self.send_all(view, batch, run, outbox, verdicts);
+            self.send_marked(view, batch, marked, outbox, verdicts);
+            rest = after;
         }
+        self.choose_all(view, batch, rest);
+        self.send_all(view, batch, rest, outbox, verdicts);
     }
 
     /// Reads the headers of all; asks for what is known of their targets.
@@ -292,6 +298,19 @@ impl<'m> Datapath<'m> {
             };
             verdicts[at] = sent.unwrap_or_else(Verdict::Drop);
         }
+    }
+
+    #[cold]
+    fn send_marked(
+        &self,
+        view: &View,
+        batch: &mut Batch<'_>,
+        Marked { at, arrived, mark }: &Marked,
+        outbox: &mut Outbox<'m>,
+        verdicts: &mut Verdicts,
+    ) {
+        outbox.at = *at;
+        verdicts[*at] = self.traced(view, &mut batch[*at], arrived, mark, outbox);
     }
 
     #[inline(always)]

@@ -1,13 +1,15 @@
 //! The batched path against the one-packet path: verdicts, bytes, originated
 //! frames, counters and connection tables are equal after every batch, on
-//! random traffic over random plans. `BATCH_TEST_PACKETS=5000000` makes the
-//! run longer; a failure names the seed, which `BATCH_TEST_SEED` repeats.
+//! random traffic, marked packets of the tracer among it, over random plans.
+//! `BATCH_TEST_PACKETS=5000000` makes the run longer; a failure names the
+//! seed, which `BATCH_TEST_SEED` repeats.
 
 mod common;
 
 use std::sync::Arc;
 
 use datapath::batch::Verdicts;
+use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, STALE_MS, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{
     Clock, ConnectionTable, Counters, Datapath, Egress, NextHop, NoRecorder, Outbox, Secret,
@@ -121,21 +123,72 @@ fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
 }
 
 /// A frame of some flow, now and then of a strange kind.
-fn frame(random: &mut Random) -> Vec<u8> {
-    let inner = packet(random);
+fn frame(random: &mut Random, now_ms: u32) -> Vec<u8> {
+    const PAYLOADS: [usize; 5] = [0, 1, 9, 100, 700];
+    let payload_bytes = random.pick(&PAYLOADS);
+    let inner = packet(random, payload_bytes);
     match random.below(40) {
         0 => tunnelled(random, &inner),
         1 => arp(),
         2 => mangled(random, inner),
         3 => inner[..random.below(inner.len() as u64) as usize].to_vec(),
+        4 => marked(random, now_ms),
+        5 => {
+            let inner = marked(random, now_ms);
+            tunnelled(random, &inner)
+        }
         _ => padded(inner),
     }
 }
 
-fn packet(random: &mut Random) -> Vec<u8> {
+/// A packet that somebody traces; or that looks like one, stale, repeated or
+/// forged.
+fn marked(random: &mut Random, now_ms: u32) -> Vec<u8> {
+    let whole_bytes = 14 + usize::from(PACKET_BYTES);
+    let mut frame = packet(random, whole_bytes);
+    // Headers differ in length: what is too much of the payload goes.
+    set_packet_bytes(&mut frame, PACKET_BYTES);
+    let Ok(Some(headers)) = wire::headers::parse(&frame) else { return frame };
+    let mark = Mark {
+        receiver: random.pick(&["192.0.2.99", "2001:db8::99"]).parse().unwrap(),
+        port: 7777,
+        nonce: random.below(1000),
+    };
+    let unix_ms = u64::from(now_ms) + random.pick(&[0, 0, 0, 2 * STALE_MS]);
+    let mut bytes = sign(&secret().trace_key().unwrap(), &mark, unix_ms, &headers.key);
+    bytes[MARK_BYTES - 1] ^= random.pick(&[0, 0, 0, 1]);
+    frame[whole_bytes - MARK_BYTES..].copy_from_slice(&bytes);
+    frame
+}
+
+/// Cuts the packet, and says so in its headers.
+fn set_packet_bytes(frame: &mut Vec<u8>, packet_bytes: u16) {
+    frame.truncate(14 + usize::from(packet_bytes));
+    assert_eq!(frame.len(), 14 + usize::from(packet_bytes), "long enough to be cut");
+    let is_v4 = frame[12] == 8;
+    let header_bytes = if is_v4 { 20 } else { 40 };
+    let protocol = if is_v4 { frame[23] } else { frame[20] };
+    if is_v4 {
+        frame[16..18].copy_from_slice(&packet_bytes.to_be_bytes());
+        sum_v4(frame);
+    } else {
+        frame[18..20].copy_from_slice(&(packet_bytes - header_bytes).to_be_bytes());
+    }
+    if protocol == 17 {
+        let length_at = 14 + usize::from(header_bytes) + 4;
+        frame[length_at..length_at + 2]
+            .copy_from_slice(&(packet_bytes - header_bytes).to_be_bytes());
+    }
+}
+
+fn secret() -> Secret {
+    Secret::from_file_content(b"0123456789abcdef0123456789abcdef").unwrap()
+}
+
+fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
     let (client, service) = (random.below(6) as u8, random.below(SERVICES + 1) as u8);
     let (from, to) = (random.pick(&[1000u16, 1001, 1002]), random.pick(&[80u16, 81, 443, 53]));
-    let payload = vec![7u8; random.pick(&[0usize, 1, 9, 100, 700])];
+    let payload = vec![7u8; payload_bytes];
     let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
     let ip = if random.one_in(3) {
         let address = |net: u16, host: u8| {
@@ -173,6 +226,10 @@ fn vary_v4(random: &mut Random, bytes: &mut [u8]) {
     };
     bytes[15] = random.pick(&[0, 0x03, 0xb8]);
     bytes[20..22].copy_from_slice(&flags.to_be_bytes());
+    sum_v4(bytes);
+}
+
+fn sum_v4(bytes: &mut [u8]) {
     bytes[24..26].fill(0);
     let sum = wire::checksum::finish(wire::checksum::sum(&bytes[14..34]));
     bytes[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -227,8 +284,7 @@ impl Side {
     fn new(view: View, connections: u64) -> Side {
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
-        let datapath =
-            Datapath::new(&Secret::derived("test"), table, counters, Clock::default(), 0);
+        let datapath = Datapath::new(&secret(), table, counters, Clock::default(), 0);
         Side { view, datapath, reader, counters, outbox: Outbox::default() }
     }
 
@@ -297,7 +353,8 @@ fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
     }
 }
 
-fn run(seed: u64, batches: u32) {
+/// How many reports on marked packets there were.
+fn run(seed: u64, batches: u32) -> usize {
     let mut random = Random(seed);
     let message = plan(&mut random);
     let mtu = random.pick(&[100u16, 300, 1600, 1600]);
@@ -308,11 +365,11 @@ fn run(seed: u64, batches: u32) {
     };
     let connections = random.pick(&[4u64, 16, 64]);
     let (mut one, mut all) = (Side::new(view(), connections), Side::new(view(), connections));
-    let mut now_ms = 0u32;
+    let (mut now_ms, mut reports) = (0u32, 0);
     for number in 0..batches {
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
         let frames: Vec<Vec<u8>> =
-            (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random)).collect();
+            (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random, now_ms)).collect();
         let (expected, got) = (one.one_by_one(now_ms, &frames), all.at_once(now_ms, &frames));
         for (at, (expected, got)) in expected.frames.iter().zip(&got.frames).enumerate() {
             assert_eq!(
@@ -322,9 +379,11 @@ fn run(seed: u64, batches: u32) {
             );
         }
         assert_eq!(expected, got, "seed {seed}, batch {number}");
+        reports += got.originated.iter().filter(|made| made.contains("kind: Report")).count();
     }
     let totals = one.counters.totals();
     assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");
+    reports
 }
 
 #[test]
@@ -333,9 +392,11 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
     let number =
         |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(seed) = number("BATCH_TEST_SEED") {
-        return run(seed, BATCHES);
+        run(seed, BATCHES);
+        return;
     }
     let packets = number("BATCH_TEST_PACKETS").unwrap_or(100_000);
     let runs = packets / (u64::from(BATCHES) * BATCH_MAX as u64 / 2);
-    (0..runs.max(1)).for_each(|seed| run(seed, BATCHES));
+    let reports: usize = (0..runs.max(1)).map(|seed| run(seed, BATCHES)).sum();
+    assert!(reports > 0, "no marked packet was reported on");
 }
