@@ -25,6 +25,8 @@ const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:a::10";
 const BACKEND: &str = "10.0.2.11";
 const BACKEND6: &str = "2001:db8:2::11";
+/// Has no backend: it is served by another cluster, behind the same router.
+const SPILLED: &str = "203.0.113.78";
 /// Of the link between router and backend.
 const NARROW: u32 = 1400;
 /// Outer IP header and GRE.
@@ -63,7 +65,10 @@ impl Net {
         }
         client.run(&format!("ip route add {VIP} via 10.0.0.1"));
         client.run(&format!("ip -6 route add {VIP6} via 2001:db8:0::1"));
+        client.run(&format!("ip route add {SPILLED} via 10.0.0.1"));
         balancer.run("ip route add 10.0.2.0/24 via 10.0.1.254");
+        balancer.run("ip route add 198.51.100.0/24 via 10.0.1.254");
+        router.run(&format!("ip route add 198.51.100.0/24 via {BACKEND}"));
         balancer.run("ip -6 route add 2001:db8:2::/64 via 2001:db8:1::254");
         Net { client, balancer, _router: router, backend }
     }
@@ -81,7 +86,11 @@ impl Net {
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb", "addresses": ["10.0.1.1", "2001:db8:1::1"]},
             "backends": [{"name": "v4", "address": BACKEND}, {"name": "v6", "address": BACKEND6}],
-            "services": [service("dns", VIP, "v4"), service("dns6", VIP6, "v6")],
+            "services": [service("dns", VIP, "v4"), service("dns6", VIP6, "v6"), {
+                "name": "spilled",
+                "vips": [{"address": "203.0.113.77"}, {"address": SPILLED}],
+                "spill": [{"prefix": "198.51.100.0/24"}],
+            }],
             "forwarder": {
                 "connectionsMax": "1000",
                 "interfaces": [{"name": "eth0", "driver": "DRIVER_AF_XDP"}, {"name": "eth1", "driver": "DRIVER_AF_XDP"}],
@@ -161,6 +170,14 @@ fn discovers(vip: &str, fits: u32, target: &str) {
 fn the_client_is_told_what_fits_the_path_behind_the_next_router() {
     if root_or_skip("the_client_is_told_what_fits_the_path_behind_the_next_router") {
         discovers(VIP, NARROW - OVERHEAD_V4, BACKEND);
+    }
+}
+
+/// 198.51.100.77, the first VIP's counterpart, stands for the other cluster.
+#[test]
+fn the_client_is_told_what_fits_the_path_to_another_cluster() {
+    if root_or_skip("the_client_is_told_what_fits_the_path_to_another_cluster") {
+        discovers(SPILLED, NARROW - OVERHEAD_V4, "198.51.100.77");
     }
 }
 

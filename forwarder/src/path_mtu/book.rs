@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use plan::Plan;
+use plan::{Plan, SpillTo};
 use wire::{Family, FlowKey, Protocol, geneve, gue, icmp, ip};
 
 use super::{Heard, PathMtuTable};
@@ -27,6 +27,7 @@ pub struct Wanted {
     /// Network and host bits that outer IPv4 sources are drawn from instead.
     source_prefix: Option<(u32, u32)>,
     targets: BTreeSet<IpAddr>,
+    spills: Vec<SpillTo>,
 }
 
 /// See the module.
@@ -53,20 +54,29 @@ impl Wanted {
             source_v6: plan.source_v6.map(Ipv6Addr::from_bits),
             source_prefix: plan.tunnel.source_prefix,
             targets: plan.tunnel_targets().into_iter().collect(),
+            spills: plan.services().flat_map(|service| &service.spill).copied().collect(),
         }
     }
 
-    /// True for packets that we may have sent: from our address, by a tunnel,
-    /// to somebody that we tunnel to.
-    fn wrote(&self, quoted: &FlowKey) -> bool {
+    /// The tunnel targets whose path a quoted packet was on; none, unless we
+    /// may have sent it: from our address, by a tunnel, to somebody that we
+    /// tunnel to. What is spilled goes to many addresses of another cluster,
+    /// each VIP's own; it takes the way of one of them, which stands for all.
+    fn targets_of(&self, quoted: &FlowKey) -> BTreeSet<IpAddr> {
         let tunnel = match quoted.protocol {
             Protocol::GRE | Protocol::IPIP | Protocol::IPV6 => true,
             Protocol::UDP => matches!(quoted.destination_port, gue::PORT | geneve::PORT),
             _ => false,
         };
-        tunnel
-            && self.is_source(ip::address(quoted.family, quoted.source))
-            && self.targets.contains(&ip::address(quoted.family, quoted.destination))
+        if !tunnel || !self.is_source(ip::address(quoted.family, quoted.source)) {
+            return BTreeSet::new();
+        }
+        let exact = self.targets.get(&ip::address(quoted.family, quoted.destination));
+        let covers = |spill: &&SpillTo| {
+            spill.family == quoted.family && quoted.destination & !spill.host_mask == spill.network
+        };
+        let spills = self.spills.iter().filter(covers).map(|spill| &spill.address);
+        exact.into_iter().chain(spills).copied().collect()
     }
 
     fn is_source(&self, source: IpAddr) -> bool {
@@ -92,20 +102,22 @@ impl Book {
     /// packet that was sent before, or about another path.
     pub fn note(&mut self, family: Family, message: &[u8], now: Instant) {
         let Some(reported) = icmp::reported_mtu(family, message) else { return };
-        let ours = icmp::quoted(family, message).filter(|quoted| self.wanted.wrote(quoted));
-        let Some(quoted) = ours else {
+        let quoted = icmp::quoted(family, message);
+        let targets = quoted.map(|quoted| self.wanted.targets_of(&quoted)).unwrap_or_default();
+        if targets.is_empty() {
             self.heard.ignored += 1;
             return;
-        };
+        }
         self.heard.believed += 1;
         let floor = if family == Family::V4 { FLOOR_V4 } else { FLOOR_V6 };
         // Zero (from routers that predate RFC 1191) becomes the floor.
         let mtu = u16::try_from(reported).unwrap_or(u16::MAX).max(floor);
         let fresh = Learnt { mtu, until: now + LIFETIME };
-        let target = ip::address(quoted.family, quoted.destination);
-        let learnt = self.learnt.entry(target).or_insert(fresh);
-        if fresh.mtu <= learnt.mtu {
-            *learnt = fresh;
+        for target in targets {
+            let learnt = self.learnt.entry(target).or_insert(fresh);
+            if fresh.mtu <= learnt.mtu {
+                *learnt = fresh;
+            }
         }
     }
 
@@ -139,6 +151,7 @@ mod tests {
             source_v6: Some(Ipv6Addr::from_bits(OWN6)),
             source_prefix: None,
             targets: [v4(), IpAddr::V6(Ipv6Addr::from_bits(BACKEND6))].into(),
+            spills: Vec::new(),
         });
         book
     }
@@ -250,6 +263,24 @@ mod tests {
             Instant::now(),
         );
         assert_eq!((book.heard.believed, book.table()), (1, [(v4(), 1400)].into()));
+    }
+
+    /// Any VIP's tunnel to another cluster tells of the way that all take.
+    #[test]
+    fn an_error_about_a_spilled_packet_is_about_its_clusters_prefix() {
+        let there: IpAddr = "198.51.100.10".parse().unwrap();
+        let spill =
+            SpillTo { family: Family::V4, network: 0xc633_6400, host_mask: 0xff, address: there };
+        for (destination, believed) in
+            [(0xc633_640a_u32, true), (0xc633_6477, true), (0xc633_6577, false)]
+        {
+            let mut book = book();
+            book.wanted.spills = vec![spill];
+            let error = error(1400, Protocol::GRE, (OWN, destination), [0; 8]);
+            book.note(Family::V4, &error, Instant::now());
+            let expected = if believed { PathMtuTable::from([(there, 1400)]) } else { [].into() };
+            assert_eq!((book.table(), book.heard.believed), (expected, u64::from(believed)));
+        }
     }
 
     #[test]
