@@ -267,7 +267,7 @@ func (c *Controller) setPeers(targets []compile.PeerTarget) {
 
 // peerResult comes from the goroutines that ask.
 func (c *Controller) peerResult(result prober.PeerResult) {
-	event := brain.PeerResult{Peer: result.Peer, OK: result.Err == nil, Reason: "answers through the tunnel"}
+	event := brain.PeerResult{Peer: result.Peer, Address: result.To, OK: result.Err == nil, Reason: "answers through the tunnel"}
 	if result.Err != nil {
 		event.Reason = result.Err.Error()
 	}

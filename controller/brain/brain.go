@@ -92,7 +92,9 @@ type State struct {
 	members    map[memberKey]*member
 	active     map[string]int // backends of a service that take new connections
 
-	peers map[string]*damped
+	peers map[way]*damped
+	// Its keys, in order of the config.
+	ways []way
 	// What the running plan said of peers that were not judged yet.
 	inheritedPeers map[string]bool
 
@@ -170,7 +172,7 @@ func New(now time.Time) *State {
 		pending:   map[uint64]pendingPlan{},
 		neighbors: map[netip.Addr]string{},
 		drained:   map[string]bool{},
-		peers:     map[string]*damped{},
+		peers:     map[way]*damped{},
 		routes:    map[netip.Prefix]*routeState{},
 		forwarder: forwarderState{reason: "not yet connected"},
 

@@ -119,7 +119,7 @@ func (s *State) adopt(in *inputs) {
 		}
 	}
 	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
-	s.adoptPeers(in.config.Peers)
+	s.adoptPeers(in.config)
 	s.forgetRemoved(in.config.Backends)
 	maps.DeleteFunc(s.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
 	s.touchNow()

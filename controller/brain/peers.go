@@ -8,29 +8,39 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 const (
 	// Answers in a row, or probes without one, that change the opinion of a
-	// peer.
+	// way to a peer.
 	peerRise = 2
 	peerFall = 3
 )
 
-// PeerResult is the outcome of asking one peer once through the tunnel.
+// way is one address of a peer that is asked; the zero address is that of a
+// peer that cannot be.
+type way struct {
+	peer    string
+	address netip.Addr
+}
+
+// PeerResult is the outcome of asking one peer once, by one of its addresses.
 type PeerResult struct {
-	Peer   string
-	OK     bool
-	Reason string
+	Peer    string
+	Address netip.Addr
+	OK      bool
+	Reason  string
 }
 
 func (e PeerResult) apply(s *State) {
 	s.quiet = true
-	d := s.peers[e.Peer]
+	d := s.peers[way{e.Peer, e.Address}]
 	if d == nil || !d.step(e.OK, e.Reason, s.now) {
 		return
 	}
@@ -38,20 +48,38 @@ func (e PeerResult) apply(s *State) {
 	if e.OK {
 		to = "up"
 	}
-	s.note("peer", e.Peer, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
+	name := e.Peer
+	if len(s.waysTo(e.Peer)) > 1 {
+		name += " at " + e.Address.String()
+	}
+	s.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
 	s.touch()
 }
 
-// adoptPeers keeps the opinions of peers that stay.
-func (s *State) adoptPeers(peers []config.Peer) {
-	wanted := make(map[string]bool, len(peers))
-	for _, peer := range peers {
-		wanted[peer.Name] = true
-		if s.peers[peer.Name] == nil {
-			s.peers[peer.Name] = &damped{rise: peerRise, fall: peerFall, since: s.now, reason: "not yet asked"}
+// adoptPeers keeps the opinions of ways that stay.
+func (s *State) adoptPeers(c *config.Config) {
+	s.ways = nil
+	wanted := map[way]bool{}
+	for _, target := range compile.PeerTargets(c) {
+		w := way{target.Peer, target.To}
+		s.ways = append(s.ways, w)
+		wanted[w] = true
+		if s.peers[w] == nil {
+			s.peers[w] = &damped{rise: peerRise, fall: peerFall, since: s.now, reason: "not yet asked"}
 		}
 	}
-	maps.DeleteFunc(s.peers, func(name string, _ *damped) bool { return !wanted[name] })
+	maps.DeleteFunc(s.peers, func(w way, _ *damped) bool { return !wanted[w] })
+}
+
+// waysTo lists a peer's ways in order of the config.
+func (s *State) waysTo(peer string) []way {
+	var ways []way
+	for _, w := range s.ways {
+		if w.peer == peer {
+			ways = append(ways, w)
+		}
+	}
+	return ways
 }
 
 // inheritPeers remembers which peers were healthy in the plan that runs: a
@@ -63,13 +91,33 @@ func (s *State) inheritPeers(plan *planv1.Plan) {
 	}
 }
 
-// peerHealthy: a peer that was never seen is not.
+// peerHealthy: one that answers by any of its addresses. A peer that was never
+// seen is not.
 func (s *State) peerHealthy(name string) bool {
-	d := s.peers[name]
-	if d == nil || d.verdict == unknown {
-		return s.inheritedPeers[name]
+	asked := false
+	for _, w := range s.waysTo(name) {
+		switch s.peers[w].verdict {
+		case up:
+			return true
+		case down:
+			asked = true
+		}
 	}
-	return d.verdict == up
+	return !asked && s.inheritedPeers[name]
+}
+
+// peerAddresses puts those first that answer: the forwarder tunnels to the
+// first that it can reach.
+func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
+	answers := func(address netip.Addr) int {
+		if d := s.peers[way{peer.Name, address}]; d != nil && d.verdict == up {
+			return 0
+		}
+		return 1
+	}
+	addresses := slices.Clone(peer.Addresses)
+	slices.SortStableFunc(addresses, func(a, b netip.Addr) int { return answers(a) - answers(b) })
+	return addresses
 }
 
 // PeerView is one peer as people see it.
@@ -84,12 +132,31 @@ type PeerView struct {
 func (s *State) viewPeers() []PeerView {
 	var views []PeerView
 	for _, peer := range s.current.config.Peers {
-		d := s.peers[peer.Name]
-		v := PeerView{Name: peer.Name, Addresses: slices.Clone(peer.Addresses), Healthy: s.peerHealthy(peer.Name), Reason: d.reason, Since: d.since}
-		if d.verdict == unknown && v.Healthy {
-			v.Reason = "as in the running plan"
-		}
+		v := PeerView{Name: peer.Name, Addresses: slices.Clone(peer.Addresses), Healthy: s.peerHealthy(peer.Name)}
+		v.Reason, v.Since = s.peerReason(peer.Name)
 		views = append(views, v)
 	}
 	return views
+}
+
+// peerReason tells of each way, if they differ, and when the latest changed.
+func (s *State) peerReason(name string) (string, time.Time) {
+	var reasons []string
+	var since time.Time
+	ways := s.waysTo(name)
+	for _, w := range ways {
+		d := s.peers[w]
+		reason := d.reason
+		if d.verdict == unknown && s.peerHealthy(name) {
+			reason = "as in the running plan"
+		}
+		if len(ways) > 1 {
+			reason = w.address.String() + ": " + reason
+		}
+		reasons = append(reasons, reason)
+		if d.since.After(since) {
+			since = d.since
+		}
+	}
+	return strings.Join(reasons, "; "), since
 }

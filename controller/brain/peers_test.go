@@ -2,7 +2,9 @@ package brain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -20,9 +22,13 @@ func (w *world) peers() []string {
 	return peers
 }
 
-func (w *world) ask(peer string, answers ...bool) {
+var peerAddress = map[string]string{"lb-2": "10.0.0.2", "lb-3": "10.0.0.3", "a stranger": "10.0.0.4"}
+
+func (w *world) ask(peer string, answers ...bool) { w.askAt(peer, peerAddress[peer], answers...) }
+
+func (w *world) askAt(peer, address string, answers ...bool) {
 	for _, ok := range answers {
-		w.do(PeerResult{Peer: peer, OK: ok, Reason: "because"})
+		w.do(PeerResult{Peer: peer, Address: netip.MustParseAddr(address), OK: ok, Reason: "because"})
 	}
 	w.pass(2 * coalesce)
 }
@@ -57,6 +63,38 @@ func TestAPeerIsUnhealthyUntilItsFirstAnswerThenDampened(t *testing.T) {
 	}
 	w.ask("a stranger", true)
 	expect("a peer that is not in the config", "lb-2 true", "lb-3 false")
+}
+
+// The forwarder tunnels to the first address that it can reach.
+func TestAPeerIsReachedByTheAddressThatAnswers(t *testing.T) {
+	w := start(t, strings.Replace(oneService, "addresses: [10.0.0.1]", `addresses: [10.0.0.1, "2001:db8::1"]`, 1)+`
+peers: [{name: lb-2, addresses: [10.0.0.2, "2001:db8::2"]}]
+`)
+	expect := func(step string, healthy bool, want ...string) {
+		t.Helper()
+		peer := w.last.Plan.GetPeers()[0]
+		if peer.Healthy != healthy || !slices.Equal(peer.Addresses, want) {
+			t.Errorf("%s: %v", step, peer)
+		}
+	}
+	w.pass(2 * coalesce)
+	expect("not yet asked", false, "10.0.0.2", "2001:db8::2")
+	w.askAt("lb-2", "10.0.0.2", true)
+	w.askAt("lb-2", "2001:db8::2", true)
+	expect("both answer", true, "10.0.0.2", "2001:db8::2")
+	w.askAt("lb-2", "10.0.0.2", false, false, false)
+	expect("the first does not", true, "2001:db8::2", "10.0.0.2")
+	if v := w.state.View().Peers[0]; !v.Healthy || v.Reason != "10.0.0.2: because; 2001:db8::2: because" {
+		t.Errorf("%+v", v)
+	}
+	want := Transition{Kind: "peer", Name: "lb-2 at 10.0.0.2", From: "up", To: "down", Reason: "because"}
+	if !slices.Contains(w.log, want) {
+		t.Errorf("log %+v lacks %+v", w.log, want)
+	}
+	w.askAt("lb-2", "2001:db8::2", false, false, false)
+	expect("neither does", false, "10.0.0.2", "2001:db8::2")
+	w.askAt("lb-2", "10.0.0.2", true, true)
+	expect("the first again", true, "10.0.0.2", "2001:db8::2")
 }
 
 func TestAStartingControllerKeepsPeersAsTheyAreInTheRunningPlan(t *testing.T) {

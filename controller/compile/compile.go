@@ -22,6 +22,8 @@ type States struct {
 	Backend func(pool, backend string) planv1.BackendState
 	// Whether a peer is reachable through the tunnel. nil: yes.
 	PeerHealthy func(peer string) bool
+	// The peer's addresses, the best to tunnel to first. nil: as configured.
+	PeerAddresses func(peer config.Peer) []netip.Addr
 }
 
 // Compile makes the plan of the machine that the config is for: services of
@@ -147,9 +149,13 @@ func routers(bgp *config.BGP) []string {
 func peers(given []config.Peer, states States) []*planv1.Peer {
 	var compiled []*planv1.Peer
 	for _, peer := range given {
+		addresses := peer.Addresses
+		if states.PeerAddresses != nil {
+			addresses = states.PeerAddresses(peer)
+		}
 		compiled = append(compiled, &planv1.Peer{
 			Name:      peer.Name,
-			Addresses: texts(peer.Addresses),
+			Addresses: texts(addresses),
 			Healthy:   states.PeerHealthy == nil || states.PeerHealthy(peer.Name),
 		})
 	}

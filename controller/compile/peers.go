@@ -6,7 +6,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 )
 
-// PeerTarget is how to ask one peer whether its forwarder forwards: an echo
+// PeerTarget is one way to ask a peer whether its forwarder forwards: an echo
 // request to a VIP, inside a tunnel from this machine to that one.
 type PeerTarget struct {
 	Peer string
@@ -18,29 +18,33 @@ type PeerTarget struct {
 	Problem string
 }
 
-// PeerTargets lists a target for each peer, in order of the config. The VIP
-// is one that the peer has too: peers have the same services.
+// PeerTargets lists a target for each way to each peer, in order of the
+// config: a way is one of its addresses that this machine has one of the same
+// family for. A peer without any has one target, with the problem. The VIP is
+// one that the peer has too: peers have the same services.
 func PeerTargets(c *config.Config) []PeerTarget {
 	var targets []PeerTarget
 	for _, peer := range c.Peers {
-		target := PeerTarget{Peer: peer.Name}
-		target.tunnel(c.Machine, peer)
-		target.echo(c)
-		targets = append(targets, target)
+		for _, target := range tunnels(c.Machine, peer) {
+			target.echo(c)
+			targets = append(targets, target)
+		}
 	}
 	return targets
 }
 
-// tunnel takes the first of the peer's addresses that this machine has one of
-// the same family for, as the forwarder does.
-func (t *PeerTarget) tunnel(machine config.Machine, peer config.Peer) {
+func tunnels(machine config.Machine, peer config.Peer) []PeerTarget {
+	var targets []PeerTarget
 	for _, to := range peer.Addresses {
 		if from, ok := machine.Address(to); ok {
-			t.From, t.To = from, to
-			return
+			targets = append(targets, PeerTarget{Peer: peer.Name, From: from, To: to})
 		}
 	}
-	t.Problem = "no address of a family that machine.addresses has: give both machines one of the same family"
+	if targets == nil {
+		problem := "no address of a family that machine.addresses has: give both machines one of the same family"
+		targets = []PeerTarget{{Peer: peer.Name, Problem: problem}}
+	}
+	return targets
 }
 
 // echo prefers the tunnel's family: what then fails is the tunnel.

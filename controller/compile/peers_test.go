@@ -18,7 +18,9 @@ pools: [{name: web, backends: [{address: 10.1.0.11}]}]
 		want                     string
 	}{
 		{"one family", "[10.0.0.1]", "[10.0.0.2]", "{address: 203.0.113.10}", "10.0.0.1>10.0.0.2 (10.0.0.1>203.0.113.10)"},
-		{"the peer's first address that we can reach", "[10.0.0.1]", `["2001:db8::2", 10.0.0.2]`, "{address: 203.0.113.10}", "10.0.0.1>10.0.0.2 (10.0.0.1>203.0.113.10)"},
+		{"the peer's addresses that we can reach", "[10.0.0.1]", `["2001:db8::2", 10.0.0.2]`, "{address: 203.0.113.10}", "10.0.0.1>10.0.0.2 (10.0.0.1>203.0.113.10)"},
+		{"every address that we can reach", `[10.0.0.1, "2001:db8::1"]`, `["2001:db8::2", 10.0.0.2]`, `{address: 203.0.113.10}, {address: "2001:db8:a::10"}`,
+			"2001:db8::1>2001:db8::2 (2001:db8::1>2001:db8:a::10), 10.0.0.1>10.0.0.2 (10.0.0.1>203.0.113.10)"},
 		{"the tunnel's family inside, too", `[10.0.0.1, "2001:db8::1"]`, `["2001:db8::2"]`, `{address: 203.0.113.10}, {address: "2001:db8:a::10"}`, "2001:db8::1>2001:db8::2 (2001:db8::1>2001:db8:a::10)"},
 		{"else the other", `[10.0.0.1, "2001:db8::1"]`, `["2001:db8::2"]`, "{address: 203.0.113.10}", "2001:db8::1>2001:db8::2 (10.0.0.1>203.0.113.10)"},
 		{"a prefix and a suffix", "[10.0.0.1]", "[10.0.0.2]", "{prefix_group: class-a, suffix: 0.0.0.7}", "10.0.0.1>10.0.0.2 (10.0.0.1>203.0.113.7)"},
@@ -35,15 +37,18 @@ pools: [{name: web, backends: [{address: 10.1.0.11}]}]
 				t.Fatal(err)
 			}
 			targets := PeerTargets(parsed)
-			if len(targets) != 1 || targets[0].Peer != "lb-2" {
-				t.Fatalf("%+v", targets)
+			var said []string
+			for _, got := range targets {
+				text := got.Problem
+				if text == "" {
+					text = got.From.String() + ">" + got.To.String() + " (" + got.Source.String() + ">" + got.VIP.String() + ")"
+				}
+				if got.Peer != "lb-2" {
+					t.Errorf("%+v", got)
+				}
+				said = append(said, text)
 			}
-			got := targets[0]
-			text = got.Problem
-			if text == "" {
-				text = got.From.String() + ">" + got.To.String() + " (" + got.Source.String() + ">" + got.VIP.String() + ")"
-			}
-			if !strings.HasPrefix(text, c.want) {
+			if text := strings.Join(said, ", "); !strings.HasPrefix(text, c.want) || len(said) != 1+strings.Count(c.want, "), ") {
 				t.Errorf("%s, want %s", text, c.want)
 			}
 		})

@@ -31,7 +31,7 @@ const (
 	peerTimeout  = 500 * time.Millisecond
 )
 
-// PeerTarget is how to ask one peer: see compile.PeerTarget, whose fields
+// PeerTarget is one way to ask a peer: see compile.PeerTarget, whose fields
 // these are.
 type PeerTarget struct {
 	Peer string
@@ -47,10 +47,12 @@ type PeerTarget struct {
 // and wraps os.ErrPermission if this process may not ask.
 type PeerResult struct {
 	Peer string
-	Err  error
+	// The tunnel's end that was asked; not valid: nobody could be.
+	To  netip.Addr
+	Err error
 }
 
-// Peers asks each peer by its own schedule. Like Prober it is a sink.
+// Peers asks each peer, by each way to it, by a schedule of its own. Like Prober it is a sink.
 type Peers struct {
 	probe func(context.Context, PeerTarget) error
 	tell  func(PeerResult)
@@ -103,7 +105,7 @@ func (p *Peers) schedule(ctx context.Context, t PeerTarget) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.tell(PeerResult{Peer: t.Peer, Err: err})
+		p.tell(PeerResult{Peer: t.Peer, To: t.To, Err: err})
 		select {
 		case <-ctx.Done():
 			return
