@@ -49,9 +49,20 @@ func needLab(t *testing.T) string {
 // options of a small lab whose name no other test run has.
 func options(t *testing.T, what string) lab.Options {
 	t.Helper()
+	bin := needLab(t)
+	// t.TempDir has the test's name, and paths of sockets are short.
+	directory, err := os.MkdirTemp("", "guideway-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(directory); err != nil {
+			t.Error(err)
+		}
+	})
 	return lab.Options{
-		Name: fmt.Sprintf("test-%s-%d", what, os.Getpid()), BinDir: needLab(t),
-		RunDir: filepath.Join(t.TempDir(), "lab"), LoadBalancers: 2, Backends: 2, Spares: 1,
+		Name: fmt.Sprintf("test-%s-%d", what, os.Getpid()), BinDir: bin,
+		RunDir: filepath.Join(directory, "lab"), LoadBalancers: 2, Backends: 2, Spares: 1,
 	}
 }
 

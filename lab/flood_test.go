@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,88 +14,186 @@ import (
 	"github.com/guideway/guideway/lab"
 	"github.com/guideway/guideway/lab/flood"
 	"github.com/guideway/guideway/lab/load"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 const (
-	// floodTable is small, so that ten times as much is soon sent.
+	// floodTable is the least that a forwarder takes, so that ten times as much
+	// is soon sent.
 	floodTable = 1024
 	// floodRate leaves two cores, which play everybody, time for the others.
-	floodRate = 8_000
+	floodRate = 6_000
+	// datagramFlows are UDP flows that last, among the connections.
+	datagramFlows = 40
 )
 
-// Load balancers whose tables are half full of established connections, and
-// attackers who send ten times as many flows as a table has room for.
+// Load balancers whose tables are half full, and attackers who send ten times
+// as many flows as a table has entries. A table has two entries for each
+// connection that it is to hold (docs/performance.md): half of the connections
+// are all tracked; half of the entries leave a few flows in full buckets.
 func TestFloods(t *testing.T) {
-	o := options(t, "floods")
-	o.Backends, o.ConnectionsMax = 3, floodTable
-	running := up(t, o)
-	host, err := running.AddHost(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
+	needLab(t)
+	for _, half := range []struct {
+		name string
+		// flows that last, at two machines.
+		flows int
+		// untrackedMax of them.
+		untrackedMax int
+	}{
+		{"half of the connections", floodTable, 0},
+		{"half of the entries", 2 * floodTable, floodTable / 10},
+	} {
+		t.Run(half.name+" are established and none changes its backend", func(t *testing.T) {
+			o := options(t, "floods")
+			o.Backends, o.ConnectionsMax = 3, floodTable
+			running := up(t, o)
+			host, err := running.AddHost(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			connectionsOutlastFloods(t, running, host, half.flows, half.untrackedMax)
+			checkAtRest(t, running)
+		})
 	}
-	t.Run("no established connection changes its backend while backends change", func(t *testing.T) {
-		t.Cleanup(func() { restore(t, running) })
-		connectionsOutlastFloods(t, running, host)
-	})
-	checkAtRest(t, running)
 }
 
-func connectionsOutlastFloods(t *testing.T, running *lab.Lab, host *lab.Host) {
+func connectionsOutlastFloods(t *testing.T, running *lab.Lab, host *lab.Host, flows, untrackedMax int) {
 	t.Helper()
-	connections := len(running.LoadBalancers())*floodTable/2 - datagramFlows
-	remote := startLoad(t, running, 1, connections)
+	remote := startLoad(t, running, 1, flows-datagramFlows)
 	datagrams := startDatagrams(t, running)
-	checkHalfFull(t, running, connections+datagramFlows)
 	backends := backendsOf(t, remote)
+	untracked := waitEstablished(t, running, append(datagrams.flows(), flowsOf(backends)...), untrackedMax)
+	if (untrackedMax > 0) != (len(untracked) > 0) {
+		t.Errorf("%d of %d flows are not tracked", len(untracked), flows)
+	}
 
+	steady := watchRoutes(t, running)
 	before := metrics(t, running)
+	const each = 10 * floodTable // at every stage, of every kind
 	flooding := startFlood(t, host)
 	weights := running.Weights()
-	for _, change := range []struct {
-		what string
-		do   func() error
-	}{
-		{"added", func() error { weights["be-4"] = 1; return running.SetWeights(t.Context(), weights) }},
-		{"drained", func() error { weights["be-1"] = 0; return running.SetWeights(t.Context(), weights) }},
-		{"killed", func() error { return running.KillBackend(t.Context(), 1) }},
+	for _, change := range []func() error{
+		func() error { weights["be-4"] = 1; return running.SetWeights(t.Context(), weights) },
+		func() error { weights["be-1"] = 0; return running.SetWeights(t.Context(), weights) },
+		func() error { return running.KillBackend(t.Context(), 1) },
 	} {
-		flooding.wait(t, floodTable*10)
-		if err := change.do(); err != nil {
+		flooding.wait(t, each)
+		if err := change(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range running.LoadBalancers() {
 		waitState(t, running, name, "echo", "be-2", planv1.BackendState_BACKEND_STATE_DOWN)
 	}
-	flooding.wait(t, floodTable*10)
+	flooding.wait(t, each)
 	sent := flooding.stop(t)
-	datagrams.stop(t, "be-2")
+	steady()
+	datagrams.stop(t, "be-2", untracked)
 
-	checkUntracked(t, running, before, sent)
+	checkUntracked(t, running, before, sent, len(untracked))
 	report, err := remote.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkOnlyTheDeadBroke(t, report, backends, "be-2")
+	checkOnlyTheDeadBroke(t, report, backends, untracked, "be-2")
 }
 
-// checkHalfFull: every connection is established (what is not yet may be
-// displaced), and the tables are half full, give or take the router's dice.
-func checkHalfFull(t *testing.T, running *lab.Lab, connections int) {
+// watchRoutes until the returned function is called, which fails if a load
+// balancer lost its routes: it does where two cores have too much to do for
+// its heartbeat, and connections that move while backends change may break.
+func watchRoutes(t *testing.T, running *lab.Lab) (stop func()) {
 	t.Helper()
-	const established = `guideway_connections{class="established"}`
-	eventually(t, 20*time.Second, "all connections are established", func() error {
-		if sum := metrics(t, running)[established]; sum != float64(connections) {
-			return fmt.Errorf("%v of %d are", sum, connections)
+	router, err := running.OpenRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	lost := make(chan error, 1)
+	go func() {
+		defer router.Close()
+		at, err := router.Watch(ctx, func(routes lab.Routes) bool {
+			return slices.ContainsFunc(lab.EchoVIPs, func(vip netip.Addr) bool { return len(routes[vip]) != len(running.LoadBalancers()) })
+		})
+		if err == nil {
+			lost <- fmt.Errorf("a load balancer lost its routes at %v: this machine is too busy, what follows may come of that", at)
+		}
+		close(lost)
+	}()
+	t.Cleanup(cancel)
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-lost; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// flow of any protocol, as tables have it.
+type flow struct {
+	protocol            uint32
+	source, destination netip.AddrPort
+}
+
+func flowsOf(backends map[load.Flow]string) []flow {
+	var list []flow
+	for f := range backends {
+		list = append(list, flow{tcp, f.Source, f.Destination})
+	}
+	return list
+}
+
+// waitEstablished until each flow is, at one machine, but for a few that find
+// no lasting place: what is unconfirmed may be displaced. Gives these.
+func waitEstablished(t *testing.T, running *lab.Lab, flows []flow, untrackedMax int) map[flow]bool {
+	t.Helper()
+	var untracked map[flow]bool
+	eventually(t, 30*time.Second, "flows are established", func() error {
+		classes := map[flow]string{}
+		for _, name := range running.LoadBalancers() {
+			if err := lookUp(t, running, name, flows, classes); err != nil {
+				return err
+			}
+		}
+		untracked = map[flow]bool{}
+		for _, f := range flows {
+			if classes[f] != "established" {
+				untracked[f] = true
+			}
+		}
+		// Some will be, by their next packet. Not all: two that share the last
+		// place of a bucket displace each other before either is confirmed.
+		if len(untracked) > untrackedMax {
+			return fmt.Errorf("%d are not", len(untracked))
 		}
 		return nil
 	})
-	for _, name := range running.LoadBalancers() {
-		if own := metricsOf(t, running, name)[established]; own < floodTable*0.42 || own > floodTable*0.58 {
-			t.Errorf("%s has %v connections, not half of %d", name, own, floodTable)
+	return untracked
+}
+
+// lookUp the class of each flow at one machine.
+func lookUp(t *testing.T, running *lab.Lab, machine string, flows []flow, classes map[flow]string) error {
+	t.Helper()
+	client, connection, err := running.Forwarder(machine)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	for _, f := range flows {
+		reply, err := client.GetConnections(t.Context(), &forwarderv1.GetConnectionsRequest{Lookup: lab.FlowKey(f.protocol, f.source, f.destination)})
+		if err != nil {
+			return fmt.Errorf("ask forwarder of %s: %w", machine, err)
+		}
+		for _, entry := range reply.GetFound() {
+			// One of its packets may have gone to another machine, as long as
+			// the router did not know all of them.
+			if classes[f] != "established" {
+				classes[f] = entry.GetClass()
+			}
 		}
 	}
+	return nil
 }
 
 // backendsOf the load's connections.
@@ -113,22 +212,22 @@ func backendsOf(t *testing.T, remote *load.Remote) map[load.Flow]string {
 
 // checkUntracked: what found no place, or lost it, is counted, and nothing
 // else is missing.
-func checkUntracked(t *testing.T, running *lab.Lab, before map[string]float64, sent int) {
+func checkUntracked(t *testing.T, running *lab.Lab, before map[string]float64, sent, untracked int) {
 	t.Helper()
 	after := metrics(t, running)
 	growth := func(sample string) float64 { return grew(t, before, after, sample) }
 	inserts, displaced := growth("guideway_connections_inserts_total"), growth("guideway_connections_displaced_total")
 	refused := growth(`guideway_connections_refused_total{cause="table_full"}`)
 	misses, expired := growth("guideway_connections_misses_total"), growth("guideway_connections_expired_total")
-	t.Logf("flood of %d: %v misses, %v inserted, %v displaced, %v refused, %v expired", sent, misses, inserts, displaced, refused, expired)
-	// Two machines with room for two entries per connection.
-	room := float64(len(running.LoadBalancers()) * 2 * floodTable)
+	t.Logf("flood of %d: %v misses, %v inserted, %v displaced, %v refused, %v expired; %d lasting flows not tracked",
+		sent, misses, inserts, displaced, refused, expired, untracked)
 	if misses < float64(sent)*0.9 || displaced < float64(sent)*0.5 {
 		t.Errorf("the flood of %d did not get there: %v misses, %v displaced", sent, misses, displaced)
 	}
-	if misses != inserts+refused {
+	if misses != inserts+refused || (untracked > 0 && refused == 0) {
 		t.Errorf("of %v packets without a connection %v were tracked and %v counted as not", misses, inserts, refused)
 	}
+	room := float64(len(running.LoadBalancers()) * 2 * floodTable)
 	if inserts-displaced-expired > room {
 		t.Errorf("%v entries are in no table, and not counted", inserts-displaced-expired-room)
 	}
@@ -141,7 +240,9 @@ func checkUntracked(t *testing.T, running *lab.Lab, before map[string]float64, s
 	}
 }
 
-func checkOnlyTheDeadBroke(t *testing.T, report load.Report, backends map[load.Flow]string, dead string) {
+// checkOnlyTheDeadBroke: all connections of the dead backend, and none else
+// but such as no table had room for.
+func checkOnlyTheDeadBroke(t *testing.T, report load.Report, backends map[load.Flow]string, untracked map[flow]bool, dead string) {
 	t.Helper()
 	lost := 0
 	for _, backend := range backends {
@@ -149,28 +250,31 @@ func checkOnlyTheDeadBroke(t *testing.T, report load.Report, backends map[load.F
 			lost++
 		}
 	}
-	if lost == 0 || report.Broken != lost || report.Messages < len(backends) {
+	if lost == 0 || report.Broken < lost || report.Messages < len(backends) {
 		t.Errorf("%d connections were with %s; %d broke, %d messages came back", lost, dead, report.Broken, report.Messages)
 	}
 	for _, failure := range report.Failures {
-		if failure.Backend != dead {
+		if failure.Backend != dead && !untracked[flow{tcp, failure.Flow.Source, failure.Flow.Destination}] {
 			t.Errorf("broke without reason: %+v", failure)
 		}
 	}
 }
 
-// datagramFlows are UDP flows that last, beside the TCP connections.
-const datagramFlows = 40
-
-// datagrams go to and fro on each flow all the time.
+// datagrams go to and fro on each of some UDP flows all the time.
 type datagrams struct {
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	connections []net.Conn
+	cancel      context.CancelFunc
+	work        sync.WaitGroup
 
 	mutex    sync.Mutex
 	answered int
-	// moved flows: from which backend to which.
-	moved [][2]string
+	moves    []move
+}
+
+// move of a flow from one backend to another.
+type move struct {
+	flow     flow
+	from, to string
 }
 
 func startDatagrams(t *testing.T, running *lab.Lab) *datagrams {
@@ -183,9 +287,22 @@ func startDatagrams(t *testing.T, running *lab.Lab) *datagrams {
 		if err != nil {
 			t.Fatal(err)
 		}
+		d.connections = append(d.connections, connection)
 		d.work.Go(func() { d.converse(ctx, connection) })
 	}
 	return d
+}
+
+func (d *datagrams) flows() []flow {
+	var list []flow
+	for _, connection := range d.connections {
+		list = append(list, datagramFlow(connection))
+	}
+	return list
+}
+
+func datagramFlow(connection net.Conn) flow {
+	return flow{udp, netip.MustParseAddrPort(connection.LocalAddr().String()), netip.MustParseAddrPort(connection.RemoteAddr().String())}
 }
 
 // converse on one flow. A datagram may be lost in a flood, or wait in a queue
@@ -206,29 +323,31 @@ func (d *datagrams) converse(ctx context.Context, connection net.Conn) {
 		d.mutex.Lock()
 		d.answered++
 		if has != "" && has != backend {
-			d.moved = append(d.moved, [2]string{has, backend})
+			d.moves = append(d.moves, move{datagramFlow(connection), has, backend})
 		}
 		d.mutex.Unlock()
 		has = backend
 	}
 }
 
-// stop, and check that flows moved only from the dead backend.
-func (d *datagrams) stop(t *testing.T, dead string) {
+// stop, and check that flows moved only from the dead backend, or because no
+// table had room for them.
+func (d *datagrams) stop(t *testing.T, dead string, untracked map[flow]bool) {
 	t.Helper()
 	d.cancel()
 	d.work.Wait()
 	fromDead := 0
-	for _, move := range d.moved {
-		if move[0] == dead {
+	for _, m := range d.moves {
+		switch {
+		case m.from == dead:
 			fromDead++
-		} else {
-			t.Errorf("a UDP flow moved from %s to %s", move[0], move[1])
+		case !untracked[m.flow]:
+			t.Errorf("a UDP flow moved: %+v", m)
 		}
 	}
 	t.Logf("%d datagrams came back, %d of %d flows moved from %s", d.answered, fromDead, datagramFlows, dead)
 	// Some third of the flows were there.
-	if d.answered < 20*datagramFlows || fromDead == 0 {
+	if d.answered < 10*datagramFlows || fromDead == 0 {
 		t.Errorf("%d datagrams came back, %d flows moved from %s", d.answered, fromDead, dead)
 	}
 }

@@ -103,13 +103,18 @@ func (lab *Lab) Counters(ctx context.Context, name string) (*forwarderv1.GetCoun
 // Tracked are the entries that a load balancer's tables have for a flow.
 func (lab *Lab) Tracked(ctx context.Context, name string, protocol uint32, source, destination netip.AddrPort) ([]*forwarderv1.Connection, error) {
 	reply, err := ask(ctx, lab, name, func(ctx context.Context, client forwarderv1.ForwarderClient) (*forwarderv1.GetConnectionsResponse, error) {
-		return client.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{Lookup: &forwarderv1.FlowKey{
-			Source: source.Addr().String(), SourcePort: uint32(source.Port()),
-			Destination: destination.Addr().String(), DestinationPort: uint32(destination.Port()),
-			Protocol: protocol,
-		}})
+		return client.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{Lookup: FlowKey(protocol, source, destination)})
 	})
 	return reply.GetFound(), err
+}
+
+// FlowKey to ask forwarders for.
+func FlowKey(protocol uint32, source, destination netip.AddrPort) *forwarderv1.FlowKey {
+	return &forwarderv1.FlowKey{
+		Source: source.Addr().String(), SourcePort: uint32(source.Port()),
+		Destination: destination.Addr().String(), DestinationPort: uint32(destination.Port()),
+		Protocol: protocol,
+	}
 }
 
 // StateOf a backend in a service of a plan.

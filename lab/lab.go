@@ -58,6 +58,9 @@ func Up(ctx context.Context, o Options, owned bool) (*Lab, error) {
 	return lab, nil
 }
 
+// socketPathMax: sun_path has 108 bytes, the last one zero (unix(7)).
+const socketPathMax = 107
+
 // complete fills in defaults and checks what the machine offers.
 func complete(o Options) (Options, error) {
 	if o.RunDir == "" {
@@ -68,6 +71,10 @@ func complete(o Options) (Options, error) {
 	}
 	if err := o.check(); err != nil {
 		return o, err
+	}
+	longest := filepath.Join(o.RunDir, fmt.Sprintf("lb-%d", limitMachines), "run", "controller.sock")
+	if len(longest) > socketPathMax {
+		return o, fmt.Errorf("run directory %s: a socket in it would have a path of %d bytes, and %d is the most: give a shorter one", o.RunDir, len(longest), socketPathMax)
 	}
 	if os.Geteuid() != 0 {
 		return o, errors.New("namespaces need root: run it with sudo")

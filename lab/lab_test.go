@@ -75,6 +75,14 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 	}
 }
 
+func TestARunDirectoryTooLongForSocketsIsRefused(t *testing.T) {
+	o := testOptions()
+	o.RunDir = "/tmp/" + strings.Repeat("long/", 20)
+	if _, err := complete(o); err == nil || !strings.Contains(err.Error(), "give a shorter one") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestStartTimeIsReadBehindANameWithParentheses(t *testing.T) {
 	const stat = "42 (a) b) (c) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1000 10 18446744073709551615"
 	if start, zombie, err := parseStat(stat); err != nil || start != 987654 || zombie {

@@ -25,8 +25,8 @@ import (
 // each scenario is a subtest of it that leaves the lab as it found it: any of
 // them runs alone.
 
-// tcp is the protocol's number.
-const tcp = 6
+// Numbers of protocols.
+const tcp, udp = 6, 17
 
 // backendOf an answer of the echo service, and what it echoed.
 func backendOf(answer []byte) (backend string, echoed []byte) {
@@ -289,7 +289,7 @@ func startLoad(t *testing.T, running *lab.Lab, block, connections int) *load.Rem
 		echo = append(echo, netip.AddrPortFrom(vip, lab.EchoPort))
 	}
 	remote, err := load.StartRemote(command, load.Spec{
-		Seed: 1, Sources: addresses, Echo: echo, Connections: connections, MessageRate: 1, TimeLimit: 15 * time.Second,
+		Seed: 1, Sources: addresses, Echo: echo, Connections: connections, MessageRate: 0.7, TimeLimit: 15 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

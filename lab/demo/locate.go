@@ -69,11 +69,7 @@ func locateOn(ctx context.Context, l *lab.Lab, machine string, flows []load.Flow
 
 func flowKey(flow load.Flow) *forwarderv1.FlowKey {
 	const tcp = 6
-	return &forwarderv1.FlowKey{
-		Source: flow.Source.Addr().String(), SourcePort: uint32(flow.Source.Port()),
-		Destination: flow.Destination.Addr().String(), DestinationPort: uint32(flow.Destination.Port()),
-		Protocol: tcp,
-	}
+	return lab.FlowKey(tcp, flow.Source, flow.Destination)
 }
 
 // selectBackends tells where a plan sends flows that no table knows. Only the
