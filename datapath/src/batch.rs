@@ -23,9 +23,9 @@
 //! tell them apart.
 
 use arrayvec::ArrayVec;
-use plan::{Matched, Service};
+use plan::{Matched, Service, Whereabouts};
 use wire::plain::{self, Plain};
-use wire::{BATCH_MAX, Batch, Facts, Frame, Target};
+use wire::{BATCH_MAX, Batch, Facts, Frame};
 
 use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
@@ -51,7 +51,7 @@ struct Traveller<'v> {
     /// Which frame of the batch.
     at: usize,
     facts: Facts,
-    target: Target,
+    whereabouts: Whereabouts,
     budget: Budget,
     /// The flow hash.
     hash: u64,
@@ -64,7 +64,7 @@ struct Traveller<'v> {
 #[derive(Clone, Copy)]
 enum To<'v> {
     /// Its address and port will tell.
-    Target,
+    Unmatched,
     /// A service; and where its match is counted.
     Service(&'v Service, &'v Traffic),
     /// The machine in charge of its datagram.
@@ -99,11 +99,12 @@ struct Travellers<'v> {
 
 impl Travellers<'_> {
     #[inline(always)]
-    fn push<const BLOCKS: usize>(&mut self, at: usize, plain: &Plain<BLOCKS>) {
+    fn push<const BLOCKS: usize>(&mut self, view: &View, at: usize, plain: &Plain<BLOCKS>) {
+        let whereabouts = view.plan.vips.whereabouts(&plain.target);
+        prefetch(view.plan.vips.first_look(&whereabouts));
         self.flows.push(&plain.blocks);
-        let (facts, target) = (plain.facts, plain.target);
-        let (budget, to) = (Budget::FRESH, To::Target);
-        self.all.push(Traveller { at, facts, target, budget, hash: 0, to, chosen: None });
+        let (facts, budget, to) = (plain.facts, Budget::FRESH, To::Unmatched);
+        self.all.push(Traveller { at, facts, whereabouts, budget, hash: 0, to, chosen: None });
     }
 }
 
@@ -158,13 +159,11 @@ impl<'m> Datapath<'m> {
             if let Some(plain) = plain::read_v4(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                prefetch(view.plan.vips.first_look(&plain.target));
-                travellers.push(at, &plain);
+                travellers.push(view, at, &plain);
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                prefetch(view.plan.vips.first_look(&plain.target));
-                travellers.push(at, &plain);
+                travellers.push(view, at, &plain);
             } else {
                 let read = self.read_other(view, at, frame, travellers);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -188,15 +187,16 @@ impl<'m> Datapath<'m> {
         }
         let Arrived { headers, budget, tunnelled } = arrived;
         let to = match match_service(view, &headers)? {
-            Destination::Service(_) => To::Target,
+            Destination::Service(_) => To::Unmatched,
             Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
         };
         travellers.flows.push_key(&headers.key);
-        let (facts, target) = (headers.facts(), headers.key.target());
-        travellers.all.push(Traveller { at, facts, target, budget, hash: 0, to, chosen: None });
+        let whereabouts = view.plan.vips.whereabouts(&headers.key.target());
+        let (facts, hash, chosen) = (headers.facts(), 0, None);
+        travellers.all.push(Traveller { at, facts, whereabouts, budget, hash, to, chosen });
         Ok(NOT_YET)
     }
 
@@ -214,8 +214,8 @@ impl<'m> Datapath<'m> {
         for (traveller, hash) in all.iter_mut().zip(flows.hashes()) {
             traveller.hash = hash;
             prefetch(self.table.bucket(hash));
-            let To::Target = traveller.to else { continue };
-            match destination(view.plan.vips.find(&traveller.target)) {
+            let To::Unmatched = traveller.to else { continue };
+            match destination(view.plan.vips.find_at(&traveller.whereabouts)) {
                 Ok(Destination::Service(Matched { service, matched })) => {
                     let service =
                         view.plan.service(service).expect("a match names a service of its plan");
@@ -286,15 +286,13 @@ impl<'m> Datapath<'m> {
             let at = traveller.at;
             outbox.at = at;
             let frame = &mut batch[at];
-            let sent = match traveller.to {
-                To::Service(service, traffic) => {
-                    self.send_one(view, frame, traveller, (service, traffic), outbox)
-                }
-                To::Owner => {
-                    let headers = headers_of(frame, traveller.facts);
-                    self.to_owner(view, frame, &headers, traveller.budget, outbox)
-                }
-                To::Target | To::Nobody => continue,
+            let sent = if let To::Service(service, traffic) = traveller.to {
+                self.send_one(view, frame, traveller, (service, traffic), outbox)
+            } else if let To::Owner = traveller.to {
+                let headers = headers_of(frame, traveller.facts);
+                self.to_owner(view, frame, &headers, traveller.budget, outbox)
+            } else {
+                continue;
             };
             verdicts[at] = sent.unwrap_or_else(Verdict::Drop);
         }

@@ -249,8 +249,8 @@ pub fn encapsulate(
     outer: &Outer,
     hop: &Hop,
 ) -> Result<(), Misfit> {
-    const V4: usize = ipv4::HEADER_BYTES;
-    const V6: usize = ipv6::HEADER_BYTES;
+    const V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+    const V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
     const GRE: usize = gre::HEADER_BYTES;
     const GUE: usize = udp::HEADER_BYTES + gue::HEADER_BYTES;
     const GENEVE: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
@@ -266,18 +266,18 @@ pub fn encapsulate(
     }
 }
 
-/// Puts Ethernet and `OUTER` bytes of headers in front, IPv4 first. The sum
-/// of the constant words is known, so that the checksum is a matter of a few
+/// Puts `FRONT` bytes of headers in front: Ethernet, IPv4, tunnel. The sum of
+/// the constant words is known, so that the checksum is a matter of a few
 /// additions.
 #[inline(always)]
-fn wrap_v4<const OUTER: usize>(
+fn wrap_v4<const FRONT: usize>(
     frame: &mut Frame<'_>,
     facts: Facts,
     hash: u64,
     outer: &Outer,
     hop: &Hop,
 ) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<OUTER>(frame, facts, outer, hop)?;
+    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer, hop)?;
     let class = facts.traffic_class & outer.class_mask | outer.class_bits;
     let host = hash as u32 & outer.source_host_mask;
     let sum = u64::from(outer.sum) + u64::from(class) + u64::from(packet_bytes) + u64::from(host);
@@ -292,16 +292,16 @@ fn wrap_v4<const OUTER: usize>(
     Ok(())
 }
 
-/// The same with IPv6 first.
+/// The same with IPv6.
 #[inline(always)]
-fn wrap_v6<const OUTER: usize>(
+fn wrap_v6<const FRONT: usize>(
     frame: &mut Frame<'_>,
     facts: Facts,
     hash: u64,
     outer: &Outer,
     hop: &Hop,
 ) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<OUTER>(frame, facts, outer, hop)?;
+    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer, hop)?;
     let class = facts.traffic_class & outer.class_mask | outer.class_bits;
     let payload_bytes = packet_bytes - ipv6::HEADER_BYTES as u16;
     // RFC 6438: the flow label tells flows apart in the fabric.
@@ -317,27 +317,25 @@ fn wrap_v6<const OUTER: usize>(
 
 /// Makes room in front of the inner packet if it fits, cuts padding off, and
 /// writes what does not depend on the packet. Gives the headers behind
-/// Ethernet, and the length of the whole packet.
+/// Ethernet, and the length of the whole packet. `FRONT`: with Ethernet.
 #[inline(always)]
-fn front<'f, const OUTER: usize>(
+fn front<'f, const FRONT: usize>(
     frame: &'f mut Frame<'_>,
     facts: Facts,
     outer: &Outer,
     hop: &Hop,
-) -> Result<(&'f mut [u8; OUTER], u16), Misfit> {
-    let inner_bytes = usize::from(facts.packet_bytes);
-    let packet_bytes = inner_bytes + OUTER;
+) -> Result<(&'f mut [u8], u16), Misfit> {
+    let outer_bytes = FRONT - ethernet::HEADER_BYTES;
+    let packet_bytes = usize::from(facts.packet_bytes) + outer_bytes;
     if packet_bytes > usize::from(hop.mtu) {
-        return Err(Misfit { mtu: hop.mtu.saturating_sub(OUTER as u16) });
+        return Err(Misfit { mtu: hop.mtu.saturating_sub(outer_bytes as u16) });
     }
-    frame.truncate(ethernet::HEADER_BYTES + inner_bytes);
     let front = frame
-        .replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + OUTER)
+        .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(facts.packet_bytes))
         .expect("the headroom holds the longest outer header");
-    let (link, rest) = front.split_first_chunk_mut().expect("it has this length");
-    *link = hop.ethernet;
-    let to = rest.first_chunk_mut().expect("it has this length");
-    *to = *outer.bytes.first_chunk().expect("no outer header is longer");
+    let (link, to) = front.split_at_mut(ethernet::HEADER_BYTES);
+    link.copy_from_slice(&hop.ethernet);
+    to.copy_from_slice(&outer.bytes[..outer_bytes]);
     Ok((to, packet_bytes as u16))
 }
 

@@ -59,17 +59,28 @@ impl<V: Copy + Default> FlatMap<V> {
         FlatMap { slots }
     }
 
-    /// The slot where the search for `key` begins.
+    /// Where the search for `key` begins.
     #[inline(always)]
-    pub fn first_look(&self, key: Key) -> &impl Sized {
-        &self.slots[key.hash() as usize & (self.slots.len() - 1)]
+    pub fn slot(&self, key: Key) -> u32 {
+        (key.hash() as usize & (self.slots.len() - 1)) as u32
+    }
+
+    /// What stands where a search begins.
+    #[inline(always)]
+    pub fn first_look(&self, slot: u32) -> &impl Sized {
+        &self.slots[slot as usize]
     }
 
     /// The value of `key`.
-    #[inline(always)]
+    #[inline]
     pub fn get(&self, key: Key) -> Option<V> {
-        let mask = self.slots.len() - 1;
-        let mut at = key.hash() as usize & mask;
+        self.get_from(self.slot(key), key)
+    }
+
+    /// The value of `key`, whose search begins at `slot`.
+    #[inline(always)]
+    pub fn get_from(&self, slot: u32, key: Key) -> Option<V> {
+        let mut at = slot as usize;
         loop {
             let slot = &self.slots[at];
             if slot.bits == key.bits && slot.scope == key.scope {
@@ -78,7 +89,7 @@ impl<V: Copy + Default> FlatMap<V> {
             if slot.scope == NOTHING {
                 return None;
             }
-            at = (at + 1) & mask;
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 }

@@ -33,4 +33,4 @@ pub use group::{Group, Standing};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
-pub use vips::{Found, Matched, Vips};
+pub use vips::{Found, Matched, Vips, Whereabouts};

@@ -27,6 +27,14 @@ pub struct Matched {
     pub matched: u32,
 }
 
+/// A target as the index looks it up.
+#[derive(Debug, Clone, Copy)]
+pub struct Whereabouts {
+    key: Key,
+    /// Where in the map the search begins.
+    slot: u32,
+}
+
 /// What is known of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
@@ -129,30 +137,38 @@ impl Vips {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, target: &Target) -> Found {
-        match self.sockets.get(socket_key(target)) {
+        self.find_at(&self.whereabouts(target))
+    }
+
+    /// Where [`Vips::find_at`] begins.
+    #[inline(always)]
+    #[must_use]
+    pub fn whereabouts(&self, target: &Target) -> Whereabouts {
+        let key = socket_key(target);
+        Whereabouts { key, slot: self.sockets.slot(key) }
+    }
+
+    /// The first memory that [`Vips::find_at`] looks at: to be asked for ahead.
+    #[inline(always)]
+    #[must_use]
+    pub fn first_look(&self, whereabouts: &Whereabouts) -> &impl Sized {
+        self.sockets.first_look(whereabouts.slot)
+    }
+
+    /// Who wants a packet to the target of these whereabouts.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_at(&self, Whereabouts { key, slot }: &Whereabouts) -> Found {
+        match self.sockets.get_from(*slot, *key) {
             Some(matched) => Found::Service(matched),
-            None => self.find_place(target.address, target.family, target.protocol, target.port),
+            None => self.find_place(key),
         }
     }
 
-    /// Where [`Vips::find`] will look first: memory to be asked for ahead.
-    #[inline(always)]
-    #[must_use]
-    pub fn first_look(&self, target: &Target) -> &impl Sized {
-        self.sockets.first_look(socket_key(target))
-    }
-
-    /// Where it is no port of its own. Scalars only: what a function gets by
-    /// address, its caller has to keep in memory.
+    /// Where it is no port of its own.
     #[inline(never)]
-    fn find_place(
-        &self,
-        address: AddressBits,
-        family: Family,
-        protocol: Protocol,
-        port: u16,
-    ) -> Found {
-        let target = &Target { family, address, protocol, port };
+    fn find_place(&self, key: &Key) -> Found {
+        let target = &target_of(*key);
         let mut known = None;
         let found = self.find_exact(target, &mut known);
         let found = found.or_else(|| self.find_suffix(target, &mut known));
@@ -254,6 +270,17 @@ fn exact_key(family: Family, bits: AddressBits) -> Key {
 fn socket_key(target: &Target) -> Key {
     let scope = u32::from(target.port) << 16 | u32::from(target.protocol.0) << 8;
     Key { bits: target.address, scope: scope | target.family as u32 }
+}
+
+/// The target that has this key.
+fn target_of(Key { bits, scope }: Key) -> Target {
+    let [port_high, port_low, protocol, family] = scope.to_be_bytes();
+    Target {
+        address: bits,
+        family: if family == Family::V4 as u8 { Family::V4 } else { Family::V6 },
+        protocol: Protocol(protocol),
+        port: u16::from_be_bytes([port_high, port_low]),
+    }
 }
 
 /// Scopes 0 and 1 are the families' exact addresses.

@@ -151,6 +151,27 @@ impl<'m> Frame<'m> {
         self.end = self.end.min(self.start + len as u32);
     }
 
+    /// Replaces the first `removed` bytes by `ADDED` bytes whose content is
+    /// undefined, and keeps at most `kept` of the rest, which stays where it
+    /// is. None (and nothing changed) if the frame is shorter than `removed`
+    /// or the headroom too small.
+    #[inline(always)]
+    pub fn replace_ends<const ADDED: usize>(
+        &mut self,
+        removed: usize,
+        kept: usize,
+    ) -> Option<&mut [u8; ADDED]> {
+        let rest = self.start as usize + removed;
+        let end = (rest + kept).min(self.end as usize);
+        let start = rest.checked_sub(ADDED)?;
+        let added = self.chunk.get_mut(start..)?.first_chunk_mut()?;
+        if rest > end {
+            return None;
+        }
+        (self.start, self.end) = (start as u32, end as u32);
+        Some(added)
+    }
+
     /// Replaces the first `removed` bytes by `added` bytes whose content is
     /// undefined; the rest stays where it is. None (and nothing changed) if
     /// the frame is shorter than `removed` or the headroom too small.
@@ -182,6 +203,20 @@ mod tests {
         frame.replace_front(4, 6).unwrap().copy_from_slice(b"outer|");
         assert_eq!(frame.bytes(), b"outer|payload");
         assert_eq!(frame.headroom(), HEADROOM_BYTES - 2);
+    }
+
+    #[test]
+    fn replacing_the_ends_keeps_the_middle_in_place() {
+        let mut memory = [0u8; 512];
+        let mut frame = Frame::copy_of(&mut memory, b"eth|payload|padding").unwrap();
+        *frame.replace_ends(4, 7).unwrap() = *b"outer|";
+        assert_eq!(frame.bytes(), b"outer|payload");
+        assert_eq!(frame.headroom(), HEADROOM_BYTES - 2);
+        *frame.replace_ends(6, 100).unwrap() = *b"e|";
+        assert_eq!(frame.bytes(), b"e|payload");
+        assert!(frame.replace_ends::<2>(10, 0).is_none());
+        assert!(frame.replace_ends::<300>(2, 7).is_none());
+        assert_eq!(frame.bytes(), b"e|payload");
     }
 
     #[test]
