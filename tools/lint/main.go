@@ -43,6 +43,7 @@ var checks = []check{
 	{"documents' links lead somewhere", documentLinks},
 	{"comments fit the page", commentWidths},
 	{"no machine's paths, no registry's hosts", foreignPlaces},
+	{"no build products", buildProducts},
 }
 
 func main() {

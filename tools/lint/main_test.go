@@ -133,6 +133,7 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a wide comment", "lab/lab.go", "package lab\n\n// " + strings.Repeat("x", 120) + "\n", "lab.go:3: a comment of 123 columns"},
 		{"a wide link", "lab/lab.go", "package lab\n\n// https://" + strings.Repeat("x", 120) + "\n", ""},
 		{"a machine's path", "docs/start.md", "see /ro" + "ot/.cargo", "start.md:1: /ro" + "ot/. belongs to one machine"},
+		{"what a compiler wrote", "fuzz/target/debug/libwire.rmeta", "", "libwire.rmeta: a build product"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -72,3 +72,18 @@ func foreignPlaces(t *tree) (violations []violation, looked int) {
 	}
 	return violations, looked
 }
+
+// products are files that compilers write: folders of theirs, and endings.
+var products = regexp.MustCompile(`(?:^|/)(?:target|bin|__pycache__|node_modules)/|\.(?:o|a|so|rlib|rmeta|pyc|test|exe)$`)
+
+// buildProducts looked at files.
+func buildProducts(t *tree) (violations []violation, looked int) {
+	for _, file := range t.paths {
+		looked++
+		if products.MatchString(file) {
+			violations = append(violations, violation{file, 0,
+				"a build product: git rm --cached it, and name its folder in .gitignore"})
+		}
+	}
+	return violations, looked
+}
