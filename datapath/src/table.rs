@@ -16,6 +16,7 @@
 //! Time is ten bits in units that suit the class (see [`Ticks`]); the table
 //! is swept often enough that no entry outlives the range of its time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plan::{BackendId, Plan, Service, ServiceId, Timeouts, limits};
@@ -319,7 +320,7 @@ fn buckets_for(connections: u64) -> usize {
 pub struct ConnectionTable<'m> {
     header: &'m [AtomicU64],
     buckets: &'m [Bucket],
-    by_service: Box<[AtomicU32]>,
+    by_service: Arc<[AtomicU32]>,
     swept_until: Option<Now>,
     sweep_next: usize,
     sweep_credit: u64,
@@ -380,6 +381,20 @@ impl<'m> ConnectionTable<'m> {
         words: &'m [AtomicU64],
         identity: &Identity,
     ) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
+        ConnectionTable::open_counted(words, identity, None)
+    }
+
+    /// The same, where a predecessor tells how many connections of each
+    /// service are in it; they are counted otherwise, which takes a look at
+    /// every entry.
+    ///
+    /// # Panics
+    /// As [`ConnectionTable::open`].
+    pub fn open_counted(
+        words: &'m [AtomicU64],
+        identity: &Identity,
+        counts: Option<&[(u16, u32)]>,
+    ) -> (ConnectionTable<'m>, Result<Now, Emptied>) {
         let (header, entries) = words.split_at(HEADER_WORDS);
         let (buckets, rest) = entries.as_chunks::<BUCKET_ENTRIES>();
         assert!(
@@ -399,7 +414,7 @@ impl<'m> ConnectionTable<'m> {
         };
         let resumed = table.check(identity);
         match resumed {
-            Ok(_) => table.recount(),
+            Ok(_) => table.recount(counts),
             Err(_) => table.format(identity),
         }
         (table, resumed)
@@ -457,10 +472,24 @@ impl<'m> ConnectionTable<'m> {
         self.header[header::MAGIC].store(MAGIC, Ordering::Release);
     }
 
-    fn recount(&self) {
+    fn recount(&self, counts: Option<&[(u16, u32)]>) {
+        if let Some(counts) = counts {
+            for (service, count) in counts {
+                if let Some(by_service) = self.by_service.get(usize::from(*service)) {
+                    by_service.store(*count, Ordering::Relaxed);
+                }
+            }
+            return;
+        }
         for (entry, _) in entries(self.buckets) {
             self.by_service[entry.service.index()].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Connections by service, as they are at any time.
+    #[must_use]
+    pub fn counts(&self) -> Arc<[AtomicU32]> {
+        Arc::clone(&self.by_service)
     }
 
     /// Connections of a service that are in the table.

@@ -1,6 +1,7 @@
 //! The workers together: started once, handed one view after another, read by
 //! anybody.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,19 +11,24 @@ use datapath::table::TableReader;
 use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Interface, Meter, SharedIo, WorkerIo};
+use rustix::fd::OwnedFd;
 
 use crate::passing;
 use crate::steering::{self, Hub};
 use crate::tables::Tables;
 use crate::worker::capture::{self, Filter, Source, Switch};
 use crate::worker::samples::DropSamples;
-use crate::worker::{self, Board, Books, Desk, slow};
+use crate::worker::{self, Board, Books, Desk, Stage, slow};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// A worker goes round at least twenty times a second; one that has not for
 /// this long hangs.
 const SWAP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Coming to rest takes as long as what is in hand: a batch, and the slow
+/// path's answers.
+const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the workers are started with.
 pub struct Start<'a> {
@@ -45,6 +51,17 @@ pub struct Start<'a> {
     pub cpus: Vec<usize>,
     /// Never sleep.
     pub busy_poll: bool,
+    /// What a predecessor that ran until just now had.
+    pub inherited: Inherited,
+}
+
+/// What there is to go on with, beside queues and tables.
+#[derive(Default)]
+pub struct Inherited {
+    /// Connections of each worker's table, by service; None: to be counted.
+    pub connections: Option<Vec<Vec<(u16, u32)>>>,
+    /// The TAPs beside the devices, in their order.
+    pub taps: Vec<Option<nic::Tap>>,
 }
 
 /// Running workers.
@@ -57,6 +74,12 @@ pub struct Engine {
     counters: Vec<&'static Counters>,
     queues: Vec<QueueMeter>,
     tables: Vec<TableReader<'static>>,
+    /// How many connections each worker's table holds, by service.
+    connections: Vec<Arc<[AtomicU32]>>,
+    /// Tables that could not be taken over, and why.
+    emptied: Vec<String>,
+    /// One thread receives for all workers.
+    steered: bool,
     samples: Vec<&'static DropSamples>,
     /// The ways back to the kernel, by device.
     ports: Arc<[passing::Port]>,
@@ -138,7 +161,8 @@ impl Engine {
         let others = 1 + usize::from(hub.is_some());
         let connections = start.connections_max.div_ceil(workers as u64);
         let slow_waiter = Waiter::new([])?;
-        let (passers, passing) = passing::prepare(&start.interfaces, workers)?;
+        let Inherited { connections: counts, taps } = start.inherited;
+        let (passers, passing) = passing::prepare(&start.interfaces, workers, taps)?;
         let mut engine = Engine {
             // Behind the workers' desks: the slow path's, and the steering thread's.
             board: Arc::new(Board::new(start.view, workers + others)),
@@ -148,6 +172,9 @@ impl Engine {
             counters: Vec::new(),
             queues,
             tables: Vec::new(),
+            connections: Vec::new(),
+            emptied: Vec::new(),
+            steered: hub.is_some(),
             samples: Vec::new(),
             ports: passing.ports(),
             captures: Arc::default(),
@@ -156,7 +183,11 @@ impl Engine {
         };
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, passer)) in start.io.into_iter().zip(passers).enumerate() {
-            let opened = start.tables.table(start.key_digest, index, workers, connections)?;
+            let counts =
+                counts.as_ref().map(|counts| counts.get(index).map_or(&[][..], Vec::as_slice));
+            let opened =
+                start.tables.table(start.key_digest, index, workers, connections, counts)?;
+            engine.emptied.extend(opened.emptied);
             // Workers live as long as the process, and so do their counters.
             let counters: &'static Counters = Box::leak(Box::default());
             let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
@@ -164,6 +195,7 @@ impl Engine {
             engine.wakers.push(waiter.waker());
             engine.counters.push(counters);
             engine.tables.push(opened.reader);
+            engine.connections.push(opened.table.counts());
             let samples: &'static DropSamples = Box::leak(Box::default());
             engine.samples.push(samples);
             let (tap, source) = capture::pair(&engine.captures);
@@ -183,6 +215,7 @@ impl Engine {
                 waiter,
                 cpu: (!start.cpus.is_empty()).then(|| start.cpus[index % start.cpus.len()]),
                 busy_poll: start.busy_poll,
+                steered: hub.is_some(),
             });
         }
         engine.start_slow_path(&start.secret, answerers, slow_waiter)?;
@@ -264,6 +297,64 @@ impl Engine {
         self.wake_and_wait()?;
         kept.clear();
         Ok(())
+    }
+
+    /// Has all threads finish what is on its way and stand still. From then
+    /// on nothing is taken from devices, nor written to connection tables:
+    /// a successor may go on with both. On failure all go on.
+    pub fn rest(&self) -> Result<(), Hanging> {
+        let workers = self.workers();
+        let behind = workers + 1 + usize::from(self.steered);
+        let steering = if self.steered { workers + 1..behind } else { 0..0 };
+        for (stage, desks) in [
+            (Stage::Receiving, steering),
+            (Stage::Workers, 0..workers),
+            (Stage::All, workers..behind),
+        ] {
+            self.board.rest(stage);
+            self.wakers.iter().for_each(Waker::wake);
+            let rest = self.board.wait_at_rest(desks, stage, REST_PATIENCE);
+            rest.map_err(|busy| {
+                self.resume();
+                Hanging(busy)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends [`Engine::rest`].
+    pub fn resume(&self) {
+        self.board.rest(Stage::Work);
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// How many connections each worker's table holds, by service; services
+    /// without any are left out.
+    #[must_use]
+    pub fn connections_by_service(&self) -> Vec<Vec<(u16, u32)>> {
+        let of_worker = |counts: &Arc<[AtomicU32]>| {
+            let counts = (0..).zip(counts.iter().map(|count| count.load(Ordering::Relaxed)));
+            counts.filter(|(_, count)| *count > 0).collect()
+        };
+        self.connections.iter().map(of_worker).collect()
+    }
+
+    /// Tables that could not be taken over, and why: a sentence each.
+    #[must_use]
+    pub fn emptied(&self) -> &[String] {
+        &self.emptied
+    }
+
+    /// Copies of the TAPs, by device.
+    #[must_use]
+    pub fn taps(&self) -> Vec<Option<OwnedFd>> {
+        self.ports.iter().map(passing::Port::tap).collect()
+    }
+
+    /// One thread receives for all workers.
+    #[must_use]
+    pub fn is_steered(&self) -> bool {
+        self.steered
     }
 
     /// Ends all workers.

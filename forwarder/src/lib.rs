@@ -25,6 +25,7 @@ pub mod secret;
 pub mod server;
 pub mod steering;
 pub mod tables;
+pub mod take_over;
 pub mod worker;
 
 /// What is said over the socket, generated from

@@ -63,6 +63,23 @@ struct RunArgs {
     /// Never sleep: for workers with a core of their own
     #[arg(long)]
     busy_poll: bool,
+    /// Go on in the place of the forwarder that runs with this run directory
+    ///
+    /// Sockets, packet memory, connection tables and plan are handed over;
+    /// packets wait for some milliseconds, and none is lost. Where that cannot
+    /// be done, the running forwarder goes on and this one says why. Without
+    /// a running forwarder this one just starts.
+    #[arg(long)]
+    take_over: bool,
+    /// With --take-over: return when packets flow, and go on in the background
+    ///
+    /// For ExecReload= of a systemd unit: the running forwarder tells systemd
+    /// which process is the service from then on.
+    #[arg(long, requires = "take_over")]
+    detach: bool,
+    /// What --detach starts
+    #[arg(long, hide = true, requires = "take_over")]
+    announce: bool,
 }
 
 #[derive(Debug, Args)]
@@ -130,6 +147,7 @@ struct DiffArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command.unwrap_or(Command::Run(cli.run)) {
+        Command::Run(args) if args.detach => run::detach(),
         Command::Run(args) => run::run(options(args)),
         Command::Replay(args) => replay(args),
         Command::Select(args) => select(&args),
@@ -159,6 +177,8 @@ fn options(args: RunArgs) -> run::Options {
         pin: !args.no_pin,
         steered_workers: args.steered_workers.map(usize::from),
         busy_poll: args.busy_poll,
+        take_over: args.take_over,
+        announce: args.announce,
     }
 }
 

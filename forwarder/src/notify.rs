@@ -8,6 +8,37 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+/// What a service manager told the process that it started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manager {
+    /// Where it wants to hear from us: NOTIFY_SOCKET.
+    pub socket: Option<String>,
+    /// How often, in microseconds: WATCHDOG_USEC.
+    pub watchdog_usec: Option<String>,
+}
+
+impl Manager {
+    /// As the environment says.
+    #[must_use]
+    pub fn from_env() -> Manager {
+        let variable = |name| std::env::var(name).ok();
+        Manager { socket: variable("NOTIFY_SOCKET"), watchdog_usec: variable("WATCHDOG_USEC") }
+    }
+
+    /// The way there.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        Notifier { socket: self.socket.clone().map(OsString::from) }
+    }
+
+    /// How often it wants to hear that we live: half of what it allows.
+    #[must_use]
+    pub fn watchdog_interval(&self) -> Option<Duration> {
+        let allowed: u64 = self.watchdog_usec.as_ref()?.parse().ok()?;
+        Some(Duration::from_micros(allowed / 2))
+    }
+}
+
 /// The way to the service manager, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Notifier {
@@ -15,12 +46,6 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says.
-    #[must_use]
-    pub fn from_env() -> Notifier {
-        Notifier { socket: std::env::var_os("NOTIFY_SOCKET") }
-    }
-
     /// Forwarding, or waiting for the first plan.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={status}\n"));
@@ -36,6 +61,11 @@ impl Notifier {
         self.say("WATCHDOG=1\n");
     }
 
+    /// Another process is the service now, and hears of its own accord.
+    pub fn main_process(&self, pid: i32) {
+        self.say(&format!("MAINPID={pid}\n"));
+    }
+
     /// On our way out.
     pub fn stopping(&self) {
         self.say("STOPPING=1\n");
@@ -47,13 +77,6 @@ impl Notifier {
             tracing::warn!(%error, "telling the service manager failed");
         }
     }
-}
-
-/// How often systemd wants to hear that we live: half of what it allows.
-#[must_use]
-pub fn watchdog_interval() -> Option<Duration> {
-    let allowed: u64 = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
-    Some(Duration::from_micros(allowed / 2))
 }
 
 /// A leading `@` stands for the zero byte of an abstract address.

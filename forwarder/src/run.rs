@@ -2,22 +2,27 @@
 //!
 //! ```text
 //!  run dir (lock) ► state dir ► Control ► last plan ► socket ► READY=1 … SIGTERM ► workers stop
+//!  --take-over: all of it from a running forwarder       … a successor has it all ► just ends
 //! ```
 
-use std::io::IsTerminal;
+use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use crate::control::Control;
 use crate::metrics::http;
-use crate::notify::{Notifier, watchdog_interval};
+use crate::notify::{Manager, Notifier};
 use crate::rundir::RunDir;
-use crate::server;
+use crate::take_over::{Assets, Handed, Heritage};
+use crate::{server, take_over};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -40,6 +45,10 @@ pub struct Options {
     pub pin: bool,
     /// Never sleep.
     pub busy_poll: bool,
+    /// Go on with what a running forwarder has.
+    pub take_over: bool,
+    /// Say on stdout when packets flow.
+    pub announce: bool,
 }
 
 /// A worker that has not gone round for this long is not alive; the watchdog
@@ -55,7 +64,11 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long answers that are being made may take once we are told to stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Forwards until told to stop.
+/// A predecessor's listener is free when it has ended.
+const METRICS_TRIES: u32 = 100;
+const METRICS_PAUSE: Duration = Duration::from_millis(50);
+
+/// Forwards until told to stop, or until a successor does.
 pub fn run(options: Options) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
@@ -65,17 +78,125 @@ pub fn run(options: Options) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     abort_on_panic();
-    let run_dir = RunDir::take(&options.run_dir)?;
-    let control = Arc::new(Control::new(&options)?);
-    control.start_from_disk();
-    let listener = run_dir.listen()?;
+    let up = match heritage(&options)? {
+        Some(heritage) => Up::take_over(&options, heritage)?,
+        None => Up::start(&options)?,
+    };
+    let Up { run_dir, control, listener, take_over, manager } = up;
+    let assets = Assets {
+        lock: run_dir.lock()?,
+        listener: listener.try_clone()?.into(),
+        take_over,
+        manager: manager.clone(),
+    };
+    let (hand, handed) = oneshot::channel();
+    take_over::serve(assets, Arc::downgrade(&control), hand)?;
+    if options.announce {
+        println!("{FORWARDING}");
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let served = runtime.block_on(serve(&options, listener, Arc::clone(&control)));
-    control.stop();
-    // Nobody must find a socket without a listener; the lock is still ours.
-    let _ = std::fs::remove_file(run_dir.path().join("forwarder.sock"));
-    served
+    let served =
+        runtime.block_on(serve(&options, listener, Arc::clone(&control), &manager, handed));
+    match served? {
+        Ended::Stopped => {
+            control.stop();
+            // The lock is still ours.
+            run_dir.remove_sockets();
+            Ok(())
+        }
+        // What we have is also our successor's: nothing is to be undone.
+        Ended::HandedOver => std::process::exit(0),
+    }
+}
+
+/// What is there when packets can flow.
+struct Up {
+    run_dir: RunDir,
+    control: Arc<Control>,
+    listener: UnixListener,
+    take_over: UnixListener,
+    manager: Manager,
+}
+
+impl Up {
+    fn start(options: &Options) -> Result<Up> {
+        let run_dir = RunDir::take(&options.run_dir)?;
+        let control = Arc::new(Control::new(options)?);
+        control.start_from_disk();
+        let (listener, take_over) = (run_dir.listen()?, run_dir.listen_for_successors()?);
+        Ok(Up { run_dir, control, listener, take_over, manager: Manager::from_env() })
+    }
+
+    fn take_over(options: &Options, mut heritage: Heritage) -> Result<Up> {
+        // Not before the predecessor holds changes of ids back.
+        let control = Arc::new(Control::new(options)?);
+        let note = heritage.take(&control)?;
+        tracing::info!(
+            predecessor = note.predecessor_pid,
+            version = note.predecessor_version,
+            pause_us = note.pause_us,
+            "took over"
+        );
+        control.note_taken_over(note);
+        let mut run_dir = RunDir::inherit(&options.run_dir, heritage.lock);
+        run_dir.sign();
+        let Heritage { listener, take_over, manager, .. } = heritage;
+        Ok(Up { run_dir, control, listener, take_over, manager })
+    }
+}
+
+/// What a running forwarder offers, if one is to be taken over from.
+fn heritage(options: &Options) -> Result<Option<Heritage>> {
+    if !options.take_over {
+        return Ok(None);
+    }
+    let wants = Control::wants(options)?;
+    let heritage = take_over::ask(&options.run_dir, wants)?;
+    match heritage {
+        Some(heritage) => Ok(Some(heritage)),
+        // Beside a service manager that starts one too, two would get in
+        // each other's way.
+        None if options.announce => Err(format!(
+            "--take-over --detach: no forwarder that could be taken over from runs with {}: start one",
+            options.run_dir.display()
+        )
+        .into()),
+        None => {
+            tracing::info!("no forwarder that could be taken over from: starting afresh");
+            Ok(None)
+        }
+    }
+}
+
+/// Starts the same in the background, and returns when that forwards.
+pub fn detach() -> Result<()> {
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let mut child = std::process::Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .arg("--announce")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    let output = child.stdout.take().expect("it is piped");
+    std::io::BufReader::new(output).read_line(&mut line)?;
+    if line.trim() == FORWARDING {
+        return Ok(());
+    }
+    // It has said why.
+    Err(format!("the successor ended with {}", child.wait()?).into())
+}
+
+/// What a detached process says to who started it.
+const FORWARDING: &str = "forwarding";
+
+/// How a forwarder ends.
+enum Ended {
+    /// It was told to.
+    Stopped,
+    /// A successor forwards.
+    HandedOver,
 }
 
 /// A worker that is gone forwards nothing while the machine still attracts
@@ -90,40 +211,71 @@ fn abort_on_panic() {
 
 async fn serve(
     options: &Options,
-    listener: std::os::unix::net::UnixListener,
+    listener: UnixListener,
     control: Arc<Control>,
-) -> Result<()> {
+    manager: &Manager,
+    handed: oneshot::Receiver<Handed>,
+) -> Result<Ended> {
     if let Some(address) = options.metrics_listen {
-        let listener = tokio::net::TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| format!("--metrics-listen {address}: {error}"))?;
-        let control = Arc::clone(&control);
-        tokio::spawn(http::serve(listener, Arc::new(move || control.metrics())));
+        serve_metrics(address, options.take_over, Arc::clone(&control)).await?;
     }
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
     tokio::spawn(keep_time(Arc::clone(&control)));
     tokio::spawn(keep_saving(Arc::clone(&control)));
-    let notifier = Notifier::from_env();
-    if let Some(interval) = watchdog_interval() {
+    let notifier = manager.notifier();
+    if let Some(interval) = manager.watchdog_interval() {
         tokio::spawn(watch_dog(notifier.clone(), interval, Arc::clone(&control)));
     }
     notifier.ready(&control.summary());
     tracing::info!(run_dir = %options.run_dir.display(), "listening");
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let listener = tokio::net::UnixListener::from_std(listener)?;
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(server::serve(listener, control, async {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(server::serve(listener, Arc::clone(&control), async {
         // A sender that is gone means stop as well.
         let _ = stopped.await;
     }));
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-    tracing::info!("stopping");
-    notifier.stopping();
+    let ended = tokio::select! {
+        _ = term.recv() => Ended::Stopped,
+        _ = int.recv() => Ended::Stopped,
+        Ok(handed) = handed => {
+            notifier.main_process(handed.to.as_raw_nonzero().get());
+            Ended::HandedOver
+        }
+    };
+    if matches!(ended, Ended::Stopped) {
+        tracing::info!("stopping");
+        notifier.stopping();
+    }
     let _ = stop.send(());
     // A client that keeps its connection open must not keep us.
-    match tokio::time::timeout(STOP_PATIENCE, served).await {
-        Ok(done) => done?.map_err(Into::into),
-        Err(_) => Ok(()),
+    if let Ok(done) = tokio::time::timeout(STOP_PATIENCE, served).await {
+        done??;
     }
+    Ok(ended)
+}
+
+/// Serves scrapers. A predecessor has the address until it has ended, so that
+/// a successor tries for a while.
+async fn serve_metrics(address: SocketAddr, patient: bool, control: Arc<Control>) -> Result<()> {
+    let serve = move |listener| http::serve(listener, Arc::new(move || control.metrics()));
+    let failed = move |error: std::io::Error| format!("--metrics-listen {address}: {error}");
+    match tokio::net::TcpListener::bind(address).await {
+        Ok(listener) => drop(tokio::spawn(serve(listener))),
+        Err(error) if patient && error.kind() == ErrorKind::AddrInUse => {
+            drop(tokio::spawn(async move {
+                for _ in 0..METRICS_TRIES {
+                    tokio::time::sleep(METRICS_PAUSE).await;
+                    if let Ok(listener) = tokio::net::TcpListener::bind(address).await {
+                        return serve(listener).await;
+                    }
+                }
+                tracing::error!("{}: no metrics are served there", failed(error));
+            }))
+        }
+        Err(error) => return Err(failed(error).into()),
+    }
+    Ok(())
 }
 
 /// Every change of a route, neighbour or path MTU becomes a new egress table.

@@ -9,12 +9,19 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Gid, flock};
 
-use crate::files;
+use crate::{files, take_over};
 
 /// Members of this group may talk to the forwarder.
 const GROUP: &str = "guideway";
+
+/// The socket that the controller and the CLI use.
+const SOCKET: &str = "forwarder.sock";
+
+/// Whoever holds it has the directory.
+const LOCK: &str = "forwarder.lock";
 
 /// Why the run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +53,54 @@ pub enum RunDirError {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl RunDir {
     /// Takes the directory, and makes it first if need be.
     pub fn take(path: &Path) -> Result<RunDir, RunDirError> {
         files::make_folder(path).map_err(|error| failed("taking", path, error))?;
-        let lock = lock(&path.join("forwarder.lock"))?;
-        Ok(RunDir { path: path.to_owned(), _lock: lock })
+        let lock = lock(&path.join(LOCK))?;
+        Ok(RunDir { path: path.to_owned(), lock })
+    }
+
+    /// Shares the lock of a predecessor, until that one ends.
+    #[must_use]
+    pub fn inherit(path: &Path, lock: File) -> RunDir {
+        RunDir { path: path.to_owned(), lock }
+    }
+
+    /// Says in the lock file who we are, for people.
+    pub fn sign(&mut self) {
+        sign(&mut self.lock);
+    }
+
+    /// The lock, for a successor.
+    pub fn lock(&self) -> io::Result<OwnedFd> {
+        self.lock.try_clone().map(OwnedFd::from)
+    }
+
+    /// Listens on `take-over.sock`, for its owner only: who may connect there
+    /// gets everything.
+    pub fn listen_for_successors(&self) -> Result<UnixListener, RunDirError> {
+        let path = self.path.join(take_over::SOCKET);
+        remove_stale(&path)?;
+        // Made under another name, so that nobody finds it with a wider mode.
+        let hidden = self.path.join("take-over.new");
+        let _ = std::fs::remove_file(&hidden);
+        let failed = |error| failed("listening on", &path, error);
+        let listener = UnixListener::bind(&hidden).map_err(failed)?;
+        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::rename(&hidden, &path))
+            .map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Removes both sockets: nobody must find one without a listener.
+    pub fn remove_sockets(&self) {
+        for name in [SOCKET, take_over::SOCKET] {
+            let _ = std::fs::remove_file(self.path.join(name));
+        }
     }
 
     /// Where it is.
@@ -65,7 +111,7 @@ impl RunDir {
 
     /// Listens on `forwarder.sock`: for its owner and the group `guideway`.
     pub fn listen(&self) -> Result<UnixListener, RunDirError> {
-        let path = self.path.join("forwarder.sock");
+        let path = self.path.join(SOCKET);
         remove_stale(&path)?;
         let listener =
             UnixListener::bind(&path).map_err(|error| failed("listening on", &path, error))?;
@@ -97,9 +143,23 @@ fn lock(path: &Path) -> Result<File, RunDirError> {
         }
         Err(error) => return Err(failed("locking", path, error.into())),
     }
-    // For people and for `holder`; the lock does not depend on it.
-    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    sign(&mut file);
     Ok(file)
+}
+
+/// For people and for `holder`; the lock does not depend on it.
+fn sign(file: &mut File) {
+    let written = file.rewind().and_then(|()| file.set_len(0));
+    let _ = written.and_then(|()| writeln!(file, "{}", std::process::id()));
+}
+
+/// Who has the run directory, as well as we can tell.
+#[must_use]
+pub fn holder_of(path: &Path) -> String {
+    match File::open(path.join(LOCK)) {
+        Ok(mut file) => holder(&mut file),
+        Err(_) => "the running forwarder".into(),
+    }
 }
 
 /// The process that wrote its id into the lock file.

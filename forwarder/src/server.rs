@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
@@ -15,7 +15,8 @@ use crate::proto::{
     CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
     GetConnectionsResponse, GetCountersRequest, GetCountersResponse, GetDropSamplesRequest,
     GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest, GetPlanResponse,
-    GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse,
+    GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse, WatchRequest,
+    WatchResponse,
 };
 
 /// A plan of 10,000 services and 65,000 backends with all their members takes
@@ -133,6 +134,14 @@ impl Forwarder for Service {
         Ok(Response::new(self.run(Control::drop_samples).await?))
     }
 
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(tell(self.control.handing_over(), sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
     type CaptureStream = ReceiverStream<Result<CaptureResponse, Status>>;
 
     async fn capture(
@@ -151,6 +160,23 @@ impl Forwarder for Service {
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let text = self.run(Control::metrics).await?;
         Ok(Response::new(GetMetricsResponse { text }))
+    }
+}
+
+/// Tells a watcher now and with every change, until it hangs up.
+async fn tell(
+    mut news: watch::Receiver<bool>,
+    watcher: mpsc::Sender<Result<WatchResponse, Status>>,
+) {
+    loop {
+        let handing_over = *news.borrow_and_update();
+        if watcher.send(Ok(WatchResponse { handing_over })).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = news.changed() => if changed.is_err() { return },
+            () = watcher.closed() => return,
+        }
     }
 }
 

@@ -8,11 +8,13 @@
 //! with the map that gave them. The map has an epoch, which the tables carry
 //! too: where the two disagree the tables are emptied, never misread.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datapath::table::{ConnectionTable, Identity, TableReader, words_for};
+use datapath::table::{ConnectionTable, Emptied, Identity, TableReader, words_for};
 use datapath::{Clock, Now};
 use nic::mapping::{self, MappingError};
 use plan::Ids;
@@ -33,6 +35,8 @@ const GAP_MS_MAX: u64 = 60_000;
 pub struct Tables {
     folder: PathBuf,
     epoch: u64,
+    /// Mapped ahead, by worker.
+    mapped: Mutex<BTreeMap<usize, &'static [AtomicU64]>>,
 }
 
 /// What `ids.json` holds.
@@ -53,6 +57,8 @@ pub struct Opened {
     pub clock: Clock,
     /// For all others.
     pub reader: TableReader<'static>,
+    /// Why a table that was there could not be taken over.
+    pub emptied: Option<String>,
 }
 
 impl Tables {
@@ -64,7 +70,27 @@ impl Tables {
             Some(file) => (file.epoch, file.ids),
             None => (fresh_epoch(), Ids::default()),
         };
-        Ok((Tables { folder: folder.to_owned(), epoch }, ids))
+        let folder = std::fs::canonicalize(folder)?;
+        Ok((Tables { folder, epoch, mapped: Mutex::default() }, ids))
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Maps the tables of a predecessor that still runs, so that this takes
+    /// no time later. Where one does not fit, it is left for later.
+    pub fn map_ahead(&self, workers: usize, connections_max: u64) {
+        let words = words_for(connections_max.div_ceil(workers as u64));
+        for worker in 0..workers {
+            if self.path(worker).exists()
+                && let Ok((mapped, _)) = mapping::open(&self.path(worker), words)
+            {
+                self.lock().insert(worker, &mapped[..words]);
+            }
+        }
     }
 
     /// Writes the ids down. To be called before any worker may use a new one.
@@ -79,43 +105,50 @@ impl Tables {
     }
 
     /// The table of a worker: a predecessor's, where it is of the same key,
-    /// ids and workers, and fresh; else an empty one.
+    /// ids and workers, and fresh; else an empty one. `counts`: how many
+    /// connections of each service are in it, where a predecessor told.
     pub fn table(
         &self,
         key: u64,
         worker: usize,
         workers: usize,
         connections: u64,
+        counts: Option<&[(u16, u32)]>,
     ) -> Result<Opened, MappingError> {
-        let words = self.map(worker, words_for(connections))?;
+        let words = match self.lock().remove(&worker) {
+            Some(mapped) => mapped,
+            None => self.map(worker, words_for(connections))?,
+        };
         let identity =
             Identity { key, ids_epoch: self.epoch, worker: worker as u32, workers: workers as u32 };
-        let (table, resumed) = ConnectionTable::open(words, &identity);
+        let (table, resumed) = ConnectionTable::open_counted(words, &identity, counts);
         let reader = TableReader::new(words);
         match resumed {
             Ok(then) if monotonic_ms().saturating_sub(then.0) <= GAP_MS_MAX => {
                 tracing::info!(worker, "took a connection table over");
-                Ok(Opened { table, clock: Clock::resume(then), reader })
+                Ok(Opened { table, clock: Clock::resume(then), reader, emptied: None })
             }
             Ok(_) => {
-                tracing::info!(
-                    worker,
-                    "the connection table is too old to take over: starting empty"
-                );
                 // Without its first word it is no table.
                 words[0].store(0, Ordering::Relaxed);
-                Ok(empty(ConnectionTable::open(words, &identity).0, reader))
+                let (table, _) = ConnectionTable::open(words, &identity);
+                Ok(empty(worker, table, reader, Some("it is too old")))
             }
-            Err(why) => {
-                tracing::debug!(worker, ?why, "starting with an empty connection table");
-                Ok(empty(table, reader))
-            }
+            Err(why) => Ok(empty(worker, table, reader, cause(why, counts.is_some()))),
         }
+    }
+
+    fn path(&self, worker: usize) -> PathBuf {
+        self.folder.join(format!("connections-{worker}"))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, &'static [AtomicU64]>> {
+        self.mapped.lock().expect("no holder of this lock panics")
     }
 
     /// A file of another size is of another layout: it is made anew.
     fn map(&self, worker: usize, words: usize) -> Result<&'static [AtomicU64], MappingError> {
-        let path = self.folder.join(format!("connections-{worker}"));
+        let path = self.path(worker);
         let opened = match mapping::open(&path, words) {
             Err(MappingError::Size { .. }) => {
                 let _ = std::fs::remove_file(&path);
@@ -127,8 +160,29 @@ impl Tables {
     }
 }
 
-fn empty(table: ConnectionTable<'static>, reader: TableReader<'static>) -> Opened {
-    Opened { table, clock: Clock::resume(Now(monotonic_ms())), reader }
+fn empty(
+    worker: usize,
+    table: ConnectionTable<'static>,
+    reader: TableReader<'static>,
+    why: Option<&str>,
+) -> Opened {
+    let emptied = why.map(|why| {
+        tracing::warn!(worker, why, "a connection table is not taken over: starting empty");
+        format!("worker {worker}: {why}")
+    });
+    Opened { table, clock: Clock::resume(Now(monotonic_ms())), reader, emptied }
+}
+
+/// Why a table was emptied, where one was expected or found.
+fn cause(why: Emptied, expected: bool) -> Option<&'static str> {
+    match why {
+        Emptied::NoTable => expected.then_some("its file is missing, or is of another size"),
+        Emptied::Layout => Some("it was laid out by another version"),
+        Emptied::Size => Some("it has another size"),
+        Emptied::Identity => {
+            Some("it was filled under another key, with other ids, or by another number of workers")
+        }
+    }
 }
 
 fn read_ids(folder: &Path) -> Option<IdsFile> {
@@ -182,7 +236,7 @@ mod tests {
         let (tables, mut ids) = Tables::open(folder.path()).unwrap();
         ids.backends.assign(&["b 10.0.0.1"], 1).unwrap();
         tables.save(&ids).unwrap();
-        drop(tables.table(7, 0, 1, 1000).unwrap());
+        drop(tables.table(7, 0, 1, 1000, None).unwrap());
         let (again, found) = Tables::open(folder.path()).unwrap();
         assert_eq!((again.epoch, found), (tables.epoch, ids));
     }
@@ -202,7 +256,7 @@ mod tests {
     fn a_table_of_another_size_is_made_anew() {
         let folder = tempfile::tempdir().unwrap();
         let (tables, _) = Tables::open(folder.path()).unwrap();
-        tables.table(7, 0, 1, 1000).unwrap();
-        tables.table(7, 0, 1, 100_000).unwrap();
+        tables.table(7, 0, 1, 1000, None).unwrap();
+        tables.table(7, 0, 1, 100_000, None).unwrap();
     }
 }

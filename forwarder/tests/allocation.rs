@@ -24,7 +24,7 @@ use datapath::outbox::Kind;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{Counters, DropReason, Egress, NextHop, Secret, View};
-use guideway_forwarder::engine::{Engine, Start};
+use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker::{capture, monotonic_ms};
 use nic::{Meter, Pool, Queue, SharedIo, WorkerIo};
@@ -363,6 +363,7 @@ impl Rig {
             connections_max: 1000,
             cpus: Vec::new(),
             busy_poll: false,
+            inherited: Inherited::default(),
         };
         let engine = if rss {
             Engine::start(start)

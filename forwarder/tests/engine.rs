@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, NextHop, Secret, Totals, View};
-use guideway_forwarder::engine::{Engine, Start};
+use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::tables::Tables;
 use nic::memory_device::{MemoryPeer, pair};
 use nic::{Pool, WorkerIo};
@@ -55,6 +55,7 @@ impl Rig {
             connections_max: 1000,
             cpus: Vec::new(),
             busy_poll: false,
+            inherited: Inherited::default(),
         });
         Rig { engine: engine.unwrap(), peer, _folder: folder }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Namespace, link, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
-use guideway_forwarder::engine::{Engine, Start};
+use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker;
 use guideway_forwarder::worker::capture::Filter;
@@ -75,6 +75,7 @@ impl Rig {
             connections_max: 10_000,
             cpus: Vec::new(),
             busy_poll: false,
+            inherited: Inherited::default(),
         };
         let io = SharedIo { pool: Pool::new(16_384).unwrap(), queues: vec![vec![Box::new(queue)]] };
         let engine = Engine::start_steered(start, io, WORKERS, ring_frames).unwrap();

@@ -9,12 +9,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use wire::MacAddress;
 
-use crate::interface::{Interface, Request};
+use crate::interface::{Interface, InterfaceError, Request};
 
 /// Where the kernel makes TAP devices.
 const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -89,6 +89,23 @@ impl Tap {
         let tap = Tap { file, name };
         tap.be_like(interface)?;
         Ok(tap)
+    }
+
+    /// The TAP beside an interface, of a predecessor.
+    pub fn inherit(tap: OwnedFd, interface: &str) -> Result<Tap, InterfaceError> {
+        let name = Tap::name_for(&Interface::find(interface)?);
+        Ok(Tap { file: File::from(tap), name })
+    }
+
+    /// A copy of its descriptor, for a successor.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(OwnedFd::from)
+    }
+
+    /// Tells a TAP from one that was made in its place.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 
     /// Its name.

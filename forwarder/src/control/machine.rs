@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use datapath::{Secret, View};
 use nic::af_xdp::QueueOptions;
-use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};
+use nic::memory::Memory;
+use nic::take_over::Heir;
+use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, Queue, SharedIo, WorkerIo};
 use plan::{Plan, proto};
+use rustix::fd::OwnedFd;
 
-use crate::engine::{Engine, Start};
+use crate::engine::{Engine, Inherited, Start};
 use crate::run::Options;
 use crate::tables::{Tables, key_digest};
 use crate::{steering, worker};
@@ -26,6 +29,16 @@ pub struct Machine {
     asked: proto::Forwarder,
     key_id: String,
     cluster: String,
+    estate: Estate,
+}
+
+/// What a successor needs of packet memory and sockets, which are the
+/// workers'.
+pub struct Estate {
+    /// Each worker's; the one of all.
+    pub memories: Vec<&'static Memory>,
+    /// By device, in the queues' order.
+    pub sockets: Vec<Vec<Arc<OwnedFd>>>,
 }
 
 /// A device as status and metrics show it.
@@ -61,6 +74,27 @@ impl Io {
         }
     }
 
+    fn estate(&self, devices: usize) -> Estate {
+        let socket = |queue: &dyn Queue| queue.socket().expect("a device's queue has a socket");
+        match self {
+            Io::PerWorker(io) => Estate {
+                memories: io.iter().map(|io| io.pool.memory()).collect(),
+                sockets: (0..devices)
+                    .map(|device| io.iter().map(|io| socket(&*io.queues[device])).collect())
+                    .collect(),
+            },
+            Io::Shared(io, _) => {
+                let of_device = |queues: &Vec<Box<dyn Queue>>| -> Vec<_> {
+                    queues.iter().map(|queue| socket(&**queue)).collect()
+                };
+                Estate {
+                    memories: vec![io.pool.memory()],
+                    sockets: io.queues.iter().map(of_device).collect(),
+                }
+            }
+        }
+    }
+
     fn queues(&self, devices: usize) -> Vec<usize> {
         match self {
             Io::PerWorker(io) => vec![io.len(); devices],
@@ -84,9 +118,61 @@ impl Machine {
         let workers =
             options.steered_workers.unwrap_or_else(|| steered_workers(worker::cpus().len()));
         let (devices, io) = open(&configs, &queue_options, asked.steering(), workers)?;
-        let (key_id, cluster) = (plan.key_id.clone(), plan.cluster.clone());
-        let queues = io.queues(devices.len());
-        Ok((Machine { devices, queues, asked, key_id, cluster }, io))
+        Ok(Machine::of(plan, devices, io))
+    }
+
+    /// Goes on with the devices of a predecessor that has given up; one
+    /// thread receives for `shared` workers, if given.
+    #[must_use]
+    pub fn inherit(plan: &Plan, heir: Heir, shared: Option<usize>) -> (Machine, Io) {
+        let (devices, io) = match shared {
+            None => {
+                let (devices, io) = heir.into_workers();
+                (devices, Io::PerWorker(io))
+            }
+            Some(workers) => {
+                let (devices, io) = heir.into_shared();
+                (devices, Io::Shared(io, workers))
+            }
+        };
+        Machine::of(plan, devices, io)
+    }
+
+    fn of(plan: &Plan, devices: Vec<Device>, io: Io) -> (Machine, Io) {
+        let machine = Machine {
+            queues: io.queues(devices.len()),
+            estate: io.estate(devices.len()),
+            devices,
+            asked: plan.message.forwarder.clone().unwrap_or_default(),
+            key_id: plan.key_id.clone(),
+            cluster: plan.cluster.clone(),
+        };
+        (machine, io)
+    }
+
+    /// Puts our filters in the place of the predecessor's.
+    pub fn switch(&mut self) -> std::result::Result<(), nic::OpenError> {
+        let Machine { devices, estate, .. } = self;
+        let mut devices = devices.iter_mut().zip(&estate.sockets);
+        devices.try_for_each(|(device, sockets)| device.switch(sockets))
+    }
+
+    /// What is open.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// What else a successor needs.
+    #[must_use]
+    pub fn estate(&self) -> &Estate {
+        &self.estate
+    }
+
+    /// Entries of each ring of an AF_XDP socket.
+    #[must_use]
+    pub fn ring_entries(&self) -> u32 {
+        QueueOptions::default().ring_entries
     }
 
     /// Starts the workers on what [`Machine::open`] opened.
@@ -97,6 +183,7 @@ impl Machine {
         secret: Secret,
         tables: &Tables,
         options: &Options,
+        inherited: Inherited,
     ) -> Result<Engine> {
         let start = Start {
             io: Vec::new(),
@@ -108,6 +195,7 @@ impl Machine {
             connections_max: self.connections_max(),
             cpus: if options.pin { worker::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
+            inherited,
         };
         match io {
             Io::PerWorker(io) => Engine::start(Start { io, ..start }),
@@ -146,29 +234,13 @@ impl Machine {
         plan: &Plan,
         also: Option<&Plan>,
     ) -> std::result::Result<(), FilterError> {
-        let plans = std::iter::once(plan).chain(also);
-        let prefixes: Vec<IpPrefix> = plans
-            .flat_map(Plan::vip_prefixes)
-            .map(|(address, bits)| {
-                IpPrefix::new(address, bits).expect("decoding checked the length")
-            })
-            .collect();
-        let own = plan.message.machine.iter().flat_map(|machine| &machine.addresses);
-        let own: Vec<IpAddr> = own.map(|text| text.parse().expect("decoding checked it")).collect();
-        // Tunnelled packets are the kernel's, unless we take some.
-        let tunnelled = plan.ingress.is_open() || also.is_some_and(|plan| plan.ingress.is_open());
-        self.devices
-            .iter_mut()
-            .try_for_each(|device| device.filter().set(&prefixes, &own, tunnelled))
+        set_filters(&mut self.devices, plan, also)
     }
 
     /// Connections to be tracked over all workers.
     #[must_use]
     pub fn connections_max(&self) -> u64 {
-        match self.asked.connections_max {
-            0 => CONNECTIONS_MAX_DEFAULT,
-            connections => connections,
-        }
+        connections_max(&self.asked)
     }
 
     /// The kernel's numbers for the interfaces, in the devices' order.
@@ -188,6 +260,33 @@ impl Machine {
     pub fn filter_counters(&self) -> impl Iterator<Item = (&str, nic::FilterCounters)> {
         let read = |device: &Device| device.filter_ref().counters().unwrap_or_default();
         self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
+    }
+}
+
+/// See [`Machine::filter`].
+pub fn set_filters(
+    devices: &mut [Device],
+    plan: &Plan,
+    also: Option<&Plan>,
+) -> std::result::Result<(), FilterError> {
+    let plans = std::iter::once(plan).chain(also);
+    let prefixes: Vec<IpPrefix> = plans
+        .flat_map(Plan::vip_prefixes)
+        .map(|(address, bits)| IpPrefix::new(address, bits).expect("decoding checked the length"))
+        .collect();
+    let own = plan.message.machine.iter().flat_map(|machine| &machine.addresses);
+    let own: Vec<IpAddr> = own.map(|text| text.parse().expect("decoding checked it")).collect();
+    // Tunnelled packets are the kernel's, unless we take some.
+    let tunnelled = plan.ingress.is_open() || also.is_some_and(|plan| plan.ingress.is_open());
+    devices.iter_mut().try_for_each(|device| device.filter().set(&prefixes, &own, tunnelled))
+}
+
+/// Connections that a plan asks to be tracked.
+#[must_use]
+pub fn connections_max(asked: &proto::Forwarder) -> u64 {
+    match asked.connections_max {
+        0 => CONNECTIONS_MAX_DEFAULT,
+        connections => connections,
     }
 }
 

@@ -11,13 +11,15 @@
 
 mod capture;
 mod egress;
+mod lend;
 mod machine;
 mod questions;
 mod totals;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -25,14 +27,15 @@ use datapath::{Secret, View};
 use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Inherited};
 use crate::next_hops::{NextHops, Snapshot, Wanted};
 use crate::path_mtu::{self, PathMtuTable, PathMtus};
-use crate::proto::UnresolvedBackend;
+use crate::proto::{TakenOver, UnresolvedBackend};
 use crate::run::Options;
 use crate::tables::Tables;
 use crate::{files, secret};
 pub use capture::Capture;
+pub use lend::{Lending, Prepared};
 use machine::{Machine, ShownDevice};
 pub use questions::ConnectionCounts;
 use totals::NamedTotals;
@@ -83,6 +86,10 @@ pub struct Control {
     /// All views'.
     unix_offset_ms: Arc<AtomicI64>,
     stopping: AtomicBool,
+    /// A successor is about to go on in our place.
+    handing_over: watch::Sender<bool>,
+    /// What we got from a predecessor.
+    taken_over: OnceLock<TakenOver>,
 }
 
 /// What changes need, one at a time.
@@ -141,7 +148,32 @@ impl Control {
             shown: ArcSwap::default(),
             unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
             stopping: AtomicBool::new(false),
+            handing_over: watch::Sender::new(false),
+            taken_over: OnceLock::new(),
         })
+    }
+
+    /// Tells those who watch that a successor is about to go on in our place,
+    /// or that it does not after all.
+    pub fn announce(&self, handing_over: bool) {
+        self.handing_over.send_replace(handing_over);
+    }
+
+    /// Whether a successor is about to go on, and news of it.
+    #[must_use]
+    pub fn handing_over(&self) -> watch::Receiver<bool> {
+        self.handing_over.subscribe()
+    }
+
+    /// Remembers, for people, what came from a predecessor.
+    pub fn note_taken_over(&self, note: TakenOver) {
+        let _ = self.taken_over.set(note);
+    }
+
+    /// Names the secret that hashes.
+    #[must_use]
+    pub fn key_id(&self) -> String {
+        key_id(self.secret.as_ref())
     }
 
     /// Forwards by the last plan on disk, if there is one that can be used.
@@ -264,7 +296,7 @@ impl Control {
     fn check(&self, changes: &Changes, message: &plan_proto::Plan) -> Result<(), Refusal> {
         let cluster =
             message.cluster.as_ref().ok_or_else(|| Refusal::Invalid("cluster: missing".into()))?;
-        let key_id = self.secret.as_ref().map_or_else(|| "derived".to_owned(), Secret::key_id);
+        let key_id = self.key_id();
         if !cluster.key_id.is_empty() && cluster.key_id != key_id {
             return Err(Refusal::Precondition(key_mismatch(&cluster.key_id, &key_id)));
         }
@@ -295,7 +327,7 @@ impl Control {
             Refusal::Precondition(error.to_string())
         };
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
-        let snapshot = self.resolve(&plan, &machine.interface_indices());
+        let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
@@ -305,7 +337,7 @@ impl Control {
         let hash = datapath::FlowHash::new(&secret);
         let connections_max = machine.connections_max();
         let engine = machine
-            .start(io, Arc::clone(&view), secret, &self.tables, &self.options)
+            .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
             .map_err(failed)?;
         let running = Forwarding {
             devices: machine.shown(),
@@ -339,7 +371,7 @@ impl Control {
     ) -> Result<Forwarding, Refusal> {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
-        let snapshot = self.resolve(&plan, &machine.interface_indices());
+        let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
@@ -359,8 +391,8 @@ impl Control {
     }
 
     /// Follows the next hops of the plan's backends, and waits for those that
-    /// were not followed before.
-    fn resolve(&self, plan: &Plan, devices: &[u32]) -> Arc<Snapshot> {
+    /// were not followed before, but for `hopeless` ones.
+    fn resolve(&self, plan: &Plan, devices: &[u32], hopeless: &BTreeSet<IpAddr>) -> Arc<Snapshot> {
         let watch = self.next_hops.watch();
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
@@ -372,7 +404,11 @@ impl Control {
         loop {
             let now = Arc::clone(&watch.borrow());
             let complete = backends.iter().all(|address| match now.backends.get(address) {
-                Some(found) => found.is_ok() || known.backends.contains_key(address),
+                Some(found) => {
+                    found.is_ok()
+                        || known.backends.contains_key(address)
+                        || hopeless.contains(address)
+                }
                 None => false,
             });
             let stopping = self.stopping.load(Ordering::Relaxed);
@@ -474,6 +510,11 @@ impl Control {
             shown
         });
     }
+}
+
+/// Names the secret that hashes.
+fn key_id(secret: Option<&Secret>) -> String {
+    secret.map_or_else(|| "derived".to_owned(), Secret::key_id)
 }
 
 fn refusal(error: plan::PlanError) -> Refusal {

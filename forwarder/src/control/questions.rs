@@ -52,13 +52,12 @@ impl Control {
         let empty = proto::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
-            key_id: self
-                .secret
-                .as_ref()
-                .map_or_else(|| "derived".to_owned(), datapath::Secret::key_id),
+            key_id: self.key_id(),
             restart_required: shown.restart_required.clone(),
             plan_unsaved: shown.plan_unsaved.clone(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
+            pid: std::process::id(),
+            taken_over: self.taken_over.get().cloned(),
             ..Default::default()
         };
         let Some(running) = &shown.running else { return empty };
@@ -190,7 +189,7 @@ impl Control {
             heard: self.path_mtus.heard(),
             build: running.build,
         });
-        page::render(running.as_ref(), shown.plan_saved)
+        page::render(running.as_ref(), shown.plan_saved, self.taken_over.get())
     }
 }
 

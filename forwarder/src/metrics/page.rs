@@ -13,7 +13,7 @@ use super::text::Page;
 use crate::control::ConnectionCounts;
 use crate::engine::Engine;
 use crate::path_mtu::{Heard, PathMtuTable};
-use crate::proto::{BackendCounters, ServiceCounters};
+use crate::proto::{BackendCounters, ServiceCounters, TakenOver};
 
 /// What a page is made of, once there is a plan.
 pub struct Running<'a> {
@@ -45,7 +45,11 @@ pub struct Running<'a> {
 
 /// The page.
 #[must_use]
-pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
+pub fn render(
+    running: Option<&Running<'_>>,
+    plan_saved: bool,
+    taken_over: Option<&TakenOver>,
+) -> String {
     let mut page = Page::default();
     let mut info = page.metric("guideway_build_info", Gauge, "Version of the program.");
     info.sample(&[("program", "guideway-forwarder"), ("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -53,6 +57,9 @@ pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
     up.value(u8::from(running.is_some()));
     let saved = page.metric("guideway_plan_saved", Gauge, "1: the running plan is on disk.");
     saved.value(u8::from(plan_saved));
+    if let Some(note) = taken_over {
+        take_over(&mut page, note);
+    }
     if let Some(running) = running {
         running.plan(&mut page);
         running.verdicts(&mut page);
@@ -64,6 +71,28 @@ pub fn render(running: Option<&Running<'_>>, plan_saved: bool) -> String {
         running.workers(&mut page);
     }
     page.into_text()
+}
+
+/// Of a process that went on in another's place.
+fn take_over(page: &mut Page, note: &TakenOver) {
+    page.metric(
+        "guideway_take_over_timestamp_seconds",
+        Gauge,
+        "When this process took over from its predecessor.",
+    )
+    .value(note.time_ms as f64 / 1000.0);
+    page.metric(
+        "guideway_take_over_pause_seconds",
+        Gauge,
+        "How long nothing was taken from the devices then; frames waited in their rings.",
+    )
+    .value(note.pause_us as f64 / 1e6);
+    page.metric(
+        "guideway_take_over_emptied_tables",
+        Gauge,
+        "Connection tables that had to start empty then.",
+    )
+    .value(note.emptied.len());
 }
 
 impl Running<'_> {

@@ -30,6 +30,7 @@ use datapath::DropReason;
 use nic::wait::{Waiter, Waker};
 use nic::{Interface, Tap};
 use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::fd::OwnedFd;
 use wire::{BATCH_MAX, FRAME_BYTES_MAX, Frame};
 
 use crate::worker::{Board, SLEEP_MAX};
@@ -55,6 +56,8 @@ pub struct Port {
     lost: AtomicU64,
     /// The TAP's name, or why there is none.
     state: Mutex<Result<String, String>>,
+    /// A copy of its descriptor, for a successor.
+    tap: Mutex<Option<OwnedFd>>,
 }
 
 impl Port {
@@ -65,6 +68,7 @@ impl Port {
             given: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             state: Mutex::new(Err("not made yet".to_owned())),
+            tap: Mutex::default(),
         }
     }
 
@@ -83,6 +87,20 @@ impl Port {
     /// The TAP's name, or why there is none.
     pub fn state(&self) -> Result<String, String> {
         self.state.lock().expect("no holder of this lock panics").clone()
+    }
+
+    /// A copy of the TAP's descriptor.
+    #[must_use]
+    pub fn tap(&self) -> Option<OwnedFd> {
+        self.lock_tap().as_ref()?.try_clone().ok()
+    }
+
+    fn lend(&self, tap: Option<&Tap>) {
+        *self.lock_tap() = tap.and_then(|tap| tap.copy().ok());
+    }
+
+    fn lock_tap(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
+        self.tap.lock().expect("no holder of this lock panics")
     }
 
     fn enter(&self, state: Result<String, String>) {
@@ -137,11 +155,19 @@ pub struct Parts {
     rings: Vec<Consumer<Passed>>,
     ports: Arc<[Port]>,
     waiter: Waiter,
+    /// A predecessor's, by device.
+    taps: Vec<Option<Tap>>,
 }
 
 /// For the devices behind these interfaces, in their order; and so many
-/// workers. Makes the TAPs, as far as that can be done.
-pub fn prepare(interfaces: &[Interface], workers: usize) -> io::Result<(Vec<Passer>, Parts)> {
+/// workers. Makes the TAPs that a predecessor has not left (`taps`), as far as
+/// that can be done.
+pub fn prepare(
+    interfaces: &[Interface],
+    workers: usize,
+    mut taps: Vec<Option<Tap>>,
+) -> io::Result<(Vec<Passer>, Parts)> {
+    taps.resize_with(interfaces.len(), || None);
     let ports: Arc<[Port]> = interfaces.iter().map(Port::new).collect();
     let waiter = Waiter::new([])?;
     let (mut passers, mut rings) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
@@ -151,7 +177,7 @@ pub fn prepare(interfaces: &[Interface], workers: usize) -> io::Result<(Vec<Pass
         let (ports, thread) = (Arc::clone(&ports), waiter.waker());
         passers.push(Passer { ring, ports, thread, passed: false });
     }
-    Ok((passers, Parts { rings, ports, waiter }))
+    Ok((passers, Parts { rings, ports, waiter, taps }))
 }
 
 impl Parts {
@@ -169,8 +195,8 @@ impl Parts {
 
     /// Starts the thread, in the network namespace of the calling one; it ends
     /// when the board says stop.
-    pub fn start(self, board: Arc<Board>) -> io::Result<JoinHandle<()>> {
-        let taps = self.ports.iter().map(|_| None).collect();
+    pub fn start(mut self, board: Arc<Board>) -> io::Result<JoinHandle<()>> {
+        let taps = std::mem::take(&mut self.taps);
         let mut thread = Thread { parts: self, taps, board, cared: None };
         // The first plan is answered when they are there.
         thread.care();
@@ -205,7 +231,11 @@ impl Thread {
     /// interfaces.
     fn care(&mut self) {
         for (port, tap) in self.parts.ports.iter().zip(&mut self.taps) {
+            let had = tap.as_ref().map(Tap::id);
             let kept = keep(&port.interface, tap);
+            if tap.as_ref().map(Tap::id) != had || self.cared.is_none() {
+                port.lend(tap.as_ref());
+            }
             if let Err(why) = &kept
                 && port.state().as_ref() != Err(why)
             {
@@ -278,7 +308,7 @@ mod tests {
         let mac = MacAddress([2; 6]);
         let interface =
             Interface { name: "eth1".into(), index: 7, mac, mtu: 1500, rx_queues: 1, up: true };
-        let (mut passers, parts) = prepare(&[interface], 1).unwrap();
+        let (mut passers, parts) = prepare(&[interface], 1, Vec::new()).unwrap();
         if open {
             parts.ports[0].enter(Ok("gw-eth1".into()));
         }

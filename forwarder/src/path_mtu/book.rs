@@ -121,6 +121,15 @@ impl Book {
         }
     }
 
+    /// Enters what a predecessor learnt. How long ago it did is not known: it
+    /// is as fresh as can be.
+    pub fn inherit(&mut self, table: &PathMtuTable, now: Instant) {
+        for (target, mtu) in table.iter().filter(|(target, _)| self.wanted.targets.contains(target))
+        {
+            self.learnt.insert(*target, Learnt { mtu: *mtu, until: now + LIFETIME });
+        }
+    }
+
     /// Forgets what is too old.
     pub fn expire(&mut self, now: Instant) {
         self.learnt.retain(|_, learnt| now < learnt.until);

@@ -99,6 +99,12 @@ impl PathMtus {
         lock(&self.book).book.set(wanted);
     }
 
+    /// Takes over what a predecessor learnt about targets that are wanted.
+    pub fn inherit(&self, table: &PathMtuTable) {
+        lock(&self.book).book.inherit(table, Instant::now());
+        self.waker.iter().for_each(Waker::wake);
+    }
+
     /// The latest table, and news of later ones.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<PathMtuTable>> {

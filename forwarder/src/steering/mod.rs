@@ -30,7 +30,7 @@ use nic::{Pool, Queue, SharedIo, WorkerIo};
 use wire::{Batch, Frame};
 
 use crate::worker::capture::Tap;
-use crate::worker::{Board, Books, Desk, SLEEP_MAX, monotonic_ms, pin};
+use crate::worker::{Board, Books, Desk, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms, pin};
 use place::{Place, Placement};
 use rings::Link;
 
@@ -147,6 +147,9 @@ impl Steerer {
     fn run(mut self) {
         self.desk().set_cpu(pin(self.parts.cpu, "steering"));
         while !self.parts.board.stopped() {
+            if self.parts.board.rests(Stage::Receiving) {
+                self.rest();
+            }
             self.adopt();
             let now_ms = monotonic_ms();
             self.desk().beat(now_ms);
@@ -159,6 +162,24 @@ impl Steerer {
                 self.parts.hub.waiter.wait(patience).expect("polling descriptors that are open");
             }
         }
+    }
+
+    /// Receives no more, and when all workers rest stands still as soon as
+    /// everything they handed back is sent.
+    fn rest(&mut self) {
+        let board = Arc::clone(&self.parts.board);
+        while board.rests(Stage::Receiving) && !board.stopped() {
+            self.desk().beat(monotonic_ms());
+            let frames = self.mux();
+            let Hub { pool, links, .. } = &mut self.parts.hub;
+            links.iter_mut().for_each(|link| link.exchange_chunks(pool));
+            let is_done = frames == 0 && !self.is_waiting() && board.rests(Stage::All);
+            self.desk().set_resting(if is_done { Stage::All } else { Stage::Receiving });
+            if frames == 0 {
+                std::thread::sleep(REST_PAUSE);
+            }
+        }
+        self.desk().set_resting(Stage::Work);
     }
 
     /// As a worker does: see [`Board`].

@@ -4,6 +4,8 @@
 //! ```text
 //!  control: post(view) ─► epoch ─► each worker, between batches: takes the view, acknowledges
 //!  control: all acknowledged ─► frees the old view
+//!
+//!  control: rest(stage) ─► each thread of that stage finishes what it has, says so, stands still
 //! ```
 //!
 //! **Invariant:** a worker never frees a view: it gives up its reference
@@ -17,12 +19,32 @@ use arc_swap::ArcSwap;
 use datapath::View;
 use rustix::time::{ClockId, clock_gettime};
 
+/// The order in which threads come to rest, so that none has frames coming
+/// that another would still bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Stage {
+    /// Nobody rests.
+    Work,
+    /// The steering thread receives no more, but still sends.
+    Receiving,
+    /// Workers, once everything they have is decided and handed on.
+    Workers,
+    /// The steering thread, once it has sent everything; the slow path.
+    All,
+}
+
+/// A thread at rest looks this often whether it may go on.
+pub const REST_PAUSE: Duration = Duration::from_micros(200);
+
 /// What to forward by, for all workers.
 #[derive(Debug)]
 pub struct Board {
     view: ArcSwap<View>,
     epoch: AtomicU64,
     stop: AtomicBool,
+    /// A [`Stage`].
+    rest: AtomicU32,
     desks: Box<[Desk]>,
 }
 
@@ -36,6 +58,8 @@ pub struct Desk {
     heartbeat_ms: AtomicU64,
     busy_permille: AtomicU32,
     cpu: AtomicI32,
+    /// The [`Stage`] that it has reached.
+    resting: AtomicU32,
 }
 
 impl Board {
@@ -46,6 +70,7 @@ impl Board {
             view: ArcSwap::new(view),
             epoch: AtomicU64::new(1),
             stop: AtomicBool::new(false),
+            rest: AtomicU32::new(Stage::Work as u32),
             desks: (0..workers).map(|_| Desk::default()).collect(),
         }
     }
@@ -90,6 +115,41 @@ impl Board {
         self.stop.load(Ordering::Relaxed)
     }
 
+    /// Asks threads to come to rest, up to that stage; [`Stage::Work`]: to go
+    /// on. Those that sleep are to be woken by the caller.
+    pub fn rest(&self, stage: Stage) {
+        self.rest.store(stage as u32, Ordering::Release);
+    }
+
+    /// True while threads of that stage are to rest.
+    #[inline]
+    #[must_use]
+    pub fn rests(&self, stage: Stage) -> bool {
+        self.rest.load(Ordering::Acquire) >= stage as u32
+    }
+
+    /// Waits until the threads at these desks have reached the stage. Err:
+    /// those that have not.
+    pub fn wait_at_rest(
+        &self,
+        desks: std::ops::Range<usize>,
+        stage: Stage,
+        patience: Duration,
+    ) -> Result<(), Vec<usize>> {
+        let start = Instant::now();
+        loop {
+            let busy = |desk: &usize| self.desks[*desk].resting() < stage as u32;
+            let busy: Vec<usize> = desks.clone().filter(busy).collect();
+            if busy.is_empty() {
+                return Ok(());
+            }
+            if start.elapsed() > patience {
+                return Err(busy);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
     /// What is posted now.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
@@ -120,6 +180,16 @@ impl Desk {
     pub fn acknowledge(&self, epoch: u64, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
         self.acknowledged.store(epoch, Ordering::Release);
+    }
+
+    fn resting(&self) -> u32 {
+        self.resting.load(Ordering::Acquire)
+    }
+
+    /// The thread stands still as that stage asks, and touches nothing; or
+    /// goes on ([`Stage::Work`]).
+    pub fn set_resting(&self, stage: Stage) {
+        self.resting.store(stage as u32, Ordering::Release);
     }
 
     /// The worker goes round its loop.

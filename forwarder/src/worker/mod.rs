@@ -31,7 +31,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wire::{Batch, Frame};
 
 use crate::passing::Passer;
-pub use board::{Board, Desk, monotonic_ms};
+pub use board::{Board, Desk, REST_PAUSE, Stage, monotonic_ms, monotonic_ns};
 use capture::Tap;
 pub use outgoing::Books;
 use outgoing::{Fate, Outgoing};
@@ -73,6 +73,8 @@ pub struct Parts {
     pub cpu: Option<usize>,
     /// Never sleep.
     pub busy_poll: bool,
+    /// Frames come from the steering thread and not from devices.
+    pub steered: bool,
 }
 
 impl Parts {
@@ -126,6 +128,9 @@ impl Worker {
     fn run(mut self) {
         self.desk().set_cpu(pin(self.parts.cpu, &format!("worker-{}", self.parts.index)));
         while !self.parts.board.stopped() {
+            if self.parts.board.rests(Stage::Workers) {
+                self.rest();
+            }
             self.adopt();
             let start = self.busy.begin();
             self.desk().beat(start / 1_000_000);
@@ -139,6 +144,22 @@ impl Worker {
                 self.parts.waiter.wait(SLEEP_MAX).expect("polling descriptors that are open");
             }
         }
+    }
+
+    /// Finishes what is on its way, and stands still until told to go on.
+    /// From devices nothing more is taken: frames wait there for whoever goes
+    /// on. From the steering thread everything is.
+    fn rest(&mut self) {
+        let board = Arc::clone(&self.parts.board);
+        while board.rests(Stage::Workers) && !board.stopped() {
+            self.desk().beat(monotonic_ms());
+            let frames = if self.parts.steered { self.round() } else { self.answers() };
+            if frames == 0 && self.parts.asker.is_idle() {
+                self.desk().set_resting(Stage::Workers);
+                std::thread::sleep(REST_PAUSE);
+            }
+        }
+        self.desk().set_resting(Stage::Work);
     }
 
     /// Takes a view that was posted since the last round. The old one is
@@ -328,19 +349,19 @@ struct Busy {
 
 impl Busy {
     fn new() -> Busy {
-        let now = board::monotonic_ns();
+        let now = monotonic_ns();
         Busy { window_start: now, round_start: now, busy_ns: 0 }
     }
 
     /// A round begins: now, in nanoseconds.
     fn begin(&mut self) -> u64 {
-        self.round_start = board::monotonic_ns();
+        self.round_start = monotonic_ns();
         self.round_start
     }
 
     /// A round ends; once in a window, the busy share of it in thousandths.
     fn end(&mut self, had_frames: bool) -> Option<u32> {
-        let now = board::monotonic_ns();
+        let now = monotonic_ns();
         if had_frames {
             self.busy_ns += now - self.round_start;
         }

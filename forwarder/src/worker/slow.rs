@@ -22,7 +22,7 @@ use nic::{Chunk, Pool};
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::{BATCH_MAX, Frame};
 
-use super::{Board, SLEEP_MAX, monotonic_ms};
+use super::{Board, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms};
 
 /// Questions a worker may have open. More is a flood, and is dropped.
 const QUESTIONS_MAX: usize = 512;
@@ -132,6 +132,11 @@ impl Asker {
         Some(answer)
     }
 
+    /// True if no question is open, and no answer waits.
+    pub fn is_idle(&self) -> bool {
+        self.open == 0 && self.answers.is_empty()
+    }
+
     /// Fills the slow path's stock up.
     fn lend(&mut self, pool: &mut Pool) {
         while self.lent < STOCK_MAX {
@@ -187,7 +192,13 @@ impl Thread {
             let now_ms = monotonic_ms();
             desk.beat(now_ms);
             self.parts.path.begin(now_ms as u32);
-            if !self.round() {
+            let asked = self.round();
+            // Workers rest already, so nobody will ask.
+            let rests = !asked && board.rests(Stage::All);
+            desk.set_resting(if rests { Stage::All } else { Stage::Work });
+            if rests {
+                std::thread::sleep(REST_PAUSE);
+            } else if !asked {
                 self.parts.waiter.wait(SLEEP_MAX).expect("polling descriptors that are open");
             }
         }

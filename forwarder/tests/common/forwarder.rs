@@ -10,7 +10,7 @@ use guideway_forwarder::proto::{
     CaptureRequest, CaptureResponse, CapturedPacket, DropSample, ExplainRequest, ExplainResponse,
     FlowKey, GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest,
     GetCountersResponse, GetDropSamplesRequest, GetMetricsRequest, GetStatusRequest,
-    GetStatusResponse, SetPlanRequest, SetPlanResponse,
+    GetStatusResponse, SetPlanRequest, SetPlanResponse, WatchRequest, WatchResponse,
 };
 use tonic::transport::{Channel, Endpoint};
 
@@ -54,10 +54,62 @@ impl Forwarder {
 
     /// SIGKILL, and a new process in its place.
     pub fn kill_and_restart(&mut self) {
+        self.kill_and_restart_with(&[]);
+    }
+
+    /// The same, with these arguments besides.
+    pub fn kill_and_restart_with(&mut self, arguments: &[&str]) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        self.child = spawn(&self.namespace, self.folder.path(), Stdio::inherit());
+        let mut fresh = command(&self.namespace, self.folder.path());
+        self.child = fresh.args(arguments).spawn().expect("ip netns exec");
+        self.reconnect();
+    }
+
+    /// To whoever has the socket, once it is there.
+    pub fn reconnect(&mut self) {
         self.client = connect(&self.runtime, self.folder.path().join("run/forwarder.sock"));
+    }
+
+    /// A successor with these arguments besides, until it serves and the
+    /// predecessor has ended by itself.
+    pub fn take_over(&mut self, arguments: &[&str]) {
+        let mut successor = command(&self.namespace, self.folder.path());
+        let successor = successor.arg("--take-over").args(arguments).spawn().unwrap();
+        let mut predecessor = std::mem::replace(&mut self.child, successor);
+        let start = Instant::now();
+        let ended = loop {
+            match predecessor.try_wait().unwrap() {
+                Some(ended) => break ended,
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+            if start.elapsed() > Duration::from_secs(20) {
+                predecessor.kill().unwrap();
+                panic!("the predecessor goes on");
+            }
+        };
+        assert!(ended.success(), "the predecessor ended with {ended}");
+        self.reconnect();
+    }
+
+    /// A successor with these arguments that must not succeed: what it said.
+    pub fn refused_take_over(&self, arguments: &[&str]) -> String {
+        let mut successor = command(&self.namespace, self.folder.path());
+        let successor = successor.arg("--take-over").args(arguments).output().unwrap();
+        assert!(!successor.status.success(), "it took over");
+        String::from_utf8_lossy(&successor.stderr).into_owned()
+    }
+
+    /// What is told about hand-overs.
+    pub fn watch(&mut self) -> tonic::Streaming<WatchResponse> {
+        self.runtime.block_on(self.client.watch(WatchRequest {})).unwrap().into_inner()
+    }
+
+    /// The next message of a stream; None: it has ended, or nothing comes.
+    pub fn next<T>(&self, stream: &mut tonic::Streaming<T>) -> Option<T> {
+        let patient =
+            async { tokio::time::timeout(Duration::from_secs(5), stream.message()).await };
+        self.runtime.block_on(patient).ok()?.ok()?
     }
 
     /// SIGTERM; the exit code.

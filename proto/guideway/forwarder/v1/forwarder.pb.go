@@ -255,7 +255,10 @@ type GetStatusResponse struct {
 	Tables []*Table `protobuf:"bytes,10,rep,name=tables,proto3" json:"tables,omitempty"`
 	// Not empty: why the running plan is not on disk. A restart would start from
 	// an older one.
-	PlanUnsaved   string `protobuf:"bytes,11,opt,name=plan_unsaved,json=planUnsaved,proto3" json:"plan_unsaved,omitempty"`
+	PlanUnsaved string `protobuf:"bytes,11,opt,name=plan_unsaved,json=planUnsaved,proto3" json:"plan_unsaved,omitempty"`
+	Pid         uint32 `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Absent: it opened its devices itself.
+	TakenOver     *TakenOver `protobuf:"bytes,13,opt,name=taken_over,json=takenOver,proto3" json:"taken_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +370,100 @@ func (x *GetStatusResponse) GetPlanUnsaved() string {
 	return ""
 }
 
+func (x *GetStatusResponse) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetTakenOver() *TakenOver {
+	if x != nil {
+		return x.TakenOver
+	}
+	return nil
+}
+
+// What a process got from the one before it, by `--take-over`.
+type TakenOver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Milliseconds since 1970.
+	TimeMs             uint64 `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	PredecessorPid     uint32 `protobuf:"varint,2,opt,name=predecessor_pid,json=predecessorPid,proto3" json:"predecessor_pid,omitempty"`
+	PredecessorVersion string `protobuf:"bytes,3,opt,name=predecessor_version,json=predecessorVersion,proto3" json:"predecessor_version,omitempty"`
+	// So long nothing was taken from the devices: frames waited there.
+	PauseUs uint64 `protobuf:"varint,4,opt,name=pause_us,json=pauseUs,proto3" json:"pause_us,omitempty"`
+	// Connection tables that had to start empty, and why.
+	Emptied       []string `protobuf:"bytes,5,rep,name=emptied,proto3" json:"emptied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakenOver) Reset() {
+	*x = TakenOver{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakenOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakenOver) ProtoMessage() {}
+
+func (x *TakenOver) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakenOver.ProtoReflect.Descriptor instead.
+func (*TakenOver) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TakenOver) GetTimeMs() uint64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *TakenOver) GetPredecessorPid() uint32 {
+	if x != nil {
+		return x.PredecessorPid
+	}
+	return 0
+}
+
+func (x *TakenOver) GetPredecessorVersion() string {
+	if x != nil {
+		return x.PredecessorVersion
+	}
+	return ""
+}
+
+func (x *TakenOver) GetPauseUs() uint64 {
+	if x != nil {
+		return x.PauseUs
+	}
+	return 0
+}
+
+func (x *TakenOver) GetEmptied() []string {
+	if x != nil {
+		return x.Emptied
+	}
+	return nil
+}
+
 type Worker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
@@ -384,7 +481,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +493,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +506,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{6}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Worker) GetIndex() uint32 {
@@ -467,7 +564,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +576,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +589,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{7}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Device) GetInterface() string {
@@ -563,7 +660,7 @@ type UnresolvedBackend struct {
 
 func (x *UnresolvedBackend) Reset() {
 	*x = UnresolvedBackend{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +672,7 @@ func (x *UnresolvedBackend) String() string {
 func (*UnresolvedBackend) ProtoMessage() {}
 
 func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +685,7 @@ func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedBackend.ProtoReflect.Descriptor instead.
 func (*UnresolvedBackend) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{8}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UnresolvedBackend) GetName() string {
@@ -625,7 +722,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +734,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +747,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{9}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Table) GetService() string {
@@ -689,7 +786,7 @@ type GetCountersRequest struct {
 
 func (x *GetCountersRequest) Reset() {
 	*x = GetCountersRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +798,7 @@ func (x *GetCountersRequest) String() string {
 func (*GetCountersRequest) ProtoMessage() {}
 
 func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +811,7 @@ func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersRequest.ProtoReflect.Descriptor instead.
 func (*GetCountersRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{10}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
 }
 
 type GetCountersResponse struct {
@@ -737,7 +834,7 @@ type GetCountersResponse struct {
 
 func (x *GetCountersResponse) Reset() {
 	*x = GetCountersResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +846,7 @@ func (x *GetCountersResponse) String() string {
 func (*GetCountersResponse) ProtoMessage() {}
 
 func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +859,7 @@ func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersResponse.ProtoReflect.Descriptor instead.
 func (*GetCountersResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetCountersResponse) GetReceived() uint64 {
@@ -855,7 +952,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +964,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +977,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Drop) GetReason() string {
@@ -921,7 +1018,7 @@ type Originated struct {
 
 func (x *Originated) Reset() {
 	*x = Originated{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1030,7 @@ func (x *Originated) String() string {
 func (*Originated) ProtoMessage() {}
 
 func (x *Originated) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1043,7 @@ func (x *Originated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Originated.ProtoReflect.Descriptor instead.
 func (*Originated) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Originated) GetKind() string {
@@ -977,7 +1074,7 @@ type ServiceCounters struct {
 
 func (x *ServiceCounters) Reset() {
 	*x = ServiceCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1086,7 @@ func (x *ServiceCounters) String() string {
 func (*ServiceCounters) ProtoMessage() {}
 
 func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1099,7 @@ func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCounters.ProtoReflect.Descriptor instead.
 func (*ServiceCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ServiceCounters) GetService() string {
@@ -1060,7 +1157,7 @@ type BackendCounters struct {
 
 func (x *BackendCounters) Reset() {
 	*x = BackendCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1169,7 @@ func (x *BackendCounters) String() string {
 func (*BackendCounters) ProtoMessage() {}
 
 func (x *BackendCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1182,7 @@ func (x *BackendCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCounters.ProtoReflect.Descriptor instead.
 func (*BackendCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackendCounters) GetService() string {
@@ -1133,7 +1230,7 @@ type GetConnectionsRequest struct {
 
 func (x *GetConnectionsRequest) Reset() {
 	*x = GetConnectionsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1242,7 @@ func (x *GetConnectionsRequest) String() string {
 func (*GetConnectionsRequest) ProtoMessage() {}
 
 func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1255,7 @@ func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*GetConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetConnectionsRequest) GetLookup() *FlowKey {
@@ -1182,7 +1279,7 @@ type FlowKey struct {
 
 func (x *FlowKey) Reset() {
 	*x = FlowKey{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1291,7 @@ func (x *FlowKey) String() string {
 func (*FlowKey) ProtoMessage() {}
 
 func (x *FlowKey) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1304,7 @@ func (x *FlowKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowKey.ProtoReflect.Descriptor instead.
 func (*FlowKey) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FlowKey) GetSource() string {
@@ -1257,7 +1354,7 @@ type GetConnectionsResponse struct {
 
 func (x *GetConnectionsResponse) Reset() {
 	*x = GetConnectionsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1366,7 @@ func (x *GetConnectionsResponse) String() string {
 func (*GetConnectionsResponse) ProtoMessage() {}
 
 func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1379,7 @@ func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*GetConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetConnectionsResponse) GetConnectionsMax() uint64 {
@@ -1319,7 +1416,7 @@ type ConnectionCount struct {
 
 func (x *ConnectionCount) Reset() {
 	*x = ConnectionCount{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1428,7 @@ func (x *ConnectionCount) String() string {
 func (*ConnectionCount) ProtoMessage() {}
 
 func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1441,7 @@ func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionCount.ProtoReflect.Descriptor instead.
 func (*ConnectionCount) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConnectionCount) GetService() string {
@@ -1388,7 +1485,7 @@ type Connection struct {
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1497,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1510,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Connection) GetWorker() uint32 {
@@ -1459,7 +1556,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1568,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1581,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
 }
 
 type GetMetricsResponse struct {
@@ -1496,7 +1593,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1605,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1618,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetMetricsResponse) GetText() string {
@@ -1540,7 +1637,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1649,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1662,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainRequest) GetFlow() *FlowKey {
@@ -1616,7 +1713,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1725,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1738,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainResponse) GetGeneration() uint64 {
@@ -1784,7 +1881,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1893,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1906,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -1859,7 +1956,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +1968,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +1981,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -1916,7 +2013,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2025,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2038,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
 }
 
 type GetDropSamplesResponse struct {
@@ -1954,7 +2051,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2063,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2076,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -2004,7 +2101,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2113,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2126,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DropSample) GetReason() string {
@@ -2086,7 +2183,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2195,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2208,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -2161,7 +2258,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2173,7 +2270,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2186,7 +2283,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -2225,7 +2322,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2334,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2347,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -2316,6 +2413,88 @@ func (x *CapturedPacket) GetAsLeft() bool {
 	return false
 }
 
+type WatchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
+}
+
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Another process is about to go on with devices, connections and this
+	// socket. For a moment nobody answers, and frames wait.
+	HandingOver   bool `protobuf:"varint,1,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *WatchResponse) GetHandingOver() bool {
+	if x != nil {
+		return x.HandingOver
+	}
+	return false
+}
+
 var File_guideway_forwarder_v1_forwarder_proto protoreflect.FileDescriptor
 
 const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
@@ -2331,7 +2510,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0eGetPlanRequest\"=\n" +
 	"\x0fGetPlanResponse\x12*\n" +
 	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"\x12\n" +
-	"\x10GetStatusRequest\"\xdd\x03\n" +
+	"\x10GetStatusRequest\"\xb0\x04\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -2348,7 +2527,16 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\tuptime_ms\x18\t \x01(\x04R\buptimeMs\x124\n" +
 	"\x06tables\x18\n" +
 	" \x03(\v2\x1c.guideway.forwarder.v1.TableR\x06tables\x12!\n" +
-	"\fplan_unsaved\x18\v \x01(\tR\vplanUnsaved\"\x99\x01\n" +
+	"\fplan_unsaved\x18\v \x01(\tR\vplanUnsaved\x12\x10\n" +
+	"\x03pid\x18\f \x01(\rR\x03pid\x12?\n" +
+	"\n" +
+	"taken_over\x18\r \x01(\v2 .guideway.forwarder.v1.TakenOverR\ttakenOver\"\xb3\x01\n" +
+	"\tTakenOver\x12\x17\n" +
+	"\atime_ms\x18\x01 \x01(\x04R\x06timeMs\x12'\n" +
+	"\x0fpredecessor_pid\x18\x02 \x01(\rR\x0epredecessorPid\x12/\n" +
+	"\x13predecessor_version\x18\x03 \x01(\tR\x12predecessorVersion\x12\x19\n" +
+	"\bpause_us\x18\x04 \x01(\x04R\apauseUs\x12\x18\n" +
+	"\aemptied\x18\x05 \x03(\tR\aemptied\"\x99\x01\n" +
 	"\x06Worker\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\x12\x1e\n" +
@@ -2511,7 +2699,10 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aservice\x18\x06 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\a \x01(\tR\abackend\x12\x14\n" +
 	"\x05frame\x18\b \x01(\fR\x05frame\x12\x17\n" +
-	"\aas_left\x18\t \x01(\bR\x06asLeft2\xfc\x06\n" +
+	"\aas_left\x18\t \x01(\bR\x06asLeft\"\x0e\n" +
+	"\fWatchRequest\"2\n" +
+	"\rWatchResponse\x12!\n" +
+	"\fhanding_over\x18\x01 \x01(\bR\vhandingOver2\xd2\a\n" +
 	"\tForwarder\x12X\n" +
 	"\aSetPlan\x12%.guideway.forwarder.v1.SetPlanRequest\x1a&.guideway.forwarder.v1.SetPlanResponse\x12X\n" +
 	"\aGetPlan\x12%.guideway.forwarder.v1.GetPlanRequest\x1a&.guideway.forwarder.v1.GetPlanResponse\x12^\n" +
@@ -2522,7 +2713,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponse\x12Z\n" +
 	"\aCapture\x12%.guideway.forwarder.v1.CaptureRequest\x1a&.guideway.forwarder.v1.CaptureResponse0\x01\x12a\n" +
 	"\n" +
-	"GetMetrics\x12(.guideway.forwarder.v1.GetMetricsRequest\x1a).guideway.forwarder.v1.GetMetricsResponseBFZDgithub.com/guideway/guideway/proto/guideway/forwarder/v1;forwarderv1b\x06proto3"
+	"GetMetrics\x12(.guideway.forwarder.v1.GetMetricsRequest\x1a).guideway.forwarder.v1.GetMetricsResponse\x12T\n" +
+	"\x05Watch\x12#.guideway.forwarder.v1.WatchRequest\x1a$.guideway.forwarder.v1.WatchResponse0\x01BFZDgithub.com/guideway/guideway/proto/guideway/forwarder/v1;forwarderv1b\x06proto3"
 
 var (
 	file_guideway_forwarder_v1_forwarder_proto_rawDescOnce sync.Once
@@ -2536,7 +2728,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -2544,78 +2736,84 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*GetPlanResponse)(nil),        // 3: guideway.forwarder.v1.GetPlanResponse
 	(*GetStatusRequest)(nil),       // 4: guideway.forwarder.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),      // 5: guideway.forwarder.v1.GetStatusResponse
-	(*Worker)(nil),                 // 6: guideway.forwarder.v1.Worker
-	(*Device)(nil),                 // 7: guideway.forwarder.v1.Device
-	(*UnresolvedBackend)(nil),      // 8: guideway.forwarder.v1.UnresolvedBackend
-	(*Table)(nil),                  // 9: guideway.forwarder.v1.Table
-	(*GetCountersRequest)(nil),     // 10: guideway.forwarder.v1.GetCountersRequest
-	(*GetCountersResponse)(nil),    // 11: guideway.forwarder.v1.GetCountersResponse
-	(*Drop)(nil),                   // 12: guideway.forwarder.v1.Drop
-	(*Originated)(nil),             // 13: guideway.forwarder.v1.Originated
-	(*ServiceCounters)(nil),        // 14: guideway.forwarder.v1.ServiceCounters
-	(*BackendCounters)(nil),        // 15: guideway.forwarder.v1.BackendCounters
-	(*GetConnectionsRequest)(nil),  // 16: guideway.forwarder.v1.GetConnectionsRequest
-	(*FlowKey)(nil),                // 17: guideway.forwarder.v1.FlowKey
-	(*GetConnectionsResponse)(nil), // 18: guideway.forwarder.v1.GetConnectionsResponse
-	(*ConnectionCount)(nil),        // 19: guideway.forwarder.v1.ConnectionCount
-	(*Connection)(nil),             // 20: guideway.forwarder.v1.Connection
-	(*GetMetricsRequest)(nil),      // 21: guideway.forwarder.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),     // 22: guideway.forwarder.v1.GetMetricsResponse
-	(*ExplainRequest)(nil),         // 23: guideway.forwarder.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 24: guideway.forwarder.v1.ExplainResponse
-	(*TrackedFlow)(nil),            // 25: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 26: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 27: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 28: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 29: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 30: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 31: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 32: guideway.forwarder.v1.CapturedPacket
-	(*v1.Plan)(nil),                // 33: guideway.plan.v1.Plan
+	(*TakenOver)(nil),              // 6: guideway.forwarder.v1.TakenOver
+	(*Worker)(nil),                 // 7: guideway.forwarder.v1.Worker
+	(*Device)(nil),                 // 8: guideway.forwarder.v1.Device
+	(*UnresolvedBackend)(nil),      // 9: guideway.forwarder.v1.UnresolvedBackend
+	(*Table)(nil),                  // 10: guideway.forwarder.v1.Table
+	(*GetCountersRequest)(nil),     // 11: guideway.forwarder.v1.GetCountersRequest
+	(*GetCountersResponse)(nil),    // 12: guideway.forwarder.v1.GetCountersResponse
+	(*Drop)(nil),                   // 13: guideway.forwarder.v1.Drop
+	(*Originated)(nil),             // 14: guideway.forwarder.v1.Originated
+	(*ServiceCounters)(nil),        // 15: guideway.forwarder.v1.ServiceCounters
+	(*BackendCounters)(nil),        // 16: guideway.forwarder.v1.BackendCounters
+	(*GetConnectionsRequest)(nil),  // 17: guideway.forwarder.v1.GetConnectionsRequest
+	(*FlowKey)(nil),                // 18: guideway.forwarder.v1.FlowKey
+	(*GetConnectionsResponse)(nil), // 19: guideway.forwarder.v1.GetConnectionsResponse
+	(*ConnectionCount)(nil),        // 20: guideway.forwarder.v1.ConnectionCount
+	(*Connection)(nil),             // 21: guideway.forwarder.v1.Connection
+	(*GetMetricsRequest)(nil),      // 22: guideway.forwarder.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),     // 23: guideway.forwarder.v1.GetMetricsResponse
+	(*ExplainRequest)(nil),         // 24: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 25: guideway.forwarder.v1.ExplainResponse
+	(*TrackedFlow)(nil),            // 26: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 27: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 28: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 29: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 30: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 31: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 32: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 33: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 34: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 35: guideway.forwarder.v1.WatchResponse
+	(*v1.Plan)(nil),                // 36: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	33, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	33, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	6,  // 2: guideway.forwarder.v1.GetStatusResponse.workers:type_name -> guideway.forwarder.v1.Worker
-	7,  // 3: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
-	8,  // 4: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
-	9,  // 5: guideway.forwarder.v1.GetStatusResponse.tables:type_name -> guideway.forwarder.v1.Table
-	12, // 6: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
-	13, // 7: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
-	14, // 8: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
-	15, // 9: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
-	17, // 10: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
-	19, // 11: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
-	20, // 12: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
-	17, // 13: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
-	12, // 14: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	25, // 15: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	26, // 16: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	29, // 17: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	32, // 18: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
-	0,  // 19: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 20: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 21: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	10, // 22: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	16, // 23: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	23, // 24: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	27, // 25: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	30, // 26: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	21, // 27: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	1,  // 28: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 29: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 30: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	11, // 31: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	18, // 32: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	24, // 33: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	28, // 34: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	31, // 35: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	22, // 36: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	28, // [28:37] is the sub-list for method output_type
-	19, // [19:28] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	36, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	36, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	7,  // 2: guideway.forwarder.v1.GetStatusResponse.workers:type_name -> guideway.forwarder.v1.Worker
+	8,  // 3: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
+	9,  // 4: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
+	10, // 5: guideway.forwarder.v1.GetStatusResponse.tables:type_name -> guideway.forwarder.v1.Table
+	6,  // 6: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
+	13, // 7: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
+	14, // 8: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
+	15, // 9: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
+	16, // 10: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
+	18, // 11: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
+	20, // 12: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
+	21, // 13: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
+	18, // 14: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
+	13, // 15: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
+	26, // 16: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	27, // 17: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	30, // 18: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	33, // 19: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 20: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 21: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 22: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	11, // 23: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	17, // 24: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	24, // 25: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	28, // 26: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	31, // 27: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	22, // 28: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	34, // 29: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 30: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 31: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 32: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	12, // 33: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	19, // 34: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	25, // 35: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	29, // 36: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	32, // 37: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	23, // 38: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	35, // 39: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	30, // [30:40] is the sub-list for method output_type
+	20, // [20:30] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -2623,14 +2821,14 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[24].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	Forwarder_GetDropSamples_FullMethodName = "/guideway.forwarder.v1.Forwarder/GetDropSamples"
 	Forwarder_Capture_FullMethodName        = "/guideway.forwarder.v1.Forwarder/Capture"
 	Forwarder_GetMetrics_FullMethodName     = "/guideway.forwarder.v1.Forwarder/GetMetrics"
+	Forwarder_Watch_FullMethodName          = "/guideway.forwarder.v1.Forwarder/Watch"
 )
 
 // ForwarderClient is the client API for Forwarder service.
@@ -58,6 +59,10 @@ type ForwarderClient interface {
 	Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error)
 	// Prometheus text format.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
+	// Tells at once what a poll would see too late: the first message comes
+	// immediately, another with every change, until the caller hangs up or the
+	// process ends.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
 type forwarderClient struct {
@@ -167,6 +172,25 @@ func (c *forwarderClient) GetMetrics(ctx context.Context, in *GetMetricsRequest,
 	return out, nil
 }
 
+func (c *forwarderClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Forwarder_ServiceDesc.Streams[1], Forwarder_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Forwarder_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
 // ForwarderServer is the server API for Forwarder service.
 // All implementations must embed UnimplementedForwarderServer
 // for forward compatibility.
@@ -194,6 +218,10 @@ type ForwarderServer interface {
 	Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error
 	// Prometheus text format.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
+	// Tells at once what a poll would see too late: the first message comes
+	// immediately, another with every change, until the caller hangs up or the
+	// process ends.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedForwarderServer()
 }
 
@@ -230,6 +258,9 @@ func (UnimplementedForwarderServer) Capture(*CaptureRequest, grpc.ServerStreamin
 }
 func (UnimplementedForwarderServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
+}
+func (UnimplementedForwarderServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedForwarderServer) mustEmbedUnimplementedForwarderServer() {}
 func (UnimplementedForwarderServer) testEmbeddedByValue()                   {}
@@ -407,6 +438,17 @@ func _Forwarder_GetMetrics_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Forwarder_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ForwarderServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Forwarder_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
 // Forwarder_ServiceDesc is the grpc.ServiceDesc for Forwarder service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -451,6 +493,11 @@ var Forwarder_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Capture",
 			Handler:       _Forwarder_Capture_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Forwarder_Watch_Handler,
 			ServerStreams: true,
 		},
 	},

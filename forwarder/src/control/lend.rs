@@ -1,0 +1,347 @@
+//! Control's part in a take-over: what a predecessor lends, and how a
+//! successor goes on with it. The conversation is [`crate::take_over`]'s.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use datapath::View;
+use nic::Tap;
+use nic::af_xdp::Mode;
+use nic::memory::Pages;
+use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
+use plan::Plan;
+use rustix::fd::{BorrowedFd, OwnedFd};
+
+use super::machine::{Machine, connections_max, set_filters};
+use super::{Changes, Control, Forwarding, egress, key_id};
+use crate::engine::{Hanging, Inherited};
+use crate::next_hops::Snapshot;
+use crate::path_mtu::PathMtuTable;
+use crate::run::Options;
+use crate::secret;
+use crate::take_over::{Device, Memory, Rested, Running, Wants, Xdp};
+use crate::worker::monotonic_ns;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What runs, while a successor looks at it: nothing changes meanwhile.
+pub struct Lending<'c> {
+    changes: MutexGuard<'c, Changes>,
+    running: Option<Forwarding>,
+    unresolved: Arc<Snapshot>,
+}
+
+impl Control {
+    /// What a successor with these options wants of a predecessor.
+    pub fn wants(options: &Options) -> Result<Wants> {
+        let secret = options.secret_file.as_deref().map(secret::read).transpose()?;
+        // Where it is not there yet, it is not the predecessor's.
+        let tables_dir = std::fs::canonicalize(&options.tables_dir);
+        Ok(Wants {
+            key_id: key_id(secret.as_ref()),
+            tables_dir: tables_dir.unwrap_or_else(|_| options.tables_dir.clone()),
+            busy_poll: options.busy_poll,
+            steered_workers: options.steered_workers,
+            chunk_bytes: wire::CHUNK_BYTES,
+        })
+    }
+
+    /// Holds every change back for a successor that wants this; the error
+    /// says what would not fit.
+    pub fn lend(&self, wants: &Wants) -> std::result::Result<Lending<'_>, String> {
+        let ours = Wants {
+            key_id: self.key_id(),
+            tables_dir: self.tables.folder().to_owned(),
+            busy_poll: self.options.busy_poll,
+            steered_workers: self.options.steered_workers,
+            chunk_bytes: wire::CHUNK_BYTES,
+        };
+        refuse_what_differs(&ours, wants)?;
+        let changes = self.lock();
+        let running = self.shown.load_full().running.clone();
+        let unresolved = Arc::clone(&self.next_hops.watch().borrow());
+        Ok(Lending { changes, running, unresolved })
+    }
+
+    /// Gets ready to go on with what a predecessor lends, and touches nothing
+    /// of it.
+    pub fn prepare(
+        &self,
+        running: Option<Running>,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Prepared<'_>> {
+        let mut changes = self.lock();
+        let Some(running) = running else {
+            return Ok(Prepared { control: self, changes, ready: None });
+        };
+        let (heir, taps) = heir(&running, descriptors)?;
+        let ready = self.make_ready(&mut changes, running, heir, taps)?;
+        Ok(Prepared { control: self, changes, ready: Some(ready) })
+    }
+
+    fn make_ready(
+        &self,
+        changes: &mut Changes,
+        running: Running,
+        mut heir: Heir,
+        taps: Vec<Option<Tap>>,
+    ) -> Result<Ready> {
+        self.check(changes, &running.plan).map_err(|refusal| refusal.to_string())?;
+        let start = Instant::now();
+        let plan = Arc::new(changes.planner.plan(running.plan)?);
+        let build = start.elapsed();
+        set_filters(heir.devices(), &plan, None)?;
+        let indices: Vec<u32> =
+            heir.devices().iter().map(|device| device.interface().index).collect();
+        let snapshot = self.resolve(&plan, &indices, &running.unresolved);
+        self.path_mtus.inherit(&running.path_mtus);
+        let path_mtus = Arc::new(running.path_mtus);
+        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let ways_back = egress::ways_back(&plan, &snapshot);
+        let view = self.view(Arc::clone(&plan), egress, running.workers);
+        let view = Arc::new(View { ways_back, ..view });
+        let asked = plan.message.forwarder.clone().unwrap_or_default();
+        self.tables.map_ahead(running.workers, connections_max(&asked));
+        let shared = running.shared.then_some(running.workers);
+        Ok(Ready { plan, build, heir, taps, snapshot, path_mtus, view, shared })
+    }
+}
+
+fn refuse_what_differs(ours: &Wants, theirs: &Wants) -> std::result::Result<(), String> {
+    let differs = |what: &str, ours: &str, theirs: &str, cure: &str| {
+        Err(format!("{what}: it has {ours}, the successor {theirs}; {cure}"))
+    };
+    if ours.key_id != theirs.key_id {
+        let cure = "give the successor the same --secret-file (another key moves every connection, which takes a restart)";
+        return differs("hash key", &ours.key_id, &theirs.key_id, cure);
+    }
+    if ours.tables_dir != theirs.tables_dir {
+        let (ours, theirs) = (ours.tables_dir.display(), theirs.tables_dir.display());
+        let cure = "give the successor the same --tables-dir, or restart without --take-over";
+        return differs("connection tables", &ours.to_string(), &theirs.to_string(), cure);
+    }
+    if ours.busy_poll != theirs.busy_poll {
+        let words = |busy| if busy { "busy polling" } else { "no busy polling" };
+        let cure = "its sockets are made for that: restart without --take-over to change it";
+        return differs("--busy-poll", words(ours.busy_poll), words(theirs.busy_poll), cure);
+    }
+    if ours.steered_workers != theirs.steered_workers {
+        let words = |workers: Option<usize>| workers.map_or("none given".into(), |n| n.to_string());
+        let (ours, theirs) = (words(ours.steered_workers), words(theirs.steered_workers));
+        let cure = "each worker has a table of its own: restart without --take-over to change it";
+        return differs("--steered-workers", &ours, &theirs, cure);
+    }
+    if ours.chunk_bytes != theirs.chunk_bytes {
+        let (ours, theirs) = (ours.chunk_bytes.to_string(), theirs.chunk_bytes.to_string());
+        let cure = "this version needs a restart without --take-over";
+        return differs("bytes of a chunk of packet memory", &ours, &theirs, cure);
+    }
+    Ok(())
+}
+
+impl Lending<'_> {
+    /// What there is, with copies of the TAPs; None: no plan yet.
+    #[must_use]
+    pub fn running(&self) -> Option<(Running, Vec<OwnedFd>)> {
+        let (forwarding, machine) = (self.running.as_ref()?, self.changes.machine.as_ref()?);
+        let taps = forwarding.engine.taps();
+        let estate = machine.estate();
+        let memory = |memory: &&nic::memory::Memory| Memory {
+            chunks: memory.chunks(),
+            huge: memory.pages() == Pages::Huge,
+        };
+        let devices = machine.devices().iter().zip(&estate.sockets).enumerate();
+        let device = |(index, (device, sockets)): (usize, (&nic::Device, &Vec<_>))| Device {
+            interface: device.interface().name.clone(),
+            xdp: device.mode().map(|mode| match mode {
+                Mode::Native => Xdp::Native,
+                Mode::Generic => Xdp::Generic,
+            }),
+            has_link: device.held().1.is_some(),
+            sockets: sockets.len(),
+            has_tap: taps.get(index).is_some_and(Option::is_some),
+        };
+        let unresolved = self.unresolved.backends.iter();
+        let running = Running {
+            plan: forwarding.view.plan.message.clone(),
+            workers: forwarding.engine.workers(),
+            shared: forwarding.engine.is_steered(),
+            memories: estate.memories.iter().map(memory).collect(),
+            devices: devices.map(device).collect(),
+            ring_entries: machine.ring_entries(),
+            unresolved: unresolved
+                .filter_map(|(address, hops)| hops.is_err().then_some(*address))
+                .collect(),
+            path_mtus: (*forwarding.path_mtus).clone(),
+        };
+        Some((running, taps.into_iter().flatten().collect()))
+    }
+
+    /// The descriptors of memory and devices, in the order of [`Running`].
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let Some(machine) = &self.changes.machine else { return Vec::new() };
+        let estate = machine.estate();
+        let mut descriptors: Vec<BorrowedFd<'_>> =
+            estate.memories.iter().map(|memory| memory.file()).collect();
+        for (device, sockets) in machine.devices().iter().zip(&estate.sockets) {
+            let (claim, link) = device.held();
+            descriptors.push(claim);
+            descriptors.extend(link);
+            descriptors.extend(sockets.iter().map(rustix::fd::AsFd::as_fd));
+        }
+        descriptors
+    }
+
+    /// Has everything come to rest; see [`crate::engine::Engine::rest`].
+    pub fn rest(&self) -> std::result::Result<Rested, Hanging> {
+        let since_ns = monotonic_ns();
+        let Some(running) = &self.running else {
+            return Ok(Rested { since_ns, ..Rested::default() });
+        };
+        running.engine.rest()?;
+        Ok(Rested { since_ns, connections: running.engine.connections_by_service() })
+    }
+
+    /// Goes on as if nothing had been.
+    pub fn resume(&self) {
+        if let Some(running) = &self.running {
+            running.engine.resume();
+        }
+    }
+}
+
+/// Takes the descriptors apart, in the order of [`Running`].
+fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Heir, Vec<Option<Tap>>)> {
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
+    let mut memories = Vec::new();
+    for Memory { chunks, huge } in running.memories.iter().copied() {
+        let pages = if huge { Pages::Huge } else { Pages::Normal };
+        memories.push(MemoryEstate { file: next()?, chunks, pages });
+    }
+    let mut devices = Vec::new();
+    for device in &running.devices {
+        let claim = next()?;
+        let link = if device.has_link { Some(next()?) } else { None };
+        let sockets = (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
+        devices.push(DeviceEstate {
+            interface: device.interface.clone(),
+            mode: device.xdp.map(|xdp| match xdp {
+                Xdp::Native => Mode::Native,
+                Xdp::Generic => Mode::Generic,
+            }),
+            held: Held { claim, link },
+            sockets,
+            ring_entries: running.ring_entries,
+        });
+    }
+    let mut taps = Vec::new();
+    for device in &running.devices {
+        taps.push(if device.has_tap {
+            Some(Tap::inherit(next()?, &device.interface)?)
+        } else {
+            None
+        });
+    }
+    check_shape(running)?;
+    Ok((Heir::prepare(memories, devices)?, taps))
+}
+
+/// Each worker has a memory and a socket of each device; or one thread has
+/// them all.
+fn check_shape(running: &Running) -> Result<()> {
+    let memories = if running.shared { 1 } else { running.workers };
+    let fits = running.memories.len() == memories
+        && !running.devices.is_empty()
+        && (running.shared || running.devices.iter().all(|device| device.sockets == memories));
+    match fits {
+        true => Ok(()),
+        false => Err("the predecessor's sockets and memory do not match its workers".into()),
+    }
+}
+
+/// Everything that can be done while the predecessor forwards is done.
+pub struct Prepared<'c> {
+    control: &'c Control,
+    changes: MutexGuard<'c, Changes>,
+    /// None: the predecessor has no plan.
+    ready: Option<Ready>,
+}
+
+struct Ready {
+    plan: Arc<Plan>,
+    build: Duration,
+    heir: Heir,
+    taps: Vec<Option<Tap>>,
+    snapshot: Arc<Snapshot>,
+    path_mtus: Arc<PathMtuTable>,
+    view: Arc<View>,
+    /// One thread receives for so many workers.
+    shared: Option<usize>,
+}
+
+impl Prepared<'_> {
+    /// Goes on. The predecessor must have said that it has given up. Gives
+    /// how long nobody forwarded, and which tables had to start empty.
+    pub fn go(mut self, rested: Rested) -> Result<(Duration, Vec<String>)> {
+        let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
+        let control = self.control;
+        let Ready { plan, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
+        let (mut machine, io) = Machine::inherit(&plan, heir, shared);
+        let secret = control.secret(&plan);
+        let hash = datapath::FlowHash::new(&secret);
+        let inherited = Inherited { connections: Some(rested.connections), taps };
+        let (tables, options) = (&control.tables, &control.options);
+        let started = machine.start(io, Arc::clone(&view), secret, tables, options, inherited);
+        let engine = started.map_err(|error| error.to_string())?;
+        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(rested.since_ns));
+        let emptied = engine.emptied().to_vec();
+        // Packets flow again; both filters do the same.
+        machine.switch()?;
+        let running = Forwarding {
+            devices: machine.shown(),
+            engine: Arc::new(engine),
+            hash,
+            connections_max: machine.connections_max(),
+            view,
+            before: Arc::default(),
+            unresolved: egress::unresolved(&plan, &snapshot).into(),
+            snapshot,
+            path_mtus,
+            build,
+        };
+        control.note_unswept(&mut self.changes, &running, plan.generation);
+        self.changes.machine = Some(machine);
+        control.show(running);
+        control.save_plan();
+        Ok((pause, emptied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_be_the_same_is_refused_by_name_and_with_a_cure() {
+        let ours = Wants {
+            key_id: "derived".into(),
+            tables_dir: "/run/guideway/tables".into(),
+            busy_poll: false,
+            steered_workers: None,
+            chunk_bytes: 2048,
+        };
+        assert_eq!(refuse_what_differs(&ours, &ours), Ok(()));
+        for (theirs, names, cure) in [
+            (Wants { key_id: "a1b2".into(), ..ours.clone() }, "a1b2", "--secret-file"),
+            (Wants { tables_dir: "/dev/shm".into(), ..ours.clone() }, "/dev/shm", "--tables-dir"),
+            (Wants { busy_poll: true, ..ours.clone() }, "busy polling", "without --take-over"),
+            (Wants { steered_workers: Some(3), ..ours.clone() }, "3", "without --take-over"),
+            (Wants { chunk_bytes: 4096, ..ours.clone() }, "4096", "without --take-over"),
+        ] {
+            let why = refuse_what_differs(&ours, &theirs).unwrap_err();
+            assert!(why.contains(names) && why.contains(cure), "{why}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What predecessor and successor say to each other.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use plan::proto;
+use serde::{Deserialize, Serialize};
+
+use crate::path_mtu::PathMtuTable;
+
+/// To be raised whenever a message changes its meaning.
+pub const PROTOCOL: u32 = 1;
+
+/// Opens the conversation.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Of the successor.
+    pub protocol: u32,
+    /// Of its program.
+    pub version: String,
+    /// What must be the same in both.
+    pub wants: Wants,
+}
+
+/// What must be the same in both, because sockets, memory or entries of the
+/// connection tables depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wants {
+    /// Names the secret that hashes.
+    pub key_id: String,
+    /// Where the connection tables are.
+    pub tables_dir: PathBuf,
+    /// Whether sockets poll busily.
+    pub busy_poll: bool,
+    /// Workers behind a steering thread, if it was said how many.
+    pub steered_workers: Option<usize>,
+    /// Bytes of a chunk of packet memory.
+    pub chunk_bytes: usize,
+}
+
+/// Answers [`Hello`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Take it. With it come descriptors: lock, listeners, then what runs.
+    Offer(Box<Offer>),
+    /// Not to this one, because.
+    Refused(String),
+}
+
+/// What there is to take over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// Of the predecessor's program.
+    pub version: String,
+    /// Its process. (The socket's credentials are of whoever made it first.)
+    pub pid: u32,
+    /// How the predecessor talks to the service manager, which started it and
+    /// not the successor.
+    pub notify_socket: Option<String>,
+    /// How often the service manager wants to hear.
+    pub watchdog_usec: Option<String>,
+    /// None: no plan yet.
+    pub running: Option<Running>,
+}
+
+/// What forwards. Its descriptors, in this order: each memory; of each device
+/// claim, link (if any) and sockets; each TAP that there is.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Running {
+    /// The plan.
+    pub plan: proto::Plan,
+    /// Workers; one thread receives for all of them if there is one memory
+    /// and `shared`.
+    pub workers: usize,
+    /// `steering: software`.
+    pub shared: bool,
+    /// Packet memory of each worker; of all, if shared.
+    pub memories: Vec<Memory>,
+    /// In their order.
+    pub devices: Vec<Device>,
+    /// Entries of each ring of an AF_XDP socket.
+    pub ring_entries: u32,
+    /// Targets without a next hop: not worth waiting for.
+    pub unresolved: BTreeSet<IpAddr>,
+    /// What was learnt of paths.
+    pub path_mtus: PathMtuTable,
+}
+
+/// A piece of packet memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Chunks in it.
+    pub chunks: usize,
+    /// Made of huge pages.
+    pub huge: bool,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its interface.
+    pub interface: String,
+    /// The mode of its XDP filter; None: AF_PACKET.
+    pub xdp: Option<Xdp>,
+    /// Whether a link comes with it.
+    pub has_link: bool,
+    /// Its sockets.
+    pub sockets: usize,
+    /// Whether a TAP comes with it.
+    pub has_tap: bool,
+}
+
+/// How an XDP filter is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Xdp {
+    /// In the driver.
+    Native,
+    /// In the kernel's generic path.
+    Generic,
+}
+
+/// The rest of the conversation.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Step {
+    /// The successor could go on at once.
+    Ready,
+    /// The predecessor's threads are at rest.
+    Rested(Rested),
+    /// The successor is about to go on.
+    Taking,
+    /// It may.
+    Go,
+    /// It does.
+    Running,
+    /// Whoever says this gives up, because.
+    Failed(String),
+}
+
+/// What only a predecessor at rest can tell.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Rested {
+    /// When its threads began to rest, on the clock that processes share.
+    pub since_ns: u64,
+    /// Connections of each worker's table, by service.
+    pub connections: Vec<Vec<(u16, u32)>>,
+}

@@ -1,0 +1,166 @@
+//! The new process's side: asks a running forwarder for everything it has,
+//! gets ready, and goes on in its place.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+
+use super::SOCKET;
+use super::channel::Channel;
+use super::messages::{Answer, Hello, Offer, PROTOCOL, Running, Step, Wants};
+use crate::control::Control;
+use crate::notify::Manager;
+use crate::proto::TakenOver;
+use crate::rundir;
+
+/// A predecessor answers at once, but for a change of the plan that it is
+/// about to make.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Its threads come to rest within this time, or it says that they do not.
+const REST_PATIENCE: Duration = Duration::from_secs(6);
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What a predecessor offers.
+pub struct Heritage {
+    channel: Channel,
+    version: String,
+    pid: u32,
+    running: Option<Running>,
+    descriptors: Vec<OwnedFd>,
+    /// The run directory's lock.
+    pub lock: File,
+    /// The gRPC socket.
+    pub listener: UnixListener,
+    /// The socket that our own successor will come to.
+    pub take_over: UnixListener,
+    /// Who started the service.
+    pub manager: Manager,
+}
+
+/// Asks the forwarder in the run directory; None: there is none.
+pub fn ask(run_dir: &Path, wants: Wants) -> Result<Option<Heritage>> {
+    let path = run_dir.join(SOCKET);
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(refused(&path, &error)),
+    };
+    let mut channel = Channel::new(stream)?;
+    let pid = rundir::holder_of(run_dir);
+    let silent = |error: io::Error| -> Box<dyn std::error::Error> {
+        format!(
+            "{pid} does not hand over: {error}. It was left alone; if it hangs, `kill -9` it and start without --take-over: \
+             the connection tables are taken over all the same"
+        )
+        .into()
+    };
+    let hello = Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned(), wants };
+    channel.send(&hello, &[]).map_err(silent)?;
+    let (answer, descriptors) = channel.receive::<Answer>(ANSWER_PATIENCE).map_err(silent)?;
+    match answer {
+        Answer::Refused(why) => Err(format!("--take-over: {why}; {pid} goes on").into()),
+        Answer::Offer(offer) => Heritage::new(channel, *offer, descriptors).map(Some),
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Box<dyn std::error::Error> {
+    let cure = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; only the user that the running forwarder runs as may take over from it"
+        }
+        _ => "",
+    };
+    format!("--take-over: {}: {error}{cure}", path.display()).into()
+}
+
+impl Heritage {
+    fn new(channel: Channel, offer: Offer, descriptors: Vec<OwnedFd>) -> Result<Heritage> {
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
+        let (lock, listener, take_over) =
+            (File::from(next()?), UnixListener::from(next()?), UnixListener::from(next()?));
+        let Offer { version, pid, notify_socket, watchdog_usec, running } = offer;
+        let descriptors = descriptors.collect();
+        Ok(Heritage {
+            channel,
+            version,
+            pid,
+            running,
+            descriptors,
+            lock,
+            listener,
+            take_over,
+            manager: Manager { socket: notify_socket, watchdog_usec },
+        })
+    }
+
+    /// Goes on in the predecessor's place. On an error before it gave up, it
+    /// goes on itself; the error says so.
+    pub fn take(&mut self, control: &Control) -> Result<TakenOver> {
+        let descriptors = std::mem::take(&mut self.descriptors);
+        let running = self.running.take();
+        let prepared = match control.prepare(running, descriptors) {
+            Ok(prepared) => prepared,
+            Err(why) => return Err(self.give_up(&*why)),
+        };
+        self.say(&Step::Ready)?;
+        let rested = match self.hear(REST_PATIENCE)? {
+            Step::Rested(rested) => rested,
+            step => return Err(self.give_up(&*unexpected(&step))),
+        };
+        self.say(&Step::Taking)?;
+        match self.hear(ANSWER_PATIENCE)? {
+            Step::Go => {}
+            step => return Err(self.give_up(&*unexpected(&step))),
+        }
+        // The predecessor has given up; if we fail now, it starts anew.
+        let (pause, emptied) = prepared.go(rested)?;
+        self.say(&Step::Running)?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Ok(TakenOver {
+            time_ms: now.unwrap_or_default().as_millis() as u64,
+            predecessor_pid: self.pid,
+            predecessor_version: std::mem::take(&mut self.version),
+            pause_us: pause.as_micros() as u64,
+            emptied,
+        })
+    }
+
+    fn say(&mut self, step: &Step) -> Result<()> {
+        self.channel.send(step, &[]).map_err(|error| self.left(&error))
+    }
+
+    fn hear(&mut self, patience: Duration) -> Result<Step> {
+        let heard = self.channel.receive::<Step>(patience);
+        heard.map(|(step, _)| step).map_err(|error| self.left(&error))
+    }
+
+    fn left(&self, error: &io::Error) -> Box<dyn std::error::Error> {
+        format!("--take-over: the running forwarder (process {}): {error}", self.pid).into()
+    }
+
+    fn give_up(&mut self, why: &dyn std::error::Error) -> Box<dyn std::error::Error> {
+        let _ = self.channel.send(&Step::Failed(why.to_string()), &[]);
+        format!("--take-over: {why}; the running forwarder (process {}) goes on", self.pid).into()
+    }
+}
+
+fn unexpected(step: &Step) -> Box<dyn std::error::Error> {
+    match step {
+        Step::Failed(why) => why.clone().into(),
+        step => format!("it said {step:?} out of turn").into(),
+    }
+}
