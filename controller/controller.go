@@ -303,6 +303,8 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 		c.tell(brain.ForwarderConnected{Plan: e.Plan})
 	case forwarder.Lost:
 		c.tell(brain.ForwarderLost{Reason: e.Reason})
+	case forwarder.HandingOver:
+		c.tell(brain.ForwarderHandingOver{Now: e.Now})
 	case forwarder.Accepted:
 		if !slices.Equal(e.Warnings, c.warned) { // each plan brings them again
 			c.warned = e.Warnings

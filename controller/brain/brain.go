@@ -34,6 +34,10 @@ const (
 	// A forwarder of which nothing was heard for this long counts as gone,
 	// whoever should have said so. More than a poll may take.
 	statusAgeMax = 1500 * time.Millisecond
+	// A hand-over from one forwarder process to the next takes milliseconds in
+	// which packets wait; nothing that is heard, or not heard, meanwhile
+	// withdraws a route. After this long it counts as failed.
+	handOverMax = 2 * time.Second
 	// Backends that went down this shortly before the machine turned out to be
 	// the sick one keep their former state.
 	collapseWindow = 30 * time.Second
@@ -187,6 +191,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.changed = Desired{}
 	s.quiet = false
 	event.apply(s)
+	s.checkHandOver()
 	s.checkForwarderAge()
 	if s.flushDue() {
 		s.flush()
@@ -248,6 +253,9 @@ func (s *State) again() time.Time {
 	}
 	if s.machineEbbing() {
 		earliest(s.machine.since.Add(shutdownEbb))
+	}
+	if s.handingOver() {
+		earliest(s.forwarder.handOverEnd)
 	}
 	if s.forwarder.connected {
 		earliest(s.forwarder.heardAt.Add(statusAgeMax))

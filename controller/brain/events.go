@@ -40,6 +40,9 @@ type (
 		Unresolved      []Unresolved
 		RestartRequired string
 	}
+	// ForwarderHandingOver: a successor is about to go on in its place; or,
+	// with false, one process or the other goes on by itself.
+	ForwarderHandingOver struct{ Now bool }
 	// ForwarderLost: it does not answer.
 	ForwarderLost struct{ Reason string }
 	// PlanAccepted: every worker forwards by this generation.

@@ -24,12 +24,22 @@ type forwarderState struct {
 
 	unresolved      map[string]Unresolved // by backend
 	restartRequired string
+
+	// Until then a hand-over may take; zero: none is under way.
+	handOverEnd time.Time
+	// What else would have made it unhealthy meanwhile; empty: nothing.
+	handOverReason string
 }
 
 func (e ForwarderConnected) apply(s *State) {
 	f := &s.forwarder
 	f.met, f.connected, f.heardAt = true, true, s.now
-	f.accepted, f.running = 0, pendingPlan{}
+	if !s.handingOver() || e.Plan.GetGeneration() != f.accepted {
+		f.accepted, f.running = 0, pendingPlan{}
+	}
+	if s.handingOver() {
+		s.endHandOver("its successor answers")
+	}
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
@@ -63,8 +73,47 @@ func (e ForwarderStatus) apply(s *State) {
 func (e ForwarderLost) apply(s *State) {
 	f := &s.forwarder
 	f.connected = false
-	f.accepted, f.running = 0, pendingPlan{}
+	if !s.handingOver() {
+		f.accepted, f.running = 0, pendingPlan{}
+	}
 	s.setForwarderHealth(e.Reason)
+}
+
+func (e ForwarderHandingOver) apply(s *State) {
+	f := &s.forwarder
+	switch {
+	case e.Now && f.handOverEnd.IsZero() && f.connected:
+		f.handOverEnd = s.now.Add(handOverMax)
+		s.note("forwarder", "forwarder", "healthy", "handing over", "another process is about to go on in its place")
+	case !e.Now && f.connected && !f.handOverEnd.IsZero():
+		s.endHandOver("it goes on")
+	}
+}
+
+// handingOver: what looks like a death is none yet.
+func (s *State) handingOver() bool { return s.now.Before(s.forwarder.handOverEnd) }
+
+// endHandOver: from now on everything counts again.
+func (s *State) endHandOver(how string) {
+	f := &s.forwarder
+	f.handOverEnd, f.handOverReason = time.Time{}, ""
+	s.note("forwarder", "forwarder", "handing over", "handed over", how)
+}
+
+// checkHandOver is for the case that it takes too long.
+func (s *State) checkHandOver() {
+	f := &s.forwarder
+	if f.handOverEnd.IsZero() || s.handingOver() {
+		return
+	}
+	reason := f.handOverReason
+	s.endHandOver(fmt.Sprintf("it took longer than %v", handOverMax))
+	if !f.connected {
+		f.accepted, f.running = 0, pendingPlan{}
+	}
+	if reason != "" {
+		s.setForwarderHealth(reason)
+	}
 }
 
 // checkForwarderAge is for the case that nobody says that nothing comes.
@@ -77,6 +126,10 @@ func (s *State) checkForwarderAge() {
 
 func (s *State) setForwarderHealth(reason string) {
 	f := &s.forwarder
+	if s.handingOver() {
+		f.handOverReason = reason
+		return
+	}
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now
 		if reason == "" {

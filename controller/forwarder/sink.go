@@ -3,9 +3,13 @@
 //
 //	Set(plan) ─► newest wanted plan ─► SetPlan, until accepted or refused
 //	GetStatus each 100 ms ─► Status | Lost ─► events
+//	Watch ─► HandingOver ─► events
 //
 // It is a sink: Set takes the whole plan, a reconnect says it again. It does
 // not know what a plan means; whether a status is healthy is the brain's.
+//
+// A planned hand-over from one process to the next is told apart from a death:
+// the forwarder says so over the watch before anything else happens to it.
 //
 // Order: the first event of every connection is Connected with the plan that
 // runs there, and no plan is pushed over it before that.
@@ -38,9 +42,13 @@ const (
 	pushTimeout = 30 * time.Second
 	// A plan of 10,000 services with 65,000 backends is some 20 MiB.
 	MessageBytesMax = 256 << 20
+	// Between two tries to watch a forwarder that does not answer, or is of a
+	// version that cannot be watched.
+	watchPause    = 20 * time.Millisecond
+	watchPauseMax = time.Second
 )
 
-// Event is one of Connected, Status, Lost, Accepted, Refused.
+// Event is one of Connected, Status, Lost, HandingOver, Accepted, Refused.
 type Event any
 
 type (
@@ -53,6 +61,9 @@ type (
 	Status struct{ *forwarderv1.GetStatusResponse }
 	// Lost: it does not answer.
 	Lost struct{ Reason string }
+	// HandingOver: another process is about to go on in its place; or, false,
+	// that is over, however it ended.
+	HandingOver struct{ Now bool }
 	// Accepted: every worker forwards by this generation.
 	Accepted struct {
 		Generation uint64
@@ -73,6 +84,7 @@ type Sink struct {
 	client  forwarderv1.ForwarderClient
 	wake    chan struct{}
 	pushed  chan pushResult
+	told    chan HandingOver
 
 	mu   sync.Mutex
 	want *planv1.Plan
@@ -121,6 +133,7 @@ func New(socket string, log *slog.Logger, onEvent func(Event)) (*Sink, error) {
 		client:  forwarderv1.NewForwarderClient(conn),
 		wake:    make(chan struct{}, 1),
 		pushed:  make(chan pushResult, 1),
+		told:    make(chan HandingOver),
 	}, nil
 }
 
@@ -142,6 +155,7 @@ func (s *Sink) Run(ctx context.Context) {
 	defer s.conn.Close()
 	s.conn.Connect()
 	go s.pokeWhenConnectionChanges(ctx)
+	go s.watch(ctx)
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -151,7 +165,45 @@ func (s *Sink) Run(ctx context.Context) {
 		case <-s.wake:
 		case result := <-s.pushed:
 			s.settle(result)
+		case handingOver := <-s.told:
+			s.onEvent(handingOver)
 		case <-ctx.Done():
+		}
+	}
+}
+
+// watch follows what the forwarder says of hand-overs, from one connection to
+// the next.
+func (s *Sink) watch(ctx context.Context) {
+	pause := watchPause
+	for ctx.Err() == nil {
+		if s.follow(ctx) {
+			pause = watchPause
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, watchPauseMax)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// follow one stream to its end, and tell whether anything came by it.
+func (s *Sink) follow(ctx context.Context) (came bool) {
+	stream, err := s.client.Watch(ctx, &forwarderv1.WatchRequest{})
+	if err != nil {
+		return false
+	}
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			return came
+		}
+		came = true
+		select {
+		case s.told <- HandingOver{Now: response.GetHandingOver()}:
+		case <-ctx.Done():
+			return came
 		}
 	}
 }

@@ -27,6 +27,20 @@ type peer struct {
 	refuse  error
 	hanging bool
 	server  *grpc.Server
+	// What the watch tells after its first word; closed: the process ends.
+	handingOver chan bool
+}
+
+func (p *peer) Watch(_ *forwarderv1.WatchRequest, stream grpc.ServerStreamingServer[forwarderv1.WatchResponse]) error {
+	if err := stream.Send(&forwarderv1.WatchResponse{}); err != nil || p.handingOver == nil {
+		return err
+	}
+	for now := range p.handingOver {
+		if err := stream.Send(&forwarderv1.WatchResponse{HandingOver: now}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *peer) SetPlan(_ context.Context, r *forwarderv1.SetPlanRequest) (*forwarderv1.SetPlanResponse, error) {
@@ -243,4 +257,22 @@ func TestAPlanThatCouldNotBeDeliveredIsSentAgain(t *testing.T) {
 	p.refuse = nil
 	p.mu.Unlock()
 	h.wait(3*time.Second, accepted(1))
+}
+
+func TestAHandOverIsToldBeforeTheConnectionEnds(t *testing.T) {
+	socket := socketOf(t)
+	old := &peer{handingOver: make(chan bool)}
+	old.serve(t, socket)
+	h := start(t, socket)
+	h.wait(5*time.Second, is[Connected])
+	old.handingOver <- true
+	h.wait(5*time.Second, func(e Event) bool { return e == HandingOver{Now: true} })
+	close(old.handingOver)
+	old.server.Stop()
+	h.wait(5*time.Second, is[Lost])
+	h.forget()
+	// The successor says that nothing is under way any more.
+	(&peer{}).serve(t, socket)
+	h.wait(5*time.Second, func(e Event) bool { return e == HandingOver{} })
+	h.wait(5*time.Second, is[Connected])
 }
