@@ -113,6 +113,21 @@ func (p *patient) ask(ctx context.Context, m machine) {
 		p.add(gradeFail, "forwarder", "%v", err)
 	} else {
 		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
+		p.takeOver()
+	}
+}
+
+// takeOver tells from whom the forwarder got what it has, if from anybody.
+func (p *patient) takeOver() {
+	note := p.status.GetTakenOver()
+	if note == nil {
+		return
+	}
+	at := time.UnixMilli(int64(note.GetTimeMs())).Format(time.RFC3339)
+	pause := time.Duration(note.GetPauseUs()) * time.Microsecond
+	p.add(gradeOK, "forwarder", "took over from process %d (version %s) at %s, packets waited for %v", note.GetPredecessorPid(), note.GetPredecessorVersion(), at, pause)
+	for _, table := range note.GetEmptied() {
+		p.add(gradeWarn, "forwarder", "a connection table started empty then (%s): its connections of that time went by hash", table)
 	}
 }
 
