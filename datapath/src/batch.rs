@@ -254,7 +254,8 @@ impl<'m> Datapath<'m> {
                 Err(stale) => {
                     misses += 1;
                     let frame = &batch[traveller.at];
-                    let selector = self.selector(service, hash, || headers_of(frame, facts).key);
+                    let key = || headers_of(frame, facts).key;
+                    let selector = self.hash.selector(service.affinity, hash, key);
                     let flow = Untracked { hash, selector, stale };
                     self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
                 }

@@ -1,7 +1,7 @@
 //! "Why does this packet go there?", answered for any five-tuple without a
 //! packet: by the same stages, changing nothing.
 
-use plan::{Affinity, BackendId, Found, Matched, Standing};
+use plan::{BackendId, Found, Matched, Standing};
 use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
 
 use crate::drop_reason::DropReason;
@@ -73,9 +73,7 @@ pub fn explain(
     };
     told.matched = Some(matched);
     let service = view.plan.service(matched.service).expect("a match names a service of its plan");
-    if service.affinity == Affinity::Client {
-        told.selector = hash.client(key);
-    }
+    told.selector = hash.selector(service.affinity, flow, || *key);
     if let Some(selected) = service.group.select(told.selector) {
         told.slot = Some(selected.slot);
         told.by_hash = Some(selected.backend);

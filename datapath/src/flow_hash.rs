@@ -8,6 +8,7 @@
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use arrayvec::ArrayVec;
+use plan::Affinity;
 use sha2::{Digest, Sha256};
 use wire::flow::BLOCK_BYTES;
 use wire::{BATCH_MAX, Family, FlowKey};
@@ -171,6 +172,16 @@ impl FlowHash {
         match key.family {
             Family::V4 => first_half(self.encrypt(key.block_v4())),
             Family::V6 => first_half(self.chain(&key.blocks_v6())),
+        }
+    }
+
+    /// What selects the backend of a flow that has this hash.
+    #[inline]
+    #[must_use]
+    pub fn selector(&self, affinity: Affinity, flow: u64, key: impl FnOnce() -> FlowKey) -> u64 {
+        match affinity {
+            Affinity::Flow => flow,
+            Affinity::Client => self.client(&key()),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use plan::{Affinity, Found, Matched, Service};
+use plan::{Found, Matched, Service};
 use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
@@ -12,11 +12,11 @@ use crate::decapsulate::{Budget, decapsulate};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::limiter::Limiter;
-use crate::outbox::{Kind, Outbox};
+use crate::outbox::Outbox;
 use crate::recorder::{Journey, Lookup, Recorder};
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
 use crate::table::{ConnectionTable, Slot, Ticks};
-use crate::trace::{self, Mark, Reporter, Tracer};
+use crate::trace::{Mark, Reporter, Tracer};
 use crate::track::{Kept, track};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
@@ -127,7 +127,7 @@ impl<'m> Datapath<'m> {
         let chosen = match self.track(view, service, facts, hash, recorder) {
             Ok(kept) => Some(kept),
             Err(stale) => {
-                let selector = self.selector(service, hash, || headers.key);
+                let selector = self.hash.selector(service.affinity, hash, || headers.key);
                 let flow = Untracked { hash, selector, stale };
                 self.select(view, service, flow, remember, recorder)
             }
@@ -141,9 +141,7 @@ impl<'m> Datapath<'m> {
         let way = way.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, facts, hash, way, || self.answering(view), outbox)?;
 
-        let counters = self.counters_of(view);
-        counters.matches[matched.matched as usize].count(facts.packet_bytes);
-        counters.member(service, member).traffic.count(facts.packet_bytes);
+        self.counters_of(view).count(matched, service, member, facts.packet_bytes);
         Ok(verdict)
     }
 
@@ -174,12 +172,8 @@ impl<'m> Datapath<'m> {
         let verdict = self
             .onward(view, frame, arrived, Remember::No, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
-        let back = view.ways_back.of(frame, Family::of(mark.receiver));
-        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
-        match trace::report(reporter, mark, arrived.budget, verdict, &journey, &link, outbox) {
-            Some(report) => outbox.push(Kind::Report, back.device, report),
-            None => self.counters.originated_lost.add(1),
-        }
+        let reporter = Reporter { view, worker: self.worker, counters: self.counters };
+        reporter.report(mark, arrived.budget, (verdict, &journey), (frame, &link), outbox);
         verdict
     }
 
@@ -202,20 +196,6 @@ impl<'m> Datapath<'m> {
         recorder.tracked(lookup);
         counter.add(1);
         kept
-    }
-
-    /// What selects the flow's backend.
-    #[inline]
-    pub(crate) fn selector(
-        &self,
-        service: &Service,
-        hash: u64,
-        key: impl FnOnce() -> FlowKey,
-    ) -> u64 {
-        match service.affinity {
-            Affinity::Flow => hash,
-            Affinity::Client => self.hash.client(&key()),
-        }
     }
 
     /// The backend in charge of the flow, by Maglev hashing (paper 3.4), and

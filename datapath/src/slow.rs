@@ -9,8 +9,8 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{Affinity, BackendId, Found, Service, Standing};
-use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
+use plan::{BackendId, Found, Service, Standing};
+use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
@@ -26,7 +26,7 @@ use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::reply;
 use crate::send::{ANSWERS_PER_SECOND, Answering, send};
 use crate::table::TableReader;
-use crate::trace::{self, Reporter, Tracer};
+use crate::trace::{Reporter, Tracer};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -119,12 +119,8 @@ impl<'m> SlowPath<'m> {
         let verdict = self
             .onward(view, frame, &headers, budget, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
-        let back = view.ways_back.of(frame, Family::of(mark.receiver));
-        let reporter = Reporter { plan: &view.plan, worker: self.worker, link: back.link };
-        match trace::report(reporter, &mark, budget, verdict, &journey, &link, outbox) {
-            Some(report) => outbox.push(Kind::Report, back.device, report),
-            None => self.counters.originated_lost.add(1),
-        }
+        let reporter = Reporter { view, worker: self.worker, counters: self.counters };
+        reporter.report(&mark, budget, (verdict, &journey), (frame, &link), outbox);
         Ok(verdict)
     }
 
@@ -337,9 +333,7 @@ impl<'m> SlowPath<'m> {
         let way = view.egress.toward(service.id, headers.key.family, backend, hash);
         let way = way.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, headers.facts(), hash, way, || answering, outbox)?;
-        let counters = &view.counters[self.worker];
-        counters.matches[matched.matched as usize].count(headers.packet_bytes);
-        counters.member(service, member).traffic.count(headers.packet_bytes);
+        view.counters[self.worker].count(matched, service, member, headers.packet_bytes);
         Ok(verdict)
     }
 
@@ -359,10 +353,7 @@ impl<'m> SlowPath<'m> {
         hash: u64,
         recorder: &mut impl Recorder,
     ) -> Option<BackendId> {
-        let selector = match service.affinity {
-            Affinity::Flow => hash,
-            Affinity::Client => self.hash.client(key),
-        };
+        let selector = self.hash.selector(service.affinity, hash, || *key);
         recorder.selects(selector);
         let selected = service.group.select(selector)?;
         recorder.selected(selected.slot);

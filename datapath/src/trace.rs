@@ -23,17 +23,20 @@ use hmac::{Hmac, KeyInit, Mac};
 use plan::Plan;
 use sha2::Sha256;
 use wire::{
-    EtherType, FlowKey, Frame, Headers, MacAddress, Protocol, checksum, ethernet, ipv4, ipv6, udp,
+    EtherType, Family, FlowKey, Frame, Headers, MacAddress, Protocol, checksum, ethernet, ipv4,
+    ipv6, udp,
 };
 
 use crate::clock::Now;
+use crate::counters::Counters;
 use crate::decapsulate::Budget;
 use crate::flow_hash::Secret;
 use crate::limiter::Limiter;
-use crate::outbox::Outbox;
+use crate::outbox::{Kind, Outbox};
 use crate::recorder::Journey;
 use crate::reply::ReplyLink;
 use crate::verdict::Verdict;
+use crate::view::View;
 
 /// Bytes of every marked IP packet: a prime that nothing else likes.
 pub const PACKET_BYTES: u16 = 227;
@@ -167,8 +170,8 @@ pub fn sign(secret: &[u8; 32], mark: &Mark, unix_ms: u64, key: &FlowKey) -> [u8;
 /// bytes each, IPv4 in the last four) and ports.
 fn authenticator(secret: &[u8; 32], signed: &[u8], key: &FlowKey) -> Hmac<Sha256> {
     let family = match key.family {
-        wire::Family::V4 => 4,
-        wire::Family::V6 => 6,
+        Family::V4 => 4,
+        Family::V6 => 6,
     };
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length");
     mac.update(signed);
@@ -183,31 +186,50 @@ fn authenticator(secret: &[u8; 32], signed: &[u8], key: &FlowKey) -> Hmac<Sha256
 /// Who reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter<'v> {
-    /// Its plan.
-    pub plan: &'v Plan,
+    /// What it forwards by.
+    pub view: &'v View,
     /// Its worker; the number of workers for the slow path.
     pub worker: usize,
-    /// Link addresses of the report; None: the packet's, exchanged.
-    pub link: Option<ReplyLink>,
+    /// Where a report that cannot be made is counted.
+    pub counters: &'v Counters,
 }
 
-/// Makes the report on a marked packet; None: no memory, or no own address of
-/// the receiver's family.
-pub fn report<'m>(
-    reporter: Reporter<'_>,
+impl Reporter<'_> {
+    /// Sends the report on a marked packet: what became of it, and by which
+    /// journey. `link` is the Ethernet header that it came with.
+    pub fn report(
+        self,
+        mark: &Mark,
+        budget: Budget,
+        (verdict, journey): (Verdict, &Journey),
+        (frame, link): (&Frame<'_>, &[u8; ethernet::HEADER_BYTES]),
+        outbox: &mut Outbox<'_>,
+    ) {
+        let mut text = ArrayString::new();
+        let back = self.view.ways_back.of(frame, Family::of(mark.receiver));
+        let report = write_text(&mut text, self, mark, budget, verdict, journey)
+            .ok()
+            .and_then(|()| datagram(&self.view.plan, mark, &text, (back.link, link), outbox));
+        match report {
+            Some(report) => outbox.push(Kind::Report, back.device, report),
+            None => self.counters.originated_lost.add(1),
+        }
+    }
+}
+
+/// The report as a frame, to the link addresses given or, without any, back to
+/// whom the packet came from; None: no memory, or no own address of the
+/// receiver's family.
+fn datagram<'m>(
+    plan: &Plan,
     mark: &Mark,
-    budget: Budget,
-    verdict: Verdict,
-    journey: &Journey,
-    received_link: &[u8; ethernet::HEADER_BYTES],
+    text: &str,
+    (link, received_link): (Option<ReplyLink>, &[u8; ethernet::HEADER_BYTES]),
     outbox: &mut Outbox<'m>,
 ) -> Option<Frame<'m>> {
-    let mut text = ArrayString::<1024>::new();
-    write_text(&mut text, reporter, mark, budget, verdict, journey).ok()?;
-    let (header, header_bytes, ether_type) = ip_header(reporter.plan, mark, text.len())?;
-    let link = match reporter.link {
+    let (header, header_bytes, ether_type) = ip_header(plan, mark, text.len())?;
+    let link = match link {
         Some(link) => ethernet::emit(link.source, link.destination, ether_type),
-        // Back to whom it came from.
         None => ethernet::emit(mac(&received_link[..6]), mac(&received_link[6..12]), ether_type),
     };
     let datagram_bytes = (udp::HEADER_BYTES + text.len()) as u16;
@@ -276,7 +298,7 @@ fn write_text(
     verdict: Verdict,
     journey: &Journey,
 ) -> std::fmt::Result {
-    let plan = reporter.plan;
+    let plan = &reporter.view.plan;
     write!(text, "{{\"nonce\":\"{:016x}\",\"machine\":", mark.nonce)?;
     write_string(text, &plan.machine)?;
     write!(

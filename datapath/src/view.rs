@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use plan::{Plan, Service};
+use plan::{Matched, Plan, Service};
 use wire::FlowKey;
 
 use crate::clock::Now;
@@ -111,6 +111,13 @@ impl WorkerCounters {
             matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
             members: (0..plan.members).map(|_| MemberTraffic::default()).collect(),
         }
+    }
+
+    /// Counts a packet that was sent to a member of the service that wanted it.
+    #[inline]
+    pub fn count(&self, matched: Matched, service: &Service, member: u16, packet_bytes: u16) {
+        self.matches[matched.matched as usize].count(packet_bytes);
+        self.member(service, member).traffic.count(packet_bytes);
     }
 
     /// What a member of a service got.
