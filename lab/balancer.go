@@ -57,11 +57,15 @@ func (lab *Lab) StartForwarder(name string) error {
 	if err != nil {
 		return err
 	}
+	return lab.start(n, "forwarder", filepath.Join(lab.state.Options.BinDir, "guideway-forwarder"), lab.forwarderArgs(n)...)
+}
+
+func (lab *Lab) forwarderArgs(n node) []string {
 	args := append(lab.directories(n), "--secret-file", lab.SecretFile())
 	if workers := lab.state.Options.Workers; workers != 0 {
 		args = append(args, "--steered-workers", strconv.Itoa(workers))
 	}
-	return lab.start(n, "forwarder", filepath.Join(lab.state.Options.BinDir, "guideway-forwarder"), args...)
+	return args
 }
 
 func (lab *Lab) directories(n node) []string {

@@ -226,9 +226,10 @@ async fn serve(
     if let Some(interval) = manager.watchdog_interval() {
         tokio::spawn(watch_dog(notifier.clone(), interval, Arc::clone(&control)));
     }
+    // Who hears that we are ready may tell us to stop.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     notifier.ready(&control.summary());
     tracing::info!(run_dir = %options.run_dir.display(), "listening");
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(server::serve(listener, Arc::clone(&control), async {

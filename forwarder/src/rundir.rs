@@ -8,6 +8,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Gid, flock};
@@ -19,6 +20,10 @@ const GROUP: &str = "guideway";
 
 /// The socket that the controller and the CLI use.
 const SOCKET: &str = "forwarder.sock";
+
+/// A killed forwarder has its lock until the last of its threads is gone.
+const LOCK_TRIES: u32 = 25;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whoever holds it has the directory.
 const LOCK: &str = "forwarder.lock";
@@ -136,15 +141,17 @@ fn lock(path: &Path) -> Result<File, RunDirError> {
         .mode(0o644)
         .open(path)
         .map_err(|error| failed("opening", path, error))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            return Err(RunDirError::InUse { path: path.to_owned(), owner: holder(&mut file) });
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                sign(&mut file);
+                return Ok(file);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(failed("locking", path, error.into())),
         }
-        Err(error) => return Err(failed("locking", path, error.into())),
     }
-    sign(&mut file);
-    Ok(file)
+    Err(RunDirError::InUse { path: path.to_owned(), owner: holder(&mut file) })
 }
 
 /// For people and for `holder`; the lock does not depend on it.
