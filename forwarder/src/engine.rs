@@ -163,24 +163,10 @@ impl Engine {
         let slow_waiter = Waiter::new([])?;
         let Inherited { connections: counts, taps } = start.inherited;
         let (passers, passing) = passing::prepare(&start.interfaces, workers, taps)?;
-        let mut engine = Engine {
-            // Behind the workers' desks: the slow path's, and the steering thread's.
-            board: Arc::new(Board::new(start.view, workers + others)),
-            threads: Mutex::default(),
-            wakers: vec![slow_waiter.waker()],
-            others: Vec::new(),
-            counters: Vec::new(),
-            queues,
-            tables: Vec::new(),
-            connections: Vec::new(),
-            emptied: Vec::new(),
-            steered: hub.is_some(),
-            samples: Vec::new(),
-            ports: passing.ports(),
-            captures: Arc::default(),
-            sources: Mutex::default(),
-            kept: Mutex::default(),
-        };
+        // Behind the workers' desks: the slow path's, and the steering thread's.
+        let board = Board::new(start.view, workers + others);
+        let mut engine = Engine::without_workers(board, queues, hub.is_some(), passing.ports());
+        engine.wakers.push(slow_waiter.waker());
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, passer)) in start.io.into_iter().zip(passers).enumerate() {
             let counts =
@@ -229,6 +215,31 @@ impl Engine {
         }
         engine.wake_and_wait()?;
         Ok(engine)
+    }
+
+    fn without_workers(
+        board: Board,
+        queues: Vec<QueueMeter>,
+        steered: bool,
+        ports: Arc<[passing::Port]>,
+    ) -> Engine {
+        Engine {
+            board: Arc::new(board),
+            threads: Mutex::default(),
+            wakers: Vec::new(),
+            others: Vec::new(),
+            counters: Vec::new(),
+            queues,
+            tables: Vec::new(),
+            connections: Vec::new(),
+            emptied: Vec::new(),
+            steered,
+            samples: Vec::new(),
+            ports,
+            captures: Arc::default(),
+            sources: Mutex::default(),
+            kept: Mutex::default(),
+        }
     }
 
     fn start_slow_path(

@@ -1,7 +1,6 @@
 //! Devices change hands under traffic, several times over, and no frame is
 //! lost: within one process here, between two in the forwarder's tests.
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
 
 use std::net::UdpSocket;

@@ -4,6 +4,7 @@
 //!  client 10.77.0.1, fd77::1 ══ veth, two queues ══ 10.77.0.2, fd77::2 forwarder
 //!         route to the VIPs via the forwarder
 //! ```
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
 use std::io::Write;
