@@ -1,39 +1,8 @@
-//! Compiles the kernel-side program in `bpf/` with clang.
+//! Compiles the kernel-side program in `bpf/`.
 
-use std::env;
-use std::path::Path;
-use std::process::Command;
-
-const CURE: &str = "install it with: apt-get install clang libbpf-dev";
+#[path = "../tools/bpf.rs"]
+mod bpf;
 
 fn main() {
-    println!("cargo::rerun-if-changed=bpf");
-    if let Err(problem) = compile("decapsulate") {
-        println!("cargo::error=bpf/decapsulate.bpf.c: {problem}");
-    }
-}
-
-fn compile(name: &str) -> Result<(), String> {
-    let variable = |name| env::var(name).map_err(|error| format!("{name}: {error}"));
-    let target = Path::new(&variable("OUT_DIR")?).join(format!("{name}.bpf.o"));
-    // Debian keeps asm/types.h in a directory per machine, which clang does
-    // not look into when it compiles for another one.
-    let machine = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")?);
-    let output = Command::new("clang")
-        .args([
-            "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3", "-I",
-            &machine, "-c",
-        ])
-        .arg(format!("bpf/{name}.bpf.c"))
-        .arg("-o")
-        .arg(target)
-        .output()
-        .map_err(|error| format!("cannot run clang: {error}; {CURE}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!(
-        "clang: {}; if a header is missing, {CURE}",
-        String::from_utf8_lossy(&output.stderr).replace('\n', " | ")
-    ))
+    bpf::compile_all(&["decapsulate"]);
 }
