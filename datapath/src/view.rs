@@ -107,10 +107,19 @@ pub struct MemberTraffic {
 
 impl WorkerCounters {
     fn new(plan: &Plan) -> WorkerCounters {
-        WorkerCounters {
+        let counters = WorkerCounters {
             matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
             members: (0..plan.members).map(|_| MemberTraffic::default()).collect(),
-        }
+        };
+        counters.touch();
+        counters
+    }
+
+    /// Zeros that nobody has written yet are not in memory: the kernel puts
+    /// them there at the first touch, for which no packet is to wait.
+    fn touch(&self) {
+        self.matches.iter().for_each(|traffic| traffic.packets.add(0));
+        self.members.iter().for_each(|member| member.traffic.packets.add(0));
     }
 
     /// Counts a packet that was sent to a member of the service that wanted it.
