@@ -114,7 +114,7 @@ bench: bench-programs ## Measure what a packet costs here; as root also over vet
 	@target/release/guideway-bench $(BENCH_ARGS)
 
 # Figure 8 builds network namespaces.
-FIGURES ?= 11 12 tracking 7 9 table-build $(if $(filter 0,$(shell id -u)),8)
+FIGURES ?= 11 12 tracking 7 9 table-build scale swap $(if $(filter 0,$(shell id -u)),8)
 
 .PHONY: figures
 figures: bench-programs ## Redo the Maglev paper's evaluation into bench/figures/results [FIGURES="11 9"]

@@ -2,9 +2,9 @@
 //!
 //! Each figure is a function from options to a [`report::Report`]: a text
 //! table with the paper's values beside ours, and a plot. What is counted
-//! ([`figure_7`], [`figure_11`], [`figure_12`], [`tracking`]) depends on the options only,
-//! the same on every machine, and is held by a test; what is measured is
-//! labelled with the machine.
+//! ([`figure_7`], [`figure_11`], [`figure_12`], [`tracking`]) depends on the
+//! options only, the same on every machine, and is held by a test; what is
+//! measured is labelled with the machine.
 #![forbid(unsafe_code)]
 
 pub mod figure_11;
@@ -17,8 +17,10 @@ pub mod machine;
 pub mod names;
 pub use guideway_bench::random;
 pub mod report;
+pub mod scale;
 pub mod stats;
 pub mod svg;
+pub mod swap;
 pub mod table_build;
 pub mod tracking;
 pub mod traffic;

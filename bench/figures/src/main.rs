@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
-use guideway_figures::{figure_7, figure_8, figure_9, figure_11, figure_12, table_build, tracking};
+use guideway_figures::{
+    figure_7, figure_8, figure_9, figure_11, figure_12, scale, swap, table_build, tracking,
+};
 use plan::maglev::is_table_size;
 
 /// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
@@ -27,6 +29,9 @@ enum Command {
     /// The sending end of figure 8, which starts it itself
     #[command(hide = true)]
     Sender(figure_8::sender::Options),
+    /// A line of scale, which starts it itself
+    #[command(hide = true)]
+    ScaleOne(scale::one::One),
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,6 +55,10 @@ enum Figure {
     TableBuild(table_build::Options),
     /// Connections that a table keeps track of, and entries shared
     Tracking(tracking::Options),
+    /// Packets, plans and memory by services, backends and workers (measured)
+    Scale(scale::Options),
+    /// Packets while the plan changes (measured)
+    Swap(swap::Options),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +70,9 @@ fn main() -> ExitCode {
         Command::Sender(options) => {
             figure_8::sender::run(options).map(|answer| println!("{answer}"))
         }
+        Command::ScaleOne(one) => scale::one::run(one).map(|measured| {
+            println!("{}", serde_json::to_string(&measured).expect("numbers are JSON"));
+        }),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -92,6 +104,8 @@ fn report(figure: &Figure) -> Result<Report, String> {
             Ok(table_build::run(options))
         }
         Figure::Tracking(options) => tracking::run(options),
+        Figure::Scale(options) => scale::run(options),
+        Figure::Swap(options) => swap::run(options),
     }
 }
 

@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use guideway_figures::{figure_8, figure_9, table_build};
+use guideway_figures::scale::one::{self, One};
+use guideway_figures::{figure_8, figure_9, swap, table_build};
 
 #[test]
 fn figure_9_forwards_every_packet_of_every_type() {
@@ -31,6 +32,46 @@ fn table_build_has_a_line_for_each_size() {
     let options = table_build::Options { backends: 10, sizes: vec![1009, 65_537], runs: 3 };
     let text = table_build::run(&options).text;
     assert!(text.contains("\n1009 ") && text.contains("\n65537 "), "{text}");
+}
+
+#[test]
+fn a_line_of_scale_builds_the_one_table_that_changed() {
+    let line = One {
+        services: 40,
+        busy_services: 5,
+        backends: 50,
+        pools: 10,
+        workers: 3,
+        flows: 3000,
+        packets: 30_000,
+    };
+    let measured = one::run(&line).unwrap();
+    assert_eq!((measured.tables_built, measured.tables), (1, 10));
+    assert!(measured.some_busy_ns > 0.0 && measured.all_busy_ns > 0.0, "{measured:?}");
+    // Ten tables of 65537 entries, two bytes each.
+    assert!(measured.plan_mib > 1.0, "{measured:?}");
+    let one_more = One { backends: 0, ..line };
+    assert!(one::run(&one_more).is_err());
+}
+
+#[test]
+fn swap_sees_packets_forwarded_before_and_after_every_plan() {
+    let options = swap::Options {
+        services: 20,
+        backends: 30,
+        pools: 5,
+        flows: 1000,
+        rate: 50_000,
+        turns: 1,
+        plans: 2,
+    };
+    let results = swap::measure(&options).unwrap();
+    for measured in &results {
+        assert!(!measured.seen.is_empty());
+    }
+    // The first turn only warms up; its plans count too.
+    let made = results.each_ref().map(|measured| (measured.plan_ms.len(), measured.swap_ms.len()));
+    assert_eq!(made, [(0, 0), (4, 0), (4, 4)]);
 }
 
 #[test]
