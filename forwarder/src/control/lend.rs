@@ -22,6 +22,9 @@ use crate::secret;
 use crate::take_over::{Device, Memory, Rested, Running, Wants, Xdp};
 use crate::worker::monotonic_ns;
 
+/// Nice value while the predecessor still forwards.
+const NICE: i32 = 10;
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What runs, while a successor looks at it: nothing changes meanwhile.
@@ -74,7 +77,7 @@ impl Control {
         let Some(running) = running else {
             return Ok(Prepared { control: self, changes, ready: None });
         };
-        let (heir, taps) = heir(&running, descriptors)?;
+        let (heir, taps) = politely(|| heir(&running, descriptors))?;
         let ready = self.make_ready(&mut changes, running, heir, taps)?;
         Ok(Prepared { control: self, changes, ready: Some(ready) })
     }
@@ -209,6 +212,20 @@ impl Lending<'_> {
             running.engine.resume();
         }
     }
+}
+
+/// On a thread of low priority: loading filters keeps a core busy for some
+/// hundred milliseconds, in which the predecessor's workers need it.
+fn politely<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // Zero is the calling thread. Without it all works, only less politely.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            work().map_err(|error| error.to_string())
+        });
+        let done = thread.join().expect("a panic aborts the process");
+        done.map_err(Into::into)
+    })
 }
 
 /// Takes the descriptors apart, in the order of [`Running`].
