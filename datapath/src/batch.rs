@@ -23,7 +23,7 @@
 //! tell them apart.
 
 use arrayvec::ArrayVec;
-use plan::{Matched, Service, Whereabouts};
+use plan::{Found, Matched, Service, Whereabouts};
 use wire::plain::{self, Plain};
 use wire::{BATCH_MAX, Batch, Facts, Frame};
 
@@ -100,7 +100,7 @@ struct Travellers<'v> {
 impl Travellers<'_> {
     #[inline(always)]
     fn push<const BLOCKS: usize>(&mut self, view: &View, at: usize, plain: &Plain<BLOCKS>) {
-        let whereabouts = view.plan.vips.whereabouts(&plain.target);
+        let whereabouts = Whereabouts::of(&plain.target);
         prefetch(view.plan.vips.first_look(&whereabouts));
         self.flows.push(&plain.blocks);
         let (facts, budget, to) = (plain.facts, Budget::FRESH, To::Unmatched);
@@ -194,7 +194,7 @@ impl<'m> Datapath<'m> {
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
         };
         travellers.flows.push_key(&headers.key);
-        let whereabouts = view.plan.vips.whereabouts(&headers.key.target());
+        let whereabouts = Whereabouts::of(&headers.key.target());
         let (facts, hash, chosen) = (headers.facts(), 0, None);
         travellers.all.push(Traveller { at, facts, whereabouts, budget, hash, to, chosen });
         Ok(NOT_YET)
@@ -215,7 +215,7 @@ impl<'m> Datapath<'m> {
             traveller.hash = hash;
             prefetch(self.table.bucket(hash));
             let To::Unmatched = traveller.to else { continue };
-            match destination(view.plan.vips.find_at(&traveller.whereabouts)) {
+            match destination(self.find(view, &traveller.whereabouts)) {
                 Ok(Destination::Service(Matched { service, matched })) => {
                     let service =
                         view.plan.service(service).expect("a match names a service of its plan");
@@ -234,6 +234,14 @@ impl<'m> Datapath<'m> {
                     traveller.to = To::Nobody;
                 }
             }
+        }
+    }
+
+    #[inline(always)]
+    fn find(&self, view: &View, whereabouts: &Whereabouts) -> Found {
+        match view.plan.vips.find_socket(whereabouts) {
+            Some(matched) => Found::Service(matched),
+            None => self.resolved.find(&view.plan, whereabouts),
         }
     }
 

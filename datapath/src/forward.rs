@@ -14,6 +14,7 @@ use crate::flow_hash::{FlowHash, Secret};
 use crate::limiter::Limiter;
 use crate::outbox::Outbox;
 use crate::recorder::{Journey, Lookup, Recorder};
+use crate::resolved::Resolved;
 use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
 use crate::table::{ConnectionTable, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Tracer};
@@ -34,6 +35,7 @@ pub struct Datapath<'m> {
     worker: usize,
     /// Many of the last batch's packets had no entry.
     pub(crate) selects: Cell<bool>,
+    pub(crate) resolved: Resolved,
 }
 
 impl<'m> Datapath<'m> {
@@ -56,6 +58,7 @@ impl<'m> Datapath<'m> {
             clock,
             worker,
             selects: Cell::new(false),
+            resolved: Resolved::new(),
         }
     }
 

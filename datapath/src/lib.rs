@@ -29,6 +29,7 @@ pub mod outbox;
 mod prefetch;
 pub mod recorder;
 pub mod reply;
+mod resolved;
 pub mod send;
 pub mod slow;
 pub mod steer;

@@ -14,7 +14,7 @@ pub struct Key {
 
 impl Key {
     #[inline(always)]
-    fn hash(self) -> u64 {
+    pub fn hash(self) -> u64 {
         const A: u64 = 0x9e37_79b9_7f4a_7c15;
         const B: u64 = 0xd6e8_feb8_6659_fd93;
         let low = self.bits as u64 ^ u64::from(self.scope).wrapping_mul(B);
@@ -59,28 +59,23 @@ impl<V: Copy + Default> FlatMap<V> {
         FlatMap { slots }
     }
 
-    /// Where the search for `key` begins.
+    /// What stands where the search for a key of that hash begins.
     #[inline(always)]
-    pub fn slot(&self, key: Key) -> u32 {
-        (key.hash() as usize & (self.slots.len() - 1)) as u32
-    }
-
-    /// What stands where a search begins.
-    #[inline(always)]
-    pub fn first_look(&self, slot: u32) -> &impl Sized {
-        &self.slots[slot as usize]
+    pub fn first_look(&self, hash: u64) -> &impl Sized {
+        &self.slots[hash as usize & (self.slots.len() - 1)]
     }
 
     /// The value of `key`.
     #[inline]
     pub fn get(&self, key: Key) -> Option<V> {
-        self.get_from(self.slot(key), key)
+        self.get_hashed(key, key.hash())
     }
 
-    /// The value of `key`, whose search begins at `slot`.
+    /// The value of `key`, whose hash is known.
     #[inline(always)]
-    pub fn get_from(&self, slot: u32, key: Key) -> Option<V> {
-        let mut at = slot as usize;
+    pub fn get_hashed(&self, key: Key, hash: u64) -> Option<V> {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
         loop {
             let slot = &self.slots[at];
             if slot.bits == key.bits && slot.scope == key.scope {
@@ -89,7 +84,7 @@ impl<V: Copy + Default> FlatMap<V> {
             if slot.scope == NOTHING {
                 return None;
             }
-            at = (at + 1) & (self.slots.len() - 1);
+            at = (at + 1) & mask;
         }
     }
 }

@@ -27,12 +27,29 @@ pub struct Matched {
     pub matched: u32,
 }
 
-/// A target as the index looks it up.
-#[derive(Debug, Clone, Copy)]
+/// A target as the index looks it up, hashed once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whereabouts {
     key: Key,
-    /// Where in the map the search begins.
-    slot: u32,
+    hash: u64,
+}
+
+impl Whereabouts {
+    /// Those of a target, in every index.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(target: &Target) -> Whereabouts {
+        let key = socket_key(target);
+        Whereabouts { key, hash: key.hash() }
+    }
+
+    /// For tables of targets. Nobody outside chooses targets that exist, and
+    /// others may collide.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
 }
 
 /// What is known of a destination.
@@ -134,41 +151,36 @@ struct Range {
 
 impl Vips {
     /// Who wants a packet to this target.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn find(&self, target: &Target) -> Found {
-        self.find_at(&self.whereabouts(target))
-    }
-
-    /// Where [`Vips::find_at`] begins.
-    #[inline(always)]
-    #[must_use]
-    pub fn whereabouts(&self, target: &Target) -> Whereabouts {
-        let key = socket_key(target);
-        Whereabouts { key, slot: self.sockets.slot(key) }
-    }
-
-    /// The first memory that [`Vips::find_at`] looks at: to be asked for ahead.
-    #[inline(always)]
-    #[must_use]
-    pub fn first_look(&self, whereabouts: &Whereabouts) -> &impl Sized {
-        self.sockets.first_look(whereabouts.slot)
-    }
-
-    /// Who wants a packet to the target of these whereabouts.
-    #[inline(always)]
-    #[must_use]
-    pub fn find_at(&self, Whereabouts { key, slot }: &Whereabouts) -> Found {
-        match self.sockets.get_from(*slot, *key) {
+        let whereabouts = Whereabouts::of(target);
+        match self.find_socket(&whereabouts) {
             Some(matched) => Found::Service(matched),
-            None => self.find_place(key),
+            None => self.find_further(&whereabouts),
         }
     }
 
-    /// Where it is no port of its own.
+    /// The first memory that [`Vips::find_socket`] looks at: to be asked for
+    /// ahead.
+    #[inline(always)]
+    #[must_use]
+    pub fn first_look(&self, whereabouts: &Whereabouts) -> &impl Sized {
+        self.sockets.first_look(whereabouts.hash)
+    }
+
+    /// The service that has the target's port at its exact address.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_socket(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<Matched> {
+        self.sockets.get_hashed(*key, *hash)
+    }
+
+    /// Who wants the packet where [`Vips::find_socket`] found nobody.
     #[inline(never)]
-    fn find_place(&self, key: &Key) -> Found {
-        let target = &target_of(*key);
+    #[must_use]
+    pub fn find_further(&self, whereabouts: &Whereabouts) -> Found {
+        let target = &target_of(whereabouts.key);
         let mut known = None;
         let found = self.find_exact(target, &mut known);
         let found = found.or_else(|| self.find_suffix(target, &mut known));
