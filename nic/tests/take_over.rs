@@ -17,7 +17,10 @@ use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, wi
 use wire::Batch;
 
 const HAND_OVERS: usize = 3;
-const DATAGRAMS: usize = 6_000;
+const DATAGRAMS: usize = 20_000;
+/// Datagrams on their way at most: fewer than any ring or buffer holds, so that
+/// a machine with other work loses none by being late.
+const ON_THE_WAY: usize = 200;
 
 /// Workers that send everything back, and then give up what they own.
 struct Workers {
@@ -106,6 +109,7 @@ fn echoed_through_hand_overs(driver: Driver, mode: ModeWish) -> usize {
             inherited[0].switch(&sockets).unwrap();
             drop(std::mem::replace(&mut devices, inherited));
         }
+        assert!(!traffic.is_finished(), "all datagrams were back before the last hand-over");
         let came = traffic.join().unwrap();
         for lane in workers.stop() {
             let chunks = lane.pool.memory().chunks();
@@ -127,9 +131,10 @@ fn echoes() -> usize {
     }
     let (mut sent, mut came) = (0, 0);
     let mut last = Instant::now();
-    while came < DATAGRAMS && last.elapsed() < Duration::from_secs(2) {
+    while came < DATAGRAMS && last.elapsed() < Duration::from_secs(5) {
         for socket in &sockets {
-            if sent < DATAGRAMS && socket.send(&[0; 64]).is_ok() {
+            let may_send = sent < DATAGRAMS && sent - came < ON_THE_WAY;
+            if may_send && socket.send(&[0; 64]).is_ok() {
                 sent += 1;
             }
             while socket.recv(&mut [0; 100]).is_ok() {
