@@ -74,10 +74,22 @@ func (p process) stop(patience time.Duration) error {
 	if err := p.kill(syscall.SIGTERM); err != nil {
 		return err
 	}
-	for end := time.Now().Add(patience); p.alive() && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
+	if p.endsWithin(patience) {
+		return nil
 	}
 	return p.kill(syscall.SIGKILL)
+}
+
+// endsWithin waits for its end. A killed process runs on for as long as the
+// kernel takes to give its memory back, when its sockets may be closed already.
+func (p process) endsWithin(patience time.Duration) bool {
+	for end := time.Now().Add(patience); p.alive(); {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return true
 }
 
 // start a long-running program on a node. It leads its own process group and
