@@ -107,13 +107,7 @@ func (lab *Lab) loadBalancer(name string) (node, error) {
 // machine would, and tells when.
 func (lab *Lab) KillLoadBalancer(name string) (time.Time, error) {
 	at := time.Now()
-	err := errors.Join(lab.signal(name, "forwarder", syscall.SIGKILL), lab.signal(name, "controller", syscall.SIGKILL))
-	for _, what := range []string{"forwarder", "controller"} {
-		if p, known := lab.find(name, what); known && err == nil && !p.endsWithin(5*time.Second) {
-			err = fmt.Errorf("kill %s: it still runs after five seconds", p.Name)
-		}
-	}
-	return at, err
+	return at, lab.killProcesses(name, "forwarder", "controller")
 }
 
 // RestoreLoadBalancer starts what does not run of a load balancer.

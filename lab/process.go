@@ -14,6 +14,9 @@ import (
 	"time"
 )
 
+// killLimit of the time that the kernel takes to end a process.
+const killLimit = 20 * time.Second
+
 // process is one that the lab has started. A pid alone may belong to somebody
 // else by now; with its start time it cannot.
 type process struct {
@@ -137,6 +140,20 @@ func (lab *Lab) signal(nodeName, what string, signal syscall.Signal) error {
 		return fmt.Errorf("signal %s/%s: it does not run: see %s", nodeName, what, filepath.Join(lab.Options().RunDir, nodeName, what+".log"))
 	}
 	return p.kill(signal)
+}
+
+// killProcesses of a node at once, and wait for their ends.
+func (lab *Lab) killProcesses(nodeName string, names ...string) error {
+	var errs []error
+	for _, what := range names {
+		errs = append(errs, lab.signal(nodeName, what, syscall.SIGKILL))
+	}
+	for _, what := range names {
+		if p, known := lab.find(nodeName, what); known && !p.endsWithin(killLimit) {
+			errs = append(errs, fmt.Errorf("kill %s (pid %d): it still runs after %v", p.Name, p.Pid, killLimit))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // waitFor a condition, asking now and then. What it last said is in the error.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -53,18 +52,8 @@ func (lab *Lab) ForwarderStatus(ctx context.Context, name string) (*forwarderv1.
 }
 
 // KillForwarder of a load balancer at once, and start another.
-func (lab *Lab) KillForwarder(ctx context.Context, name string) error {
-	if err := lab.signal(name, "forwarder", syscall.SIGKILL); err != nil {
-		return err
-	}
-	killed, _ := lab.find(name, "forwarder")
-	err := waitFor(ctx, takeOverLimit, "the end of the forwarder of "+name, func() error {
-		if killed.alive() {
-			return fmt.Errorf("process %d still runs", killed.Pid)
-		}
-		return nil
-	})
-	if err != nil {
+func (lab *Lab) KillForwarder(name string) error {
+	if err := lab.killProcesses(name, "forwarder"); err != nil {
 		return err
 	}
 	return lab.StartForwarder(name)

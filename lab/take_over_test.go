@@ -162,7 +162,7 @@ func tablesAfterAKill(t *testing.T, running *lab.Lab) {
 		if len(before) == 0 {
 			t.Errorf("%s tracks none of %d connections", name, len(conversations))
 		}
-		if err := running.KillForwarder(t.Context(), name); err != nil {
+		if err := running.KillForwarder(name); err != nil {
 			t.Fatal(err)
 		}
 		if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {

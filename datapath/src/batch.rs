@@ -51,7 +51,6 @@ struct Traveller<'v> {
     /// Which frame of the batch.
     at: usize,
     facts: Facts,
-    whereabouts: Whereabouts,
     budget: Budget,
     /// The flow hash.
     hash: u64,
@@ -64,7 +63,7 @@ struct Traveller<'v> {
 #[derive(Clone, Copy)]
 enum To<'v> {
     /// Its address and port will tell.
-    Unmatched,
+    Unmatched(Whereabouts),
     /// A service; and where its match is counted.
     Service(&'v Service, &'v Traffic),
     /// The machine in charge of its datagram.
@@ -103,8 +102,8 @@ impl Travellers<'_> {
         let whereabouts = Whereabouts::of(&plain.target);
         prefetch(view.plan.vips.first_look(&whereabouts));
         self.flows.push(&plain.blocks);
-        let (facts, budget, to) = (plain.facts, Budget::FRESH, To::Unmatched);
-        self.all.push(Traveller { at, facts, whereabouts, budget, hash: 0, to, chosen: None });
+        let (facts, budget, to) = (plain.facts, Budget::FRESH, To::Unmatched(whereabouts));
+        self.all.push(Traveller { at, facts, budget, hash: 0, to, chosen: None });
     }
 }
 
@@ -142,11 +141,11 @@ impl<'m> Datapath<'m> {
 
     /// Reads the headers of all; asks for what is known of their targets.
     #[inline(never)]
-    fn read_all(
+    fn read_all<'v>(
         &self,
-        view: &View,
+        view: &'v View,
         batch: &mut Batch<'_>,
-        travellers: &mut Travellers<'_>,
+        travellers: &mut Travellers<'v>,
         verdicts: &mut Verdicts,
     ) {
         verdicts.clear();
@@ -173,12 +172,12 @@ impl<'m> Datapath<'m> {
 
     /// As the specification begins.
     #[inline(never)]
-    fn read_other(
+    fn read_other<'v>(
         &self,
-        view: &View,
+        view: &'v View,
         at: usize,
         frame: &mut Frame<'_>,
-        travellers: &mut Travellers<'_>,
+        travellers: &mut Travellers<'v>,
     ) -> Result<Verdict, DropReason> {
         let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
         if let Some(mark) = self.recognise(view, frame, &arrived.headers) {
@@ -187,16 +186,15 @@ impl<'m> Datapath<'m> {
         }
         let Arrived { headers, budget, tunnelled } = arrived;
         let to = match match_service(view, &headers)? {
-            Destination::Service(_) => To::Unmatched,
+            Destination::Service(matched) => self.service(view, matched),
             Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
         };
         travellers.flows.push_key(&headers.key);
-        let whereabouts = Whereabouts::of(&headers.key.target());
-        let (facts, hash, chosen) = (headers.facts(), 0, None);
-        travellers.all.push(Traveller { at, facts, whereabouts, budget, hash, to, chosen });
+        let facts = headers.facts();
+        travellers.all.push(Traveller { at, facts, budget, hash: 0, to, chosen: None });
         Ok(NOT_YET)
     }
 
@@ -210,31 +208,35 @@ impl<'m> Datapath<'m> {
         Travellers { all, flows, .. }: &mut Travellers<'v>,
         verdicts: &mut Verdicts,
     ) {
-        let counters = self.counters_of(view);
         for (traveller, hash) in all.iter_mut().zip(flows.hashes()) {
             traveller.hash = hash;
             prefetch(self.table.bucket(hash));
-            let To::Unmatched = traveller.to else { continue };
-            match destination(self.find(view, &traveller.whereabouts)) {
-                Ok(Destination::Service(Matched { service, matched })) => {
-                    let service =
-                        view.plan.service(service).expect("a match names a service of its plan");
-                    let traffic = &counters.matches[matched as usize];
-                    prefetch(traffic);
-                    if self.selects.get()
-                        && let Some(entry) = service.group.first_look(hash)
-                    {
-                        prefetch(entry);
+            if let To::Unmatched(whereabouts) = &traveller.to {
+                traveller.to = match destination(self.find(view, whereabouts)) {
+                    Ok(Destination::Service(matched)) => self.service(view, matched),
+                    Ok(_) => To::Nobody,
+                    Err(reason) => {
+                        verdicts[traveller.at] = Verdict::Drop(reason);
+                        To::Nobody
                     }
-                    traveller.to = To::Service(service, traffic);
-                }
-                Ok(_) => traveller.to = To::Nobody,
-                Err(reason) => {
-                    verdicts[traveller.at] = Verdict::Drop(reason);
-                    traveller.to = To::Nobody;
-                }
+                };
+            }
+            if self.selects.get()
+                && let To::Service(service, _) = traveller.to
+                && let Some(entry) = service.group.first_look(hash)
+            {
+                prefetch(entry);
             }
         }
+    }
+
+    /// The service of a match; asks for the match's counters.
+    #[inline(always)]
+    fn service<'v>(&self, view: &'v View, Matched { service, matched }: Matched) -> To<'v> {
+        let service = view.plan.service(service).expect("a match names a service of its plan");
+        let traffic = &self.counters_of(view).matches[matched as usize];
+        prefetch(traffic);
+        To::Service(service, traffic)
     }
 
     #[inline(always)]

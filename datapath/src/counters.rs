@@ -132,19 +132,6 @@ impl Counters {
         }
     }
 
-    /// Counts the final verdicts of a batch's frames.
-    #[inline]
-    pub fn count_all(&self, verdicts: &[Verdict]) {
-        let mut sent = 0;
-        for verdict in verdicts {
-            match verdict {
-                Verdict::Send(_) => sent += 1,
-                other => self.count(*other),
-            }
-        }
-        self.sent.add(sent);
-    }
-
     /// The verdicts so far.
     #[must_use]
     pub fn totals(&self) -> Totals {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
+use common::{Net, root_or_skip};
 use guideway_forwarder::proto::{
     CaptureRequest, CaptureResponse, CapturedPacket, FlowKey, GetConnectionsRequest,
 };
@@ -29,31 +29,16 @@ use serde_json::{Value, json};
 const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:a::10";
 
-struct Net {
-    client: Namespace,
-    balancer: Namespace,
-    backend: Namespace,
-}
-
 impl Net {
-    fn new() -> Net {
-        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
-        let net = Net { client, balancer, backend: Namespace::new("backend") };
-        link(&net.client, "eth0", &net.balancer, "eth0", 2);
-        link(&net.balancer, "eth1", &net.backend, "eth0", 2);
-        net.balancer.run("ip link set eth1 mtu 1600");
-        net.backend.run("ip link set eth0 mtu 1600");
-        net.client.run("ip addr add 10.0.0.2/24 dev eth0");
+    /// With IPv6 beside IPv4.
+    fn of_both_families() -> Net {
+        let net = Net::new(2, 11..=12);
         net.client.run("ip addr add 2001:db8:0::2/64 dev eth0 nodad");
-        net.balancer.run("ip addr add 10.0.0.1/24 dev eth0");
         net.balancer.run("ip addr add 2001:db8:0::1/64 dev eth0 nodad");
-        net.balancer.run("ip addr add 10.0.1.1/24 dev eth1");
         net.balancer.run("ip addr add 2001:db8:1::1/64 dev eth1 nodad");
         for host in [11, 12] {
-            net.backend.run(&format!("ip addr add 10.0.1.{host}/24 dev eth0"));
             net.backend.run(&format!("ip addr add 2001:db8:1::{host}/64 dev eth0 nodad"));
         }
-        net.client.run(&format!("ip route add {VIP} via 10.0.0.1"));
         net.client.run(&format!("ip -6 route add {VIP6} via 2001:db8:0::1"));
         net
     }
@@ -187,18 +172,6 @@ impl Received {
     }
 }
 
-/// Waits until the workers have nothing in hand.
-fn at_rest(forwarder: &mut Forwarder) -> guideway_forwarder::proto::GetCountersResponse {
-    let start = Instant::now();
-    loop {
-        let counters = forwarder.counters();
-        if counters.unaccounted == 0 || start.elapsed() > Duration::from_secs(2) {
-            return counters;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn dropped(counters: &guideway_forwarder::proto::GetCountersResponse) -> Vec<(&str, u64)> {
     counters
         .dropped
@@ -209,7 +182,7 @@ fn dropped(counters: &guideway_forwarder::proto::GetCountersResponse) -> Vec<(&s
 }
 
 fn packets_reach_their_backends(driver: &str) {
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     let plan = net.plan(1, driver, &[(11, 1), (12, 1)]);
     let answer = forwarder.set_plan(&plan).unwrap();
@@ -253,7 +226,7 @@ fn packets_reach_their_backends(driver: &str) {
 
 fn check_what_is_counted(forwarder: &mut Forwarder) {
     std::thread::sleep(Duration::from_millis(100));
-    let counters = at_rest(forwarder);
+    let counters = forwarder.at_rest();
     assert_eq!(counters.unaccounted, 0);
     assert_eq!((counters.received, counters.sent), (152, 151));
     assert_eq!(dropped(&counters), [("no_service", 1)]);
@@ -337,7 +310,7 @@ fn plans_are_swapped_under_traffic_without_loss() {
     if !root_or_skip("plans_are_swapped_under_traffic_without_loss") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
     let backend = net.listen(AddressFamily::INET);
@@ -365,7 +338,7 @@ fn plans_are_swapped_under_traffic_without_loss() {
     });
     let received: BTreeSet<Vec<u8>> =
         backend.take(sent).into_iter().map(|packet| packet.payload).collect();
-    let counters = at_rest(&mut forwarder);
+    let counters = forwarder.at_rest();
     assert!(sent > 500, "{sent}");
     assert_eq!(received.len(), sent, "{:?}", dropped(&counters));
     assert_eq!((counters.unaccounted, dropped(&counters)), (0, vec![]));
@@ -390,7 +363,7 @@ fn after_kill_9_it_goes_on_from_disk_with_its_connections() {
     if !root_or_skip("after_kill_9_it_goes_on_from_disk_with_its_connections") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
     let backend = net.listen(AddressFamily::INET);
@@ -425,7 +398,7 @@ fn a_second_forwarder_is_told_who_is_in_its_way() {
     if !root_or_skip("a_second_forwarder_is_told_who_is_in_its_way") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
     let mut first = Forwarder::start(&net.balancer);
     first.set_plan(&plan).unwrap();
@@ -446,7 +419,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     if !root_or_skip("what_does_not_fit_is_refused_and_changes_nothing") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     let refuse = |forwarder: &mut Forwarder, plan: &Value, code, word: &str| {
         let refused = forwarder.set_plan(plan).unwrap_err();
@@ -484,7 +457,7 @@ fn a_corrupt_plan_on_disk_means_an_empty_start() {
     if !root_or_skip("a_corrupt_plan_on_disk_means_an_empty_start") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
     forwarder.set_plan(&plan).unwrap();
@@ -505,7 +478,7 @@ fn a_plan_that_cannot_be_saved_is_served_with_a_warning() {
     if !root_or_skip("a_plan_that_cannot_be_saved_is_served_with_a_warning") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     // A folder in the way of the file stands for a full disk.
     std::fs::create_dir(forwarder.folder.path().join("state/plan.json.new")).unwrap();
@@ -576,7 +549,7 @@ fn packets_are_captured_with_what_became_of_them() {
     if !root_or_skip("packets_are_captured_with_what_became_of_them") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     let asked = CaptureRequest::default();
     let early = forwarder.capture(asked.clone()).unwrap_err();
@@ -624,7 +597,7 @@ fn packets_are_captured_with_what_became_of_them() {
     assert_eq!(samples.len(), 1, "{samples:?}");
     assert_eq!((&*samples[0].reason, &samples[0].start), ("no_service", &packets[0].frame));
     assert_eq!(samples[0].frame_bytes as usize, packets[0].frame.len());
-    assert_eq!(at_rest(&mut forwarder).unaccounted, 0);
+    assert_eq!(forwarder.at_rest().unaccounted, 0);
     // An open capture does not keep it from stopping.
     let _stream = capture_soon(&mut forwarder, &CaptureRequest::default());
     let start = Instant::now();
@@ -637,7 +610,7 @@ fn what_is_explained_is_what_happens() {
     if !root_or_skip("what_is_explained_is_what_happens") {
         return;
     }
-    let net = Net::new();
+    let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
     let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)]);
     forwarder.set_plan(&plan).unwrap();

@@ -138,18 +138,6 @@ fn dropped(counters: &GetCountersResponse, reason: &str) -> u64 {
     counters.dropped.iter().find(|drop| drop.reason == reason).unwrap().packets
 }
 
-/// Waits until the workers have nothing in hand.
-fn at_rest(forwarder: &mut Forwarder) -> GetCountersResponse {
-    let start = Instant::now();
-    loop {
-        let counters = forwarder.counters();
-        if counters.unaccounted == 0 || start.elapsed() > Duration::from_secs(2) {
-            return counters;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The thread that hands them over runs behind the workers.
 fn until_all_are_taken(forwarder: &mut Forwarder, passed: u64) {
     let lines = [
@@ -191,7 +179,7 @@ fn the_kernel_gets_back_what_is_its_own(driver: &str, shown_mode: &str, client_m
         assert_eq!(answer.kind(), std::io::ErrorKind::ConnectionRefused);
     });
 
-    let before = at_rest(&mut forwarder);
+    let before = forwarder.at_rest();
     // Acknowledgements are few, but the data are not.
     assert!(before.passed > 2 * (1 << 20) / 1500, "{before:?}");
     assert_eq!(dropped(&before, "not_passed"), 0);
@@ -203,7 +191,7 @@ fn the_kernel_gets_back_what_is_its_own(driver: &str, shown_mode: &str, client_m
         (0..50).for_each(|_| assert_eq!(socket.send_to(b"?", "203.0.113.10:53").unwrap(), 1));
     });
     std::thread::sleep(Duration::from_millis(100));
-    let after = at_rest(&mut forwarder);
+    let after = forwarder.at_rest();
     assert_eq!((after.sent - before.sent, after.passed - before.passed), (50, 0));
 
     assert!(net.has_tap());
@@ -280,7 +268,7 @@ fn without_tun_the_rest_works_and_it_is_said() {
         (0..50).for_each(|_| assert_eq!(socket.send_to(b"?", "203.0.113.10:53").unwrap(), 1));
     });
     std::thread::sleep(Duration::from_millis(100));
-    let counters = at_rest(&mut forwarder);
+    let counters = forwarder.at_rest();
     assert_eq!((counters.sent, counters.passed, dropped(&counters, "not_passed")), (50, 0, 20));
     assert!(forwarder.metrics().contains("guideway_tap_up{interface=\"eth0\"} 0\n"));
 }

@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
+use common::{Net, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
@@ -278,32 +278,8 @@ fn what_a_slow_device_has_no_room_for_waits_or_is_dropped_by_name() {
     assert_eq!(rig.take(totals.sent).len() as u64, totals.sent, "what counts as sent comes out");
 }
 
-struct Net {
-    client: Namespace,
-    balancer: Namespace,
-    backend: Namespace,
-}
-
-impl Net {
-    /// One queue towards the client, two towards the backend.
-    fn new() -> Net {
-        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
-        let net = Net { client, balancer, backend: Namespace::new("backend") };
-        link(&net.client, "eth0", &net.balancer, "eth0", 1);
-        link(&net.balancer, "eth1", &net.backend, "eth0", 2);
-        net.balancer.run("ip link set eth1 mtu 1600");
-        net.backend.run("ip link set eth0 mtu 1600");
-        net.client.run("ip addr add 10.0.0.2/24 dev eth0");
-        net.balancer.run("ip addr add 10.0.0.1/24 dev eth0");
-        net.balancer.run("ip addr add 10.0.1.1/24 dev eth1");
-        net.backend.run("ip addr add 10.0.1.11/24 dev eth0");
-        net.client.run("ip route add 203.0.113.10 via 10.0.0.1");
-        net
-    }
-}
-
 fn steered_on_a_single_queue(driver: &str) {
-    let net = Net::new();
+    let net = Net::new(1, 11..=11);
     let mut forwarder = Forwarder::start(&net.balancer);
     let plan = json!({
         "generation": "1",

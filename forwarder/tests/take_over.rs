@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
+use common::{Namespace, Net, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
@@ -29,31 +29,6 @@ use serde_json::{Value, json};
 const VIP: &str = "203.0.113.10";
 const FLOWS: u16 = 40;
 const FIRST_PORT: u16 = 20_000;
-
-struct Net {
-    client: Namespace,
-    balancer: Namespace,
-    backend: Namespace,
-}
-
-impl Net {
-    fn new() -> Net {
-        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
-        let net = Net { client, balancer, backend: Namespace::new("backend") };
-        link(&net.client, "eth0", &net.balancer, "eth0", 2);
-        link(&net.balancer, "eth1", &net.backend, "eth0", 2);
-        net.balancer.run("ip link set eth1 mtu 1600");
-        net.backend.run("ip link set eth0 mtu 1600");
-        net.client.run("ip addr add 10.0.0.2/24 dev eth0");
-        net.balancer.run("ip addr add 10.0.0.1/24 dev eth0");
-        net.balancer.run("ip addr add 10.0.1.1/24 dev eth1");
-        for host in 11..=14 {
-            net.backend.run(&format!("ip addr add 10.0.1.{host}/24 dev eth0"));
-        }
-        net.client.run(&format!("ip route add {VIP} via 10.0.0.1"));
-        net
-    }
-}
 
 /// A plan with so many backends.
 fn plan(generation: u64, setup: Setup, backends: u8) -> Value {
@@ -192,20 +167,9 @@ fn rx_lost(metrics: &str) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-fn at_rest(forwarder: &mut Forwarder) -> GetCountersResponse {
-    let start = Instant::now();
-    loop {
-        let counters = forwarder.counters();
-        if counters.unaccounted == 0 || start.elapsed() > Duration::from_secs(2) {
-            return counters;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Hands over twice under traffic, and changes the backends in between.
 fn nothing_is_lost(setup: Setup, mode: &str) {
-    let net = Net::new();
+    let net = Net::new(2, 11..=14);
     net.client.run(&format!("ip link set eth0 mtu {}", setup.client_mtu));
     let mut forwarder = Forwarder::start(&net.balancer);
     forwarder.set_plan(&plan(1, setup, 2)).unwrap();
@@ -229,7 +193,7 @@ fn nothing_is_lost(setup: Setup, mode: &str) {
         std::thread::sleep(Duration::from_millis(200));
     }
     let sent = load.stop();
-    let counters = at_rest(&mut forwarder);
+    let counters = forwarder.at_rest();
     let arrivals = collector.stop();
     assert_whole_flows(&arrivals);
     assert_eq!(counters.unaccounted, 0);
@@ -285,7 +249,7 @@ struct Steady {
 
 impl Steady {
     fn start() -> Steady {
-        let net = Net::new();
+        let net = Net::new(2, 11..=14);
         let mut forwarder = Forwarder::start(&net.balancer);
         forwarder.set_plan(&plan(1, NATIVE, 2)).unwrap();
         let (collector, load) = (Collector::start(&net), Load::start(&net));
@@ -304,7 +268,7 @@ impl Steady {
         assert_eq!((status.pid, status.taken_over), (self.pid, None));
         self.forwarder.set_plan(&plan(2, NATIVE, 3)).unwrap();
         let sent = self.load.stop();
-        assert_eq!(at_rest(&mut self.forwarder).unaccounted, 0);
+        assert_eq!(self.forwarder.at_rest().unaccounted, 0);
         let arrivals = self.collector.stop();
         assert_whole_flows(&arrivals);
         assert_eq!(lost(&arrivals, sent), 0, "of {sent} of each flow");
@@ -524,7 +488,7 @@ fn the_service_manager_is_told_which_process_goes_on() {
     if !root_or_skip("the_service_manager_is_told_which_process_goes_on") {
         return;
     }
-    let net = Net::new();
+    let net = Net::new(2, 11..=14);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();

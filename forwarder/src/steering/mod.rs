@@ -150,7 +150,7 @@ impl Steerer {
             if self.parts.board.rests(Stage::Receiving) {
                 self.rest();
             }
-            self.adopt();
+            self.parts.board.adopt(self.parts.desk, &mut self.epoch, &mut self.view);
             let now_ms = monotonic_ms();
             self.desk().beat(now_ms);
             self.parts.books.samples.begin(now_ms);
@@ -180,16 +180,6 @@ impl Steerer {
             }
         }
         self.desk().set_resting(Stage::Work);
-    }
-
-    /// As a worker does: see [`Board`].
-    fn adopt(&mut self) {
-        let epoch = self.parts.board.epoch();
-        if epoch != self.epoch {
-            self.view = self.parts.board.view();
-            self.epoch = epoch;
-            self.desk().acknowledge(epoch, self.view.plan.generation);
-        }
     }
 
     /// A batch of each queue goes to workers; the number of frames.

@@ -84,6 +84,18 @@ impl Board {
         old
     }
 
+    /// Gives the thread at that desk what was posted since `epoch`. Its old
+    /// view is given up before that is acknowledged: the invariant.
+    #[inline]
+    pub fn adopt(&self, desk: usize, epoch: &mut u64, view: &mut Arc<View>) {
+        let posted = self.epoch();
+        if posted != *epoch {
+            *view = self.view();
+            *epoch = posted;
+            self.desks[desk].acknowledge(posted, view.plan.generation);
+        }
+    }
+
     /// Waits until every worker forwards by what was posted last. Err: the
     /// workers that do not go round.
     pub fn wait(&self, patience: Duration) -> Result<(), Vec<usize>> {

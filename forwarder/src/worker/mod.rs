@@ -131,7 +131,7 @@ impl Worker {
             if self.parts.board.rests(Stage::Workers) {
                 self.rest();
             }
-            self.adopt();
+            self.parts.board.adopt(self.parts.index, &mut self.epoch, &mut self.view);
             let start = self.busy.begin();
             self.desk().beat(start / 1_000_000);
             self.parts.samples.begin(start / 1_000_000);
@@ -160,18 +160,6 @@ impl Worker {
             }
         }
         self.desk().set_resting(Stage::Work);
-    }
-
-    /// Takes a view that was posted since the last round. The old one is
-    /// given up before that is acknowledged: see [`Board`].
-    #[inline]
-    fn adopt(&mut self) {
-        let epoch = self.parts.board.epoch();
-        if epoch != self.epoch {
-            self.view = self.parts.board.view();
-            self.epoch = epoch;
-            self.desk().acknowledge(epoch, self.view.plan.generation);
-        }
     }
 
     /// One batch of each device, and the slow path's answers; the number of

@@ -14,7 +14,7 @@ use guideway_forwarder::proto::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use super::Namespace;
+use crate::common::Namespace;
 
 /// A forwarder with directories of its own.
 pub struct Forwarder {
@@ -135,6 +135,18 @@ impl Forwarder {
 
     pub fn counters(&mut self) -> GetCountersResponse {
         self.runtime.block_on(self.client.get_counters(GetCountersRequest {})).unwrap().into_inner()
+    }
+
+    /// Waits until the workers have nothing in hand.
+    pub fn at_rest(&mut self) -> GetCountersResponse {
+        let start = Instant::now();
+        loop {
+            let counters = self.counters();
+            if counters.unaccounted == 0 || start.elapsed() > Duration::from_secs(2) {
+                return counters;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn connections(&mut self, request: GetConnectionsRequest) -> GetConnectionsResponse {
