@@ -65,6 +65,11 @@ impl Worker {
         self.datapath.begin(now_ms, &self.view);
         self.datapath.forward_batch(&self.view, batch, &mut self.outbox, &mut self.verdicts);
         for (frame, verdict) in batch.iter_mut().zip(&mut self.verdicts) {
+            // As nearly all are.
+            if let Verdict::Send(_) = verdict {
+                self.counters.sent.add(1);
+                continue;
+            }
             if let Verdict::Slow(budget) = *verdict {
                 self.slow.begin(now_ms);
                 *verdict =

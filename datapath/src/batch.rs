@@ -22,14 +22,16 @@
 //! Stages are functions of their own in the binary too, so that profilers
 //! tell them apart.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
-use plan::{Found, Matched, Service, Whereabouts};
-use wire::plain::{self, Plain};
-use wire::{BATCH_MAX, Batch, Facts, Frame};
+use plan::{Matched, Service, Whereabouts};
+use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
 use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
 use crate::egress::Tunnel;
+use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{
     Arrived, Datapath, Destination, Remember, Untracked, destination, match_service, receive,
@@ -38,46 +40,51 @@ use crate::outbox::Outbox;
 use crate::prefetch::prefetch;
 use crate::recorder::NoRecorder;
 use crate::send::{headers_of, send};
+use crate::table::{Home, Slot};
 use crate::trace::{self, Mark};
 use crate::track::{Kept, track};
 use crate::verdict::Verdict;
-use crate::view::{MemberTraffic, Traffic, View};
+use crate::view::{Traffic, View};
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
 
-/// A packet whose journey goes on.
+/// A frame whose packet's journey goes on: one cache line.
+#[derive(Clone, Copy)]
 struct Traveller<'v> {
-    /// Which frame of the batch.
-    at: usize,
-    facts: Facts,
-    budget: Budget,
-    /// The flow hash.
-    hash: u64,
     to: To<'v>,
     /// None: no backend takes it.
     chosen: Option<Chosen<'v>>,
+    /// The flow hash.
+    hash: u64,
+    facts: Facts,
+    budget: Budget,
 }
 
 /// Who is to deal with a packet.
 #[derive(Clone, Copy)]
 enum To<'v> {
-    /// Its address and port will tell.
-    Unmatched(Whereabouts),
-    /// A service; and where its match is counted.
-    Service(&'v Service, &'v Traffic),
-    /// The machine in charge of its datagram.
-    Owner,
     /// Nobody: it has its verdict.
     Nobody,
+    /// Its address and port will tell; of IPv6 packets they wait in a list.
+    Unmatched(Option<SocketV4>),
+    /// The service of this match.
+    Matched(Matched),
+    /// A service: where its match is counted, and where its connection is,
+    /// most likely.
+    Service(&'v Service, &'v Traffic, &'v Home),
+    /// The machine in charge of its datagram.
+    Owner,
 }
 
 /// The backend that takes a packet, and where that is counted.
 #[derive(Clone, Copy)]
 struct Chosen<'v> {
     tunnel: &'v Tunnel,
-    traffic: &'v MemberTraffic,
+    traffic: &'v Traffic,
 }
+
+const _: () = assert!(size_of::<Traveller<'_>>() == 64);
 
 /// A packet that somebody traces: it goes its way alone, behind those before it
 /// and in front of those after it, because it looks at the connection table.
@@ -87,23 +94,47 @@ struct Marked {
     mark: Mark,
 }
 
-/// The packets of a batch whose journey goes on, and what they are hashed by.
-#[derive(Default)]
+/// A batch's travellers, each at its frame's index, and what they are hashed
+/// by.
 struct Travellers<'v> {
-    all: ArrayVec<Traveller<'v>, BATCH_MAX>,
-    /// In the same order.
+    all: [Traveller<'v>; BATCH_MAX],
     flows: Flows,
+    /// Where those are to that are not matched and IPv6, in their order.
+    targets_v6: ArrayVec<Whereabouts, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
 
 impl Travellers<'_> {
     #[inline(always)]
-    fn push<const BLOCKS: usize>(&mut self, view: &View, at: usize, plain: &Plain<BLOCKS>) {
-        let whereabouts = Whereabouts::of(&plain.target);
-        prefetch(view.plan.vips.first_look(&whereabouts));
-        self.flows.push(&plain.blocks);
-        let (facts, budget, to) = (plain.facts, Budget::FRESH, To::Unmatched(whereabouts));
-        self.all.push(Traveller { at, facts, budget, hash: 0, to, chosen: None });
+    fn none() -> Travellers<'static> {
+        Travellers {
+            all: [Traveller::NOBODY; BATCH_MAX],
+            flows: Flows::default(),
+            targets_v6: ArrayVec::new(),
+            marked: ArrayVec::new(),
+        }
+    }
+}
+
+impl<'v> Traveller<'v> {
+    /// Zeros throughout, so that a batch of them is quickly made.
+    const NOBODY: Traveller<'static> = Traveller {
+        to: To::Nobody,
+        chosen: None,
+        hash: 0,
+        facts: Facts {
+            family: Family::V4,
+            protocol: Protocol(0),
+            tcp_flags: tcp::Flags(0),
+            traffic_class: 0,
+            packet_bytes: 0,
+        },
+        budget: Budget(0),
+    };
+
+    #[inline(always)]
+    fn begin(&mut self, facts: Facts, budget: Budget, to: To<'v>) {
+        (self.facts, self.budget, self.to) = (facts, budget, to);
     }
 }
 
@@ -122,47 +153,71 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
-        let mut travellers = Travellers::default();
-        self.read_all(view, batch, &mut travellers, verdicts);
-        self.hash.flows(&mut travellers.flows);
+        let frames = batch.as_mut_slice();
+        let mut travellers = Travellers::none();
+        self.read_all(view, frames, &mut travellers, verdicts);
+        self.hash.flows(&mut travellers.flows, frames.len());
         self.match_all(view, &mut travellers, verdicts);
-        let mut rest = travellers.all.as_mut_slice();
+        let mut begin = 0;
         for marked in &travellers.marked {
-            let before = rest.partition_point(|traveller| traveller.at < marked.at);
-            let (run, after) = rest.split_at_mut(before);
-            self.choose_all(view, batch, run);
-            self.send_all(view, batch, run, outbox, verdicts);
-            self.send_marked(view, batch, marked, outbox, verdicts);
-            rest = after;
+            let run = begin..marked.at;
+            self.finish(view, run, frames, &mut travellers.all, outbox, verdicts);
+            self.send_marked(view, frames, marked, outbox, verdicts);
+            begin = marked.at + 1;
         }
-        self.choose_all(view, batch, rest);
-        self.send_all(view, batch, rest, outbox, verdicts);
+        let run = begin..frames.len();
+        self.finish(view, run, frames, &mut travellers.all, outbox, verdicts);
+    }
+
+    /// The last stages, of a part of the batch.
+    #[inline]
+    fn finish<'v>(
+        &'v self,
+        view: &'v View,
+        run: Range<usize>,
+        frames: &mut [Frame<'_>],
+        travellers: &mut [Traveller<'v>; BATCH_MAX],
+        outbox: &mut Outbox<'m>,
+        verdicts: &mut Verdicts,
+    ) {
+        let begin = run.start;
+        let (frames, travellers) = (&mut frames[run.clone()], &mut travellers[run.clone()]);
+        self.choose_all(view, frames, travellers);
+        self.send_all(view, (begin, frames), travellers, outbox, &mut verdicts[run]);
     }
 
     /// Reads the headers of all; asks for what is known of their targets.
     #[inline(never)]
-    fn read_all<'v>(
+    fn read_all(
         &self,
-        view: &'v View,
-        batch: &mut Batch<'_>,
-        travellers: &mut Travellers<'v>,
+        view: &View,
+        frames: &mut [Frame<'_>],
+        travellers: &mut Travellers<'_>,
         verdicts: &mut Verdicts,
     ) {
-        verdicts.clear();
-        verdicts.extend(batch.iter().map(|_| NOT_YET));
-        for at in 0..batch.len() {
-            if let Some(ahead) = batch.get(at + FRAMES_AHEAD) {
+        *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
+        verdicts.truncate(frames.len());
+        let vips = &view.plan.vips;
+        for at in 0..frames.len().min(BATCH_MAX) {
+            if let Some(ahead) = frames.get(at + FRAMES_AHEAD) {
                 ahead.bytes_at_front().for_each(prefetch);
             }
-            let frame = &mut batch[at];
+            let frame = &mut frames[at];
             if let Some(plain) = plain::read_v4(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                travellers.push(view, at, &plain);
+                prefetch(vips.first_look_v4(plain.target));
+                travellers.flows.set(at, &plain.blocks);
+                let to = To::Unmatched(Some(plain.target));
+                travellers.all[at].begin(plain.facts, Budget::FRESH, to);
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                travellers.push(view, at, &plain);
+                let target = Whereabouts::of(&plain.target);
+                prefetch(vips.first_look_v6(&target));
+                travellers.flows.set(at, &plain.blocks);
+                travellers.targets_v6.push(target);
+                travellers.all[at].begin(plain.facts, Budget::FRESH, To::Unmatched(None));
             } else {
                 let read = self.read_other(view, at, frame, travellers);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -172,12 +227,12 @@ impl<'m> Datapath<'m> {
 
     /// As the specification begins.
     #[inline(never)]
-    fn read_other<'v>(
+    fn read_other(
         &self,
-        view: &'v View,
+        view: &View,
         at: usize,
         frame: &mut Frame<'_>,
-        travellers: &mut Travellers<'v>,
+        travellers: &mut Travellers<'_>,
     ) -> Result<Verdict, DropReason> {
         let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
         if let Some(mark) = self.recognise(view, frame, &arrived.headers) {
@@ -186,15 +241,14 @@ impl<'m> Datapath<'m> {
         }
         let Arrived { headers, budget, tunnelled } = arrived;
         let to = match match_service(view, &headers)? {
-            Destination::Service(matched) => self.service(view, matched),
+            Destination::Service(matched) => To::Matched(matched),
             Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(budget)),
         };
-        travellers.flows.push_key(&headers.key);
-        let facts = headers.facts();
-        travellers.all.push(Traveller { at, facts, budget, hash: 0, to, chosen: None });
+        travellers.flows.set_key(at, &headers.key);
+        travellers.all[at].begin(headers.facts(), budget, to);
         Ok(NOT_YET)
     }
 
@@ -203,109 +257,190 @@ impl<'m> Datapath<'m> {
     /// questions is what makes them answered.
     #[inline(never)]
     fn match_all<'v>(
-        &self,
+        &'v self,
         view: &'v View,
-        Travellers { all, flows, .. }: &mut Travellers<'v>,
+        Travellers { all, flows, targets_v6, .. }: &mut Travellers<'v>,
         verdicts: &mut Verdicts,
     ) {
-        for (traveller, hash) in all.iter_mut().zip(flows.hashes()) {
+        let (matches, selects) = (&self.counters_of(view).matches, self.selects.get());
+        let vips = &view.plan.vips;
+        let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
+        for ((traveller, hash), verdict) in all.iter_mut().zip(flows.hashes()).zip(verdicts) {
+            let home = self.table.home(hash);
+            prefetch(home);
             traveller.hash = hash;
-            prefetch(self.table.bucket(hash));
-            if let To::Unmatched(whereabouts) = &traveller.to {
-                traveller.to = match destination(self.find(view, whereabouts)) {
-                    Ok(Destination::Service(matched)) => self.service(view, matched),
-                    Ok(_) => To::Nobody,
-                    Err(reason) => {
-                        verdicts[traveller.at] = Verdict::Drop(reason);
-                        To::Nobody
-                    }
-                };
-            }
-            if self.selects.get()
-                && let To::Service(service, _) = traveller.to
-                && let Some(entry) = service.group.first_look(hash)
-            {
+            let found = match traveller.to {
+                To::Unmatched(Some(socket)) => vips.find_socket_v4(socket),
+                To::Unmatched(None) => {
+                    target_v6 = targets_v6.next();
+                    target_v6.and_then(|target| vips.find_socket_v6(target))
+                }
+                To::Matched(matched) => Some(matched),
+                _ => continue,
+            };
+            let Matched { service, matched } = match found {
+                Some(matched) => matched,
+                None => {
+                    self.find_further(view, traveller, target_v6, verdict);
+                    let To::Matched(matched) = traveller.to else { continue };
+                    matched
+                }
+            };
+            let service = view.plan.service(service).expect("a match names a service of its plan");
+            let traffic = &matches[matched as usize];
+            prefetch(traffic);
+            if selects && let Some(entry) = service.group.first_look(hash) {
                 prefetch(entry);
             }
+            traveller.to = To::Service(service, traffic, home);
         }
     }
 
-    /// The service of a match; asks for the match's counters.
-    #[inline(always)]
-    fn service<'v>(&self, view: &'v View, Matched { service, matched }: Matched) -> To<'v> {
-        let service = view.plan.service(service).expect("a match names a service of its plan");
-        let traffic = &self.counters_of(view).matches[matched as usize];
-        prefetch(traffic);
-        To::Service(service, traffic)
-    }
-
-    #[inline(always)]
-    fn find(&self, view: &View, whereabouts: &Whereabouts) -> Found {
-        match view.plan.vips.find_socket(whereabouts) {
-            Some(matched) => Found::Service(matched),
-            None => self.resolved.find(&view.plan, whereabouts),
-        }
+    /// Matches what no port of its own is for, or says its verdict.
+    #[inline(never)]
+    fn find_further(
+        &self,
+        view: &View,
+        traveller: &mut Traveller<'_>,
+        target_v6: Option<&Whereabouts>,
+        verdict: &mut Verdict,
+    ) {
+        let target = match (traveller.to, target_v6) {
+            (To::Unmatched(Some(socket)), _) => socket.target().into(),
+            (_, Some(target)) => *target,
+            _ => unreachable!("all others are matched"),
+        };
+        traveller.to = match destination(self.resolved.find(&view.plan, &target)) {
+            Ok(Destination::Service(matched)) => To::Matched(matched),
+            Ok(_) => To::Nobody,
+            Err(reason) => {
+                *verdict = Verdict::Drop(reason);
+                To::Nobody
+            }
+        };
     }
 
     /// The backends of all: tracked, or else selected.
     #[inline(never)]
-    fn choose_all<'v>(&self, view: &'v View, batch: &Batch<'_>, travellers: &mut [Traveller<'v>]) {
+    fn choose_all<'v>(
+        &'v self,
+        view: &'v View,
+        frames: &[Frame<'_>],
+        travellers: &mut [Traveller<'v>],
+    ) {
         let counters = self.counters_of(view);
         let (mut hits, mut misses) = (0, 0);
-        for traveller in travellers {
-            let To::Service(service, _) = traveller.to else { continue };
-            let (facts, hash) = (traveller.facts, traveller.hash);
-            let kept = track(&self.table, service, facts, hash, &self.ticks, &view.lifetimes);
+        for (frame, traveller) in frames.iter().zip(travellers) {
+            let To::Service(service, _, home) = traveller.to else { continue };
+            let (facts, hash) = (&traveller.facts, traveller.hash);
+            let found = self.table.find_from(home, hash, service.id);
+            let kept =
+                track(&self.table, found, service, facts, hash, &self.ticks, &view.lifetimes);
             let kept = match kept {
                 Ok(kept) => {
                     hits += 1;
-                    Some(kept)
+                    kept
                 }
                 Err(stale) => {
                     misses += 1;
-                    let frame = &batch[traveller.at];
-                    let key = || headers_of(frame, facts).key;
-                    let selector = self.hash.selector(service.affinity, hash, key);
-                    let flow = Untracked { hash, selector, stale };
-                    self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
+                    match self.select_anew(view, service, frame, (facts, hash, stale)) {
+                        Some(kept) => kept,
+                        None => continue,
+                    }
                 }
             };
-            traveller.chosen = kept.and_then(|Kept { member, backend }| {
-                let tunnel = view.egress.tunnel(service.id, facts.family, backend)?;
-                let traffic = counters.member(service, member);
-                prefetch(tunnel);
-                prefetch(traffic);
-                Some(Chosen { tunnel, traffic })
-            });
+            let Kept { member, backend } = kept;
+            let Some(tunnel) = view.egress.tunnel(service, facts.family, backend) else { continue };
+            let traffic = counters.member(service, member);
+            prefetch(tunnel);
+            prefetch(traffic);
+            traveller.chosen = Some(Chosen { tunnel, traffic });
         }
         // Batches are alike: where one asks Maglev tables often, the next will.
-        self.selects.set(misses > hits / 8);
+        if hits + misses > 0 {
+            self.selects.set(misses > hits / 8);
+        }
         self.counters.connections.hits.add(hits);
         self.counters.connections.misses.add(misses);
+    }
+
+    /// The backend by Maglev hashing.
+    #[inline]
+    fn select_anew(
+        &self,
+        view: &View,
+        service: &Service,
+        frame: &Frame<'_>,
+        (facts, hash, stale): (&Facts, u64, Option<Slot<'_>>),
+    ) -> Option<Kept> {
+        let selector = self.hash.selector(service.affinity, hash, || headers_of(frame, *facts).key);
+        let flow = Untracked { hash, selector, stale };
+        self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
     }
 
     #[inline(never)]
     fn send_all(
         &self,
         view: &View,
-        batch: &mut Batch<'_>,
+        (begin, frames): (usize, &mut [Frame<'_>]),
         travellers: &[Traveller<'_>],
         outbox: &mut Outbox<'m>,
-        verdicts: &mut Verdicts,
+        verdicts: &mut [Verdict],
     ) {
-        for traveller in travellers {
-            let at = traveller.at;
-            outbox.at = at;
-            let frame = &mut batch[at];
-            let sent = if let To::Service(service, traffic) = traveller.to {
-                self.send_one(view, frame, traveller, (service, traffic), outbox)
-            } else if let To::Owner = traveller.to {
-                let headers = headers_of(frame, traveller.facts);
-                self.to_owner(view, frame, &headers, traveller.budget, outbox)
+        for (at, ((frame, traveller), verdict)) in
+            frames.iter_mut().zip(travellers).zip(verdicts).enumerate()
+        {
+            let (facts, hash) = (&traveller.facts, traveller.hash);
+            let outer = traveller.chosen.and_then(|chosen| view.egress.way(chosen.tunnel, hash));
+            if let (To::Service(_, matched, _), Some(chosen), Some(outer)) =
+                (traveller.to, traveller.chosen, outer)
+                && encapsulate(frame, facts, hash, outer).is_ok()
+            {
+                matched.count(facts.packet_bytes);
+                chosen.traffic.count(facts.packet_bytes);
+                *verdict = Verdict::Send(outer.device);
             } else {
-                continue;
-            };
-            verdicts[at] = sent.unwrap_or_else(Verdict::Drop);
+                outbox.at = begin + at;
+                if let Some(sent) = self.send_other(view, frame, traveller, outbox) {
+                    *verdict = sent.unwrap_or_else(Verdict::Drop);
+                }
+            }
+        }
+    }
+
+    /// Whatever is not simply sent. None: it has its verdict.
+    #[cold]
+    #[inline(never)]
+    fn send_other(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        traveller: &Traveller<'_>,
+        outbox: &mut Outbox<'m>,
+    ) -> Option<Result<Verdict, DropReason>> {
+        let Traveller { ref facts, hash, budget, to, chosen, .. } = *traveller;
+        let headers = |frame: &_| headers_of(frame, *facts);
+        match (to, chosen) {
+            (To::Service(_, matched, _), Some(chosen)) => {
+                let Some(outer) = view.egress.way(chosen.tunnel, hash) else {
+                    return Some(Err(DropReason::NoNeighbour));
+                };
+                let sent = send(frame, facts, hash, outer, || self.answering(view), outbox);
+                if sent.is_ok() {
+                    matched.count(facts.packet_bytes);
+                    chosen.traffic.count(facts.packet_bytes);
+                }
+                Some(sent)
+            }
+            (To::Service(service, ..), None) => {
+                let headers = headers(frame);
+                Some(self.spill(view, frame, service, &headers, (hash, budget), outbox))
+            }
+            (To::Owner, _) => {
+                let headers = headers(frame);
+                Some(self.to_owner(view, frame, &headers, budget, outbox))
+            }
+            _ => None,
         }
     }
 
@@ -313,34 +448,13 @@ impl<'m> Datapath<'m> {
     fn send_marked(
         &self,
         view: &View,
-        batch: &mut Batch<'_>,
+        frames: &mut [Frame<'_>],
         Marked { at, arrived, mark }: &Marked,
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
         outbox.at = *at;
-        verdicts[*at] = self.traced(view, &mut batch[*at], arrived, mark, outbox);
-    }
-
-    #[inline(always)]
-    fn send_one(
-        &self,
-        view: &View,
-        frame: &mut Frame<'_>,
-        traveller: &Traveller<'_>,
-        (service, traffic): (&Service, &Traffic),
-        outbox: &mut Outbox<'m>,
-    ) -> Result<Verdict, DropReason> {
-        let Traveller { facts, hash, budget, .. } = *traveller;
-        let Some(chosen) = traveller.chosen else {
-            let headers = headers_of(frame, facts);
-            return self.spill(view, frame, service, &headers, (hash, budget), outbox);
-        };
-        let way = view.egress.way(chosen.tunnel, hash).ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, facts, hash, way, || self.answering(view), outbox)?;
-        traffic.count(facts.packet_bytes);
-        chosen.traffic.traffic.count(facts.packet_bytes);
-        Ok(verdict)
+        verdicts[*at] = self.traced(view, &mut frames[*at], arrived, mark, outbox);
     }
 }
 

@@ -14,20 +14,22 @@
 
 use std::net::IpAddr;
 
-use plan::{Dscp, Encap, Plan, Service};
+use plan::{Dscp, Encap, Plan};
 use wire::{
-    EtherType, Facts, Family, Frame, Protocol, checksum, ethernet, geneve, gre, gue, ipv4, ipv6,
-    udp,
+    EtherType, Facts, Family, Frame, MacAddress, Protocol, checksum, ethernet, geneve, gre, gue,
+    ipv4, ipv6, udp,
 };
 
 use crate::decapsulate::Budget;
-use crate::egress::Hop;
+use crate::egress::NextHop;
+use crate::verdict::DeviceIndex;
 
 /// The outer TTL and hop limit (RFC 1700's default).
 const TTL: u8 = 64;
 
-/// Bytes of the longest outer header behind Ethernet.
-const OUTER_BYTES_MAX: usize = ipv6::HEADER_BYTES + udp::HEADER_BYTES + geneve::HEADER_BYTES;
+/// Bytes of the longest headers in front of a packet.
+const FRONT_BYTES_MAX: usize =
+    ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + udp::HEADER_BYTES + geneve::HEADER_BYTES;
 
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +45,8 @@ pub struct Style {
 impl Style {
     /// To a backend, which encapsulates no further.
     #[must_use]
-    pub fn to_backend(service: &Service) -> Style {
-        Style { encap: service.encap, dscp: service.dscp, recursion: Budget::TO_BACKEND.0 }
+    pub fn to_backend((encap, dscp): (Encap, Dscp)) -> Style {
+        Style { encap, dscp, recursion: Budget::TO_BACKEND.0 }
     }
 
     /// To another load balancer, which may encapsulate so many times more.
@@ -54,8 +56,8 @@ impl Style {
     }
 }
 
-/// The outer headers behind Ethernet of all packets of one family and style
-/// to one address. Fields that depend on the packet are zero in it.
+/// The headers in front of all packets of one family and style to one address
+/// by one next hop. Fields that depend on the packet are zero in it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Outer {
@@ -63,6 +65,10 @@ pub struct Outer {
     sum: u32,
     /// IPv4: bits of the source address to take from the flow hash.
     source_host_mask: u32,
+    /// The longest IP packet that fits the path, in bytes.
+    mtu: u16,
+    /// The device to transmit on.
+    pub device: DeviceIndex,
     shape: Shape,
     /// The inner traffic class's bits that are kept ...
     class_mask: u8,
@@ -70,7 +76,8 @@ pub struct Outer {
     class_bits: u8,
     /// Compute the UDP checksum (IPv6 only).
     udp_checksum: bool,
-    bytes: [u8; OUTER_BYTES_MAX],
+    /// From Ethernet on.
+    front: [u8; FRONT_BYTES_MAX],
 }
 
 /// Which headers follow each other.
@@ -92,11 +99,13 @@ impl Default for Outer {
         Outer {
             sum: 0,
             source_host_mask: 0,
+            mtu: 0,
+            device: DeviceIndex::default(),
             shape: Shape::default(),
             class_mask: 0,
             class_bits: 0,
             udp_checksum: false,
-            bytes: [0; OUTER_BYTES_MAX],
+            front: [0; FRONT_BYTES_MAX],
         }
     }
 }
@@ -114,16 +123,27 @@ impl Outer {
     /// The headers for packets of family `inner` to `destination`. None: the
     /// machine has no address of its family.
     #[must_use]
-    pub fn new(plan: &Plan, destination: IpAddr, style: Style, inner: Family) -> Option<Outer> {
+    pub fn new(
+        plan: &Plan,
+        destination: IpAddr,
+        hop: &NextHop,
+        style: Style,
+        inner: Family,
+    ) -> Option<Outer> {
         let (class_mask, class_bits) = traffic_class(style.dscp);
         let protocol = protocol(inner, style.encap);
         let mut outer = Outer {
+            mtu: hop.mtu,
+            device: hop.device,
             shape: shape(style.encap, Family::of(destination)),
             class_mask,
             class_bits,
             udp_checksum: plan.tunnel.udp6_checksum && protocol == Protocol::UDP,
             ..Outer::default()
         };
+        let (link, packet) = outer.front.split_at_mut(ethernet::HEADER_BYTES);
+        let ether_type = ether_type(Family::of(destination));
+        link.copy_from_slice(&ethernet::emit(hop.source, hop.destination, ether_type));
         let ip_bytes = match destination {
             IpAddr::V4(destination) => {
                 let own = plan.source_v4?;
@@ -131,17 +151,32 @@ impl Outer {
                 let header = header_v4(source, destination.to_bits(), protocol);
                 outer.sum = checksum::fold(checksum::sum(&header)).into();
                 outer.source_host_mask = source_host_mask;
-                outer.bytes[..header.len()].copy_from_slice(&header);
+                packet[..header.len()].copy_from_slice(&header);
                 header.len()
             }
             IpAddr::V6(destination) => {
                 let header = header_v6(plan.source_v6?, destination.to_bits(), protocol);
-                outer.bytes[..header.len()].copy_from_slice(&header);
+                packet[..header.len()].copy_from_slice(&header);
                 header.len()
             }
         };
-        lay_tunnel_header(&mut outer.bytes[ip_bytes..], style, inner);
+        lay_tunnel_header(&mut packet[ip_bytes..], style, inner);
         Some(outer)
+    }
+
+    /// The next hop.
+    #[must_use]
+    pub fn next_hop(&self) -> NextHop {
+        let address =
+            |at: usize| MacAddress(*self.front[at..].first_chunk().expect("the header is longer"));
+        NextHop { device: self.device, source: address(6), destination: address(0), mtu: self.mtu }
+    }
+}
+
+fn ether_type(family: Family) -> EtherType {
+    match family {
+        Family::V4 => EtherType::IPV4,
+        Family::V6 => EtherType::IPV6,
     }
 }
 
@@ -208,10 +243,7 @@ fn header_v6(source: u128, destination: u128, protocol: Protocol) -> [u8; ipv6::
 }
 
 fn lay_tunnel_header(to: &mut [u8], style: Style, inner: Family) {
-    let ether_type = match inner {
-        Family::V4 => EtherType::IPV4,
-        Family::V6 => EtherType::IPV6,
-    };
+    let ether_type = ether_type(inner);
     let mut lay = |at: usize, header: &[u8]| to[at..at + header.len()].copy_from_slice(header);
     match style.encap {
         Encap::Gre => {
@@ -239,15 +271,13 @@ pub struct Misfit {
 /// Puts the outer header in front of the packet and cuts padding off.
 ///
 /// # Errors
-/// If the result does not fit the next hop's MTU; the frame is unchanged
-/// then.
+/// If the result does not fit the path's MTU; the frame is unchanged then.
 #[inline(always)]
 pub fn encapsulate(
     frame: &mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
     outer: &Outer,
-    hop: &Hop,
 ) -> Result<(), Misfit> {
     const V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     const V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
@@ -255,14 +285,14 @@ pub fn encapsulate(
     const GUE: usize = udp::HEADER_BYTES + gue::HEADER_BYTES;
     const GENEVE: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
     match outer.shape {
-        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, facts, hash, outer, hop),
-        Shape::V4Ipip => wrap_v4::<V4>(frame, facts, hash, outer, hop),
-        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, facts, hash, outer, hop),
-        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, facts, hash, outer, hop),
-        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, facts, hash, outer, hop),
-        Shape::V6Ipip => wrap_v6::<V6>(frame, facts, hash, outer, hop),
-        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, facts, hash, outer, hop),
-        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, facts, hash, outer, hop),
+        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, facts, hash, outer),
+        Shape::V4Ipip => wrap_v4::<V4>(frame, facts, hash, outer),
+        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, facts, hash, outer),
+        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, facts, hash, outer),
+        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, facts, hash, outer),
+        Shape::V6Ipip => wrap_v6::<V6>(frame, facts, hash, outer),
+        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, facts, hash, outer),
+        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, facts, hash, outer),
     }
 }
 
@@ -272,22 +302,22 @@ pub fn encapsulate(
 #[inline(always)]
 fn wrap_v4<const FRONT: usize>(
     frame: &mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
     outer: &Outer,
-    hop: &Hop,
 ) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer, hop)?;
+    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer)?;
     let class = facts.traffic_class & outer.class_mask | outer.class_bits;
+    let mut sum = outer.sum + u32::from(class) + u32::from(packet_bytes);
     let host = hash as u32 & outer.source_host_mask;
-    let sum = u64::from(outer.sum) + u64::from(class) + u64::from(packet_bytes) + u64::from(host);
-    to[1] = class;
-    to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
-    to[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     if host != 0 {
         let network = u32::from_be_bytes([to[12], to[13], to[14], to[15]]);
         to[12..16].copy_from_slice(&(network | host).to_be_bytes());
+        sum += (host >> 16) + (host & 0xffff);
     }
+    to[1] = class;
+    to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+    to[10..12].copy_from_slice(&checksum::finish(sum.into()).to_be_bytes());
     fill_udp(&mut to[ipv4::HEADER_BYTES..], packet_bytes - ipv4::HEADER_BYTES as u16, hash);
     Ok(())
 }
@@ -296,12 +326,11 @@ fn wrap_v4<const FRONT: usize>(
 #[inline(always)]
 fn wrap_v6<const FRONT: usize>(
     frame: &mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
     outer: &Outer,
-    hop: &Hop,
 ) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer, hop)?;
+    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer)?;
     let class = facts.traffic_class & outer.class_mask | outer.class_bits;
     let payload_bytes = packet_bytes - ipv6::HEADER_BYTES as u16;
     // RFC 6438: the flow label tells flows apart in the fabric.
@@ -321,22 +350,19 @@ fn wrap_v6<const FRONT: usize>(
 #[inline(always)]
 fn front<'f, const FRONT: usize>(
     frame: &'f mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     outer: &Outer,
-    hop: &Hop,
 ) -> Result<(&'f mut [u8], u16), Misfit> {
     let outer_bytes = FRONT - ethernet::HEADER_BYTES;
     let packet_bytes = usize::from(facts.packet_bytes) + outer_bytes;
-    if packet_bytes > usize::from(hop.mtu) {
-        return Err(Misfit { mtu: hop.mtu.saturating_sub(outer_bytes as u16) });
+    if packet_bytes > usize::from(outer.mtu) {
+        return Err(Misfit { mtu: outer.mtu.saturating_sub(outer_bytes as u16) });
     }
     let front = frame
         .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(facts.packet_bytes))
         .expect("the headroom holds the longest outer header");
-    let (link, to) = front.split_at_mut(ethernet::HEADER_BYTES);
-    link.copy_from_slice(&hop.ethernet);
-    to.copy_from_slice(&outer.bytes[..outer_bytes]);
-    Ok((to, packet_bytes as u16))
+    *front = *outer.front.first_chunk().expect("the longest fits");
+    Ok((&mut front[ethernet::HEADER_BYTES..], packet_bytes as u16))
 }
 
 /// Fills the UDP header that `headers` begin with, if they do. The source

@@ -5,10 +5,9 @@ use plan::{BackendId, Found, Matched, Standing};
 use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
 
 use crate::drop_reason::DropReason;
-use crate::egress::Hop;
+use crate::egress::NextHop;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
-use crate::send::Way;
 use crate::table::{Class, TableReader};
 use crate::view::View;
 
@@ -30,7 +29,7 @@ pub struct Explanation {
     /// The backend that the next packet (no SYN) of the flow goes to.
     pub backend: Option<BackendId>,
     /// The next hop.
-    pub hop: Option<Hop>,
+    pub hop: Option<NextHop>,
     /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
     /// on.
     pub outer: Vec<u8>,
@@ -89,10 +88,10 @@ pub fn explain(
     let Some(backend) = told.backend else {
         return Explanation { end: Some(DropReason::NoBackend), ..told };
     };
-    let Some(Way { outer, hop }) = view.egress.toward(service.id, key.family, backend, flow) else {
+    let Some(outer) = view.egress.toward(service, key.family, backend, flow) else {
         return Explanation { end: Some(DropReason::NoNeighbour), ..told };
     };
-    told.hop = Some(*hop);
+    told.hop = Some(outer.next_hop());
     let packet_bytes = if key.family == wire::Family::V4 { 40 } else { 60 };
     let facts = Facts {
         family: key.family,
@@ -105,7 +104,7 @@ pub fn explain(
     let packet = [0; 74];
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
-    match encapsulate(&mut frame, facts, flow, outer, hop) {
+    match encapsulate(&mut frame, &facts, flow, outer) {
         Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
         Err(_) => told.end = Some(DropReason::TooBig),
     }

@@ -108,10 +108,9 @@ impl std::fmt::Debug for FlowHash {
 }
 
 /// The five-tuples of a batch, then their hashes.
-#[derive(Default)]
 pub struct Flows {
     /// The first block of each.
-    blocks: ArrayVec<Block, BATCH_MAX>,
+    blocks: [Block; BATCH_MAX],
     chained: ArrayVec<Chained, BATCH_MAX>,
 }
 
@@ -121,27 +120,32 @@ struct Chained {
     further: [[u8; BLOCK_BYTES]; 2],
 }
 
+impl Default for Flows {
+    fn default() -> Flows {
+        Flows { blocks: [Block::default(); BATCH_MAX], chained: ArrayVec::new() }
+    }
+}
+
 impl Flows {
-    /// Adds a flow: one block for IPv4, three for IPv6.
+    /// Sets one flow: one block for IPv4, three for IPv6.
     #[inline(always)]
-    pub fn push<const BLOCKS: usize>(&mut self, blocks: &[[u8; BLOCK_BYTES]; BLOCKS]) {
+    pub fn set<const BLOCKS: usize>(&mut self, index: usize, blocks: &[[u8; BLOCK_BYTES]; BLOCKS]) {
+        self.blocks[index] = blocks[0].into();
         if let [_, second, third] = blocks.as_slice() {
-            let flow = self.blocks.len() as u8;
-            self.chained.push(Chained { flow, further: [*second, *third] });
+            self.chained.push(Chained { flow: index as u8, further: [*second, *third] });
         }
-        self.blocks.push(blocks[0].into());
     }
 
-    /// Adds a flow.
-    pub fn push_key(&mut self, key: &FlowKey) {
+    /// Sets one flow.
+    pub fn set_key(&mut self, index: usize, key: &FlowKey) {
         match key.family {
-            Family::V4 => self.push(&[key.block_v4()]),
-            Family::V6 => self.push(&key.blocks_v6()),
+            Family::V4 => self.set(index, &[key.block_v4()]),
+            Family::V6 => self.set(index, &key.blocks_v6()),
         }
     }
 
-    /// The hashes, once they are made by [`FlowHash::flows`], in the order of
-    /// their flows.
+    /// All hashes, once they are made by [`FlowHash::flows`]; undefined where
+    /// no flow was set.
     #[inline]
     pub fn hashes(&self) -> impl Iterator<Item = u64> {
         self.blocks.iter().map(|block| first_half((*block).into()))
@@ -203,11 +207,12 @@ impl FlowHash {
         }
     }
 
-    /// Hashes a batch's flows. All are encrypted at once, which keeps the AES
-    /// unit busy: several times faster than one after the other.
+    /// Hashes the first `count` flows of a batch. All are encrypted at once,
+    /// which keeps the AES unit busy: several times faster than one after the
+    /// other.
     #[inline]
-    pub fn flows(&self, flows: &mut Flows) {
-        self.encrypt_all(&mut flows.blocks);
+    pub fn flows(&self, flows: &mut Flows, count: usize) {
+        self.encrypt_all(&mut flows.blocks[..count]);
         if !flows.chained.is_empty() {
             self.chain_all(flows);
         }

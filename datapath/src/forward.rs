@@ -15,7 +15,7 @@ use crate::limiter::Limiter;
 use crate::outbox::Outbox;
 use crate::recorder::{Journey, Lookup, Recorder};
 use crate::resolved::Resolved;
-use crate::send::{ANSWERS_PER_SECOND, Answering, Way, redirect, send};
+use crate::send::{ANSWERS_PER_SECOND, Answering, redirect, send};
 use crate::table::{ConnectionTable, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Tracer};
 use crate::track::{Kept, track};
@@ -140,9 +140,9 @@ impl<'m> Datapath<'m> {
         };
         recorder.backend(backend);
 
-        let way = view.egress.toward(service.id, facts.family, backend, hash);
-        let way = way.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, facts, hash, way, || self.answering(view), outbox)?;
+        let outer = view.egress.toward(service, facts.family, backend, hash);
+        let outer = outer.ok_or(DropReason::NoNeighbour)?;
+        let verdict = send(frame, &facts, hash, outer, || self.answering(view), outbox)?;
 
         self.counters_of(view).count(matched, service, member, facts.packet_bytes);
         Ok(verdict)
@@ -191,7 +191,8 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Kept, Option<Slot<'m>>> {
         let counters = &self.counters.connections;
-        let kept = track(&self.table, service, facts, hash, &self.ticks, &view.lifetimes);
+        let found = self.table.find(hash, service.id);
+        let kept = track(&self.table, found, service, &facts, hash, &self.ticks, &view.lifetimes);
         let (lookup, counter) = match kept {
             Ok(_) => (Lookup::Hit, &counters.hits),
             Err(_) => (Lookup::Miss, &counters.misses),
@@ -208,7 +209,7 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         service: &Service,
-        flow: Untracked<'m>,
+        flow: Untracked<'_>,
         remember: Remember,
         recorder: &mut impl Recorder,
     ) -> Option<Kept> {
@@ -216,7 +217,7 @@ impl<'m> Datapath<'m> {
         let selected = service.group.select(flow.selector)?;
         recorder.selected(selected.slot);
         if remember == Remember::Yes {
-            self.counters_of(view).member(service, selected.member).new_connections.add(1);
+            self.counters_of(view).new_connections(service, selected.member).add(1);
             let counters = &self.counters.connections;
             let flow = (flow.hash, flow.stale);
             self.table.insert(
@@ -268,9 +269,9 @@ impl<'m> Datapath<'m> {
         let hash = self.hash.flow(&three_tuple(&headers.key));
         let owner = view.plan.owners.owner(hash).filter(|_| budget > Budget::REDIRECTED);
         let Some(peer) = owner else { return Ok(Verdict::Slow(budget)) };
-        let way = view.egress.toward_peer(peer, headers.key.family, hash);
-        let way = way.ok_or(DropReason::NoNeighbour)?;
-        let verdict = redirect(frame, headers.facts(), hash, way, self.answering(view), outbox)?;
+        let outer = view.egress.toward_peer(peer, headers.key.family, hash);
+        let outer = outer.ok_or(DropReason::NoNeighbour)?;
+        let verdict = redirect(frame, &headers.facts(), hash, outer, self.answering(view), outbox)?;
         self.counters.fragments.redirected.add(1);
         Ok(verdict)
     }
@@ -302,13 +303,13 @@ pub(crate) struct Arrived {
 
 /// A flow that no entry decides for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Untracked<'m> {
+pub(crate) struct Untracked<'t> {
     /// The flow hash.
     pub hash: u64,
     /// What selects.
     pub selector: u64,
     /// Its entry that no longer decides.
-    pub stale: Option<Slot<'m>>,
+    pub stale: Option<Slot<'t>>,
 }
 
 /// Whether a selection becomes an entry of the connection table.
@@ -348,13 +349,12 @@ pub(crate) fn spill<'m>(
     (counters, answering): (&Counters, Answering<'_>),
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    if service.spill.is_empty() || budget <= Budget::SPILLED {
+    if service.details.spill.is_empty() || budget <= Budget::SPILLED {
         return Err(DropReason::NoBackend);
     }
     let there = view.egress.toward_spill(&view.plan, service, &headers.key, hash);
-    let (outer, hop) = there.ok_or(DropReason::NoNeighbour)?;
-    let way = Way { outer: &outer, hop };
-    let verdict = redirect(frame, headers.facts(), hash, way, answering, outbox)?;
+    let outer = there.ok_or(DropReason::NoNeighbour)?;
+    let verdict = redirect(frame, &headers.facts(), hash, &outer, answering, outbox)?;
     counters.spilled.add(1);
     Ok(verdict)
 }

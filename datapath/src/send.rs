@@ -6,7 +6,6 @@ use wire::{Facts, Family, Frame, Headers, Protocol, headers};
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::egress::Hop;
 use crate::encapsulate::{Misfit, Outer, encapsulate};
 use crate::fragment;
 use crate::limiter::Limiter;
@@ -17,15 +16,6 @@ use crate::verdict::Verdict;
 /// "Too big" answers a second, of each worker (RFC 1812 section 4.3.2.8
 /// wants a limit).
 pub const ANSWERS_PER_SECOND: u64 = 1000;
-
-/// The way to a backend.
-#[derive(Debug, Clone, Copy)]
-pub struct Way<'v> {
-    /// What goes in front of packets.
-    pub outer: &'v Outer,
-    /// The next hop.
-    pub hop: &'v Hop,
-}
 
 /// What answers need.
 #[derive(Debug, Clone, Copy)]
@@ -45,17 +35,15 @@ pub struct Answering<'a> {
 #[inline(always)]
 pub fn send<'m, 'a>(
     frame: &mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
-    Way { outer, hop }: Way<'_>,
+    outer: &Outer,
     answering: impl FnOnce() -> Answering<'a>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    match encapsulate(frame, facts, hash, outer, hop) {
-        Ok(()) => Ok(Verdict::Send(hop.device)),
-        Err(misfit) => {
-            send_misfit(frame, (facts, hash, misfit), Way { outer, hop }, answering(), outbox)
-        }
+    match encapsulate(frame, facts, hash, outer) {
+        Ok(()) => Ok(Verdict::Send(outer.device)),
+        Err(misfit) => send_misfit(frame, (*facts, hash, misfit), outer, answering(), outbox),
     }
 }
 
@@ -64,7 +52,7 @@ pub fn send<'m, 'a>(
 fn send_misfit<'m>(
     frame: &mut Frame<'_>,
     (facts, hash, misfit): (Facts, u64, Misfit),
-    way: Way<'_>,
+    outer: &Outer,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
@@ -78,7 +66,7 @@ fn send_misfit<'m>(
         // Nobody on the way fragments IPv6.
         return Err(DropReason::TooBig);
     }
-    send_pieces(frame, &headers, (facts, hash, misfit), way, outbox)
+    send_pieces(frame, &headers, (facts, hash, misfit), outer, outbox)
 }
 
 /// The headers of a frame of which these facts were read, and which was not
@@ -95,13 +83,13 @@ pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
 #[cold]
 pub fn redirect<'m>(
     frame: &mut Frame<'_>,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
-    way: Way<'_>,
+    outer: &Outer,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    Ok(match send(frame, facts, hash, way, || answering, outbox)? {
+    Ok(match send(frame, facts, hash, outer, || answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -130,18 +118,18 @@ fn send_pieces<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
     (facts, hash, misfit): (Facts, u64, Misfit),
-    way: Way<'_>,
+    outer: &Outer,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let wrap = |frame: &mut Frame<'_>, packet_bytes| {
-        encapsulate(frame, Facts { packet_bytes, ..facts }, hash, way.outer, way.hop)
+        encapsulate(frame, &Facts { packet_bytes, ..facts }, hash, outer)
             .expect("pieces are cut to fit")
     };
     let first_bytes =
         fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
-            outbox.push(Kind::Fragment, Some(way.hop.device), piece);
+            outbox.push(Kind::Fragment, Some(outer.device), piece);
         });
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
-    Ok(Verdict::Send(way.hop.device))
+    Ok(Verdict::Send(outer.device))
 }

@@ -205,7 +205,7 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
     ) {
         for peer in 0..view.plan.peers.len() {
-            let Some(way) = view.egress.toward_peer(peer, headers.key.family, hash) else {
+            let Some(outer) = view.egress.toward_peer(peer, headers.key.family, hash) else {
                 continue;
             };
             if !self.copies.allows(self.now) {
@@ -215,8 +215,8 @@ impl<'m> SlowPath<'m> {
                 self.counters.originated_lost.add(1);
                 continue;
             };
-            match encapsulate(&mut copy, headers.facts(), hash, way.outer, way.hop) {
-                Ok(()) => outbox.push(Kind::Copy, Some(way.hop.device), copy),
+            match encapsulate(&mut copy, &headers.facts(), hash, outer) {
+                Ok(()) => outbox.push(Kind::Copy, Some(outer.device), copy),
                 Err(_) => outbox.take_back(copy),
             }
         }
@@ -330,9 +330,9 @@ impl<'m> SlowPath<'m> {
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
-        let way = view.egress.toward(service.id, headers.key.family, backend, hash);
-        let way = way.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, headers.facts(), hash, way, || answering, outbox)?;
+        let outer = view.egress.toward(service, headers.key.family, backend, hash);
+        let outer = outer.ok_or(DropReason::NoNeighbour)?;
+        let verdict = send(frame, &headers.facts(), hash, outer, || answering, outbox)?;
         view.counters[self.worker].count(matched, service, member, headers.packet_bytes);
         Ok(verdict)
     }

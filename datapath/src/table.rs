@@ -43,6 +43,9 @@ const MAGIC: u64 = u64::from_be_bytes(*b"GWTABLE\0");
 
 type Bucket = [AtomicU64; BUCKET_ENTRIES];
 
+/// The two places of its bucket that a flow's entry takes if one is free.
+pub type Home = [AtomicU64; 2];
+
 /// The kind of a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -221,7 +224,7 @@ impl Lifetimes {
         let mut by_service = vec![None; plan.service_ids()].into_boxed_slice();
         let mut shortest = [u16::MAX; Class::COUNT];
         for service in plan.services() {
-            let lifetimes = lifetimes_of(&service.timeouts);
+            let lifetimes = lifetimes_of(&service.details.timeouts);
             by_service[service.id.index()] = Some(lifetimes);
             shortest = std::array::from_fn(|class| shortest[class].min(lifetimes[class]));
         }
@@ -498,10 +501,16 @@ impl<'m> ConnectionTable<'m> {
         self.by_service[service.index()].load(Ordering::Relaxed)
     }
 
-    /// The bucket of a hash: its low bits. (The tag is its upper 22 bits.)
-    #[inline]
+    /// Where the entry of a flow is, most likely.
+    #[inline(always)]
     #[must_use]
-    pub fn bucket(&self, hash: u64) -> &'m Bucket {
+    pub fn home(&self, hash: u64) -> &'m Home {
+        home(self.bucket(hash), hash)
+    }
+
+    /// The bucket of a hash: its low bits. (The tag is its upper 22 bits.)
+    #[inline(always)]
+    fn bucket(&self, hash: u64) -> &'m Bucket {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
@@ -509,17 +518,28 @@ impl<'m> ConnectionTable<'m> {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, hash: u64, service: ServiceId) -> Option<Slot<'m>> {
-        let (bucket, wanted) = (self.bucket(hash), match_word(hash, service));
+        self.find_from(self.home(hash), hash, service)
+    }
+
+    /// The same where the flow's [`home`] is known.
+    ///
+    /// [`home`]: ConnectionTable::home
+    #[inline(always)]
+    #[must_use]
+    pub fn find_from<'t>(&self, home: &'t Home, hash: u64, service: ServiceId) -> Option<Slot<'t>>
+    where
+        'm: 't,
+    {
+        let wanted = match_word(hash, service);
         // Which of the two is computed, not branched on: it would be guessed
         // wrong every other time.
-        let pair = home(bucket, hash);
-        let which = usize::from(!is_own(pair[0].load(Ordering::Relaxed), wanted));
-        let place = &pair[which];
+        let which = usize::from(!is_own(home[0].load(Ordering::Relaxed), wanted));
+        let place = &home[which];
         let word = place.load(Ordering::Relaxed);
         if is_own(word, wanted) && word != 0 {
             return Some(Slot { place, word });
         }
-        find_anywhere(bucket, wanted)
+        find_anywhere(self.bucket(hash), wanted)
     }
 
     /// Writes what a packet changed in an entry that [`find`] gave.
@@ -537,7 +557,7 @@ impl<'m> ConnectionTable<'m> {
     /// [`find`]: ConnectionTable::find
     pub fn insert(
         &self,
-        (hash, stale): (u64, Option<Slot<'m>>),
+        (hash, stale): (u64, Option<Slot<'_>>),
         service: &Service,
         backend: BackendId,
         ticks: &Ticks,
@@ -556,7 +576,7 @@ impl<'m> ConnectionTable<'m> {
             counters.refused_full.add(1);
             return Inserted::Full;
         };
-        if u64::from(self.connections(service.id)) >= service.quota {
+        if self.connections(service.id) >= service.quota {
             counters.refused_quota.add(1);
             return Inserted::Quota;
         }
@@ -681,11 +701,11 @@ impl Identity {
     }
 }
 
-/// The two places of its bucket that a flow's entry takes if one is free, by
-/// bits of the hash that nothing else looks at. Nine in ten are there when the
-/// table is half full, and are found without asking all places.
+/// A flow's home, by bits of its hash that nothing else looks at. Nine in ten
+/// are at home when the table is half full, and are found without asking all
+/// places.
 #[inline(always)]
-fn home(bucket: &Bucket, hash: u64) -> &[AtomicU64; 2] {
+fn home(bucket: &Bucket, hash: u64) -> &Home {
     let (pairs, _) = bucket.as_chunks::<2>();
     &pairs[(hash >> 32) as usize % (BUCKET_ENTRIES / 2)]
 }

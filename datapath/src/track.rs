@@ -30,21 +30,22 @@ impl From<Selected> for Kept {
     }
 }
 
-/// The backend that this packet's connection keeps.
+/// The backend that this packet's connection keeps, whose entry was `found`.
 ///
 /// # Errors
 /// If it has none that the plan still lets it keep; then with the entry that
 /// no longer decides, if there is one.
 #[inline(always)]
-pub fn track<'m>(
-    table: &ConnectionTable<'m>,
+pub fn track<'t>(
+    table: &ConnectionTable<'_>,
+    found: Option<Slot<'t>>,
     service: &Service,
-    facts: Facts,
+    facts: &Facts,
     hash: u64,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
-) -> Result<Kept, Option<Slot<'m>>> {
-    let found = table.find(hash, service.id).ok_or(None)?;
+) -> Result<Kept, Option<Slot<'t>>> {
+    let found = found.ok_or(None)?;
     // Most of a busy connection's packets: its entry is fresh, and they
     // change nothing.
     let is_data = !facts.tcp_flags.has_any(SIGNALS);
@@ -71,7 +72,7 @@ const SIGNALS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | t
 #[inline]
 fn keep(
     service: &Service,
-    facts: Facts,
+    facts: &Facts,
     entry: &Entry,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
@@ -92,7 +93,7 @@ fn keep(
 /// The entry after this packet. Its time changes with the tick, so that a
 /// busy flow is written once in a tick of its class.
 #[inline]
-fn after(entry: Entry, facts: Facts, ticks: &Ticks) -> Entry {
+fn after(entry: Entry, facts: &Facts, ticks: &Ticks) -> Entry {
     let class = if is_tcp(facts.protocol) {
         class_after_tcp(&entry, facts.tcp_flags, ticks)
     } else {

@@ -83,12 +83,16 @@ impl View {
 pub struct WorkerCounters {
     /// By index of the plan's matches.
     pub matches: Box<[Traffic]>,
-    /// By service's first member plus index of the member.
-    pub members: Box<[MemberTraffic]>,
+    /// What was sent to members: by service's first member plus index of the
+    /// member.
+    pub members: Box<[Traffic]>,
+    /// Connections for which members were selected, in the same order.
+    pub new_connections: Box<[Counter]>,
 }
 
 /// Packets and their bytes, without Ethernet and outer headers.
 #[derive(Debug, Default)]
+#[repr(align(16))]
 pub struct Traffic {
     /// Packets.
     pub packets: Counter,
@@ -96,20 +100,12 @@ pub struct Traffic {
     pub bytes: Counter,
 }
 
-/// What a backend got of a service.
-#[derive(Debug, Default)]
-pub struct MemberTraffic {
-    /// What was sent to it.
-    pub traffic: Traffic,
-    /// Connections for which it was selected.
-    pub new_connections: Counter,
-}
-
 impl WorkerCounters {
     fn new(plan: &Plan) -> WorkerCounters {
         let counters = WorkerCounters {
             matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
-            members: (0..plan.members).map(|_| MemberTraffic::default()).collect(),
+            members: (0..plan.members).map(|_| Traffic::default()).collect(),
+            new_connections: (0..plan.members).map(|_| Counter::default()).collect(),
         };
         counters.touch();
         counters
@@ -119,21 +115,29 @@ impl WorkerCounters {
     /// them there at the first touch, for which no packet is to wait.
     fn touch(&self) {
         self.matches.iter().for_each(|traffic| traffic.packets.add(0));
-        self.members.iter().for_each(|member| member.traffic.packets.add(0));
+        self.members.iter().for_each(|traffic| traffic.packets.add(0));
+        self.new_connections.iter().for_each(|counter| counter.add(0));
     }
 
     /// Counts a packet that was sent to a member of the service that wanted it.
     #[inline]
     pub fn count(&self, matched: Matched, service: &Service, member: u16, packet_bytes: u16) {
         self.matches[matched.matched as usize].count(packet_bytes);
-        self.member(service, member).traffic.count(packet_bytes);
+        self.member(service, member).count(packet_bytes);
     }
 
-    /// What a member of a service got.
+    /// What was sent to a member of a service.
     #[inline]
     #[must_use]
-    pub fn member(&self, service: &Service, member: u16) -> &MemberTraffic {
+    pub fn member(&self, service: &Service, member: u16) -> &Traffic {
         &self.members[service.first_member as usize + usize::from(member)]
+    }
+
+    /// Connections for which a member of a service was selected.
+    #[inline]
+    #[must_use]
+    pub fn new_connections(&self, service: &Service, member: u16) -> &Counter {
+        &self.new_connections[service.first_member as usize + usize::from(member)]
     }
 }
 

@@ -3,7 +3,7 @@
 
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
-use datapath::{DropReason, FlowHash, View};
+use datapath::{DropReason, FlowHash, NextHop, View};
 use plan::{Affinity, BackendId, Encap, Plan, Service};
 use wire::{FlowKey, ip};
 
@@ -61,14 +61,14 @@ fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
 }
 
 fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
-    response.service.clone_from(&service.name);
+    response.service.clone_from(&service.details.name);
     response.table_size = service.group.table().map_or(0, |table| table.entries().len() as u32);
     let affinity = match service.affinity {
         Affinity::Flow => "flow",
         Affinity::Client => "client",
     };
     response.affinity = affinity.to_owned();
-    let encap = match service.encap {
+    let encap = match service.details.encap {
         Encap::Gre => "gre",
         Encap::Ipip => "ipip",
         Encap::Gue => "gue",
@@ -79,7 +79,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 
 /// The address that a packet without a backend is spilled to (paper 4.2).
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
-    let to = service.spill.iter().find(|spill| spill.family == key.family)?;
+    let to = service.details.spill.iter().find(|spill| spill.family == key.family)?;
     // The same that forwarding asks; without a next hop it drops.
     view.egress.toward_spill(&view.plan, service, key, 0)?;
     Some(ip::address(key.family, to.network | (key.destination & to.host_mask)).to_string())
@@ -99,12 +99,11 @@ fn tracked_flow(plan: &Plan, tracked: &Tracked) -> proto::TrackedFlow {
     }
 }
 
-fn next_hop(hop: &datapath::egress::Hop, devices: &[&str]) -> proto::NextHop {
+fn next_hop(hop: &NextHop, devices: &[&str]) -> proto::NextHop {
     let index = usize::from(hop.device.0);
-    let mac: Vec<String> = hop.ethernet[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     proto::NextHop {
         device: devices.get(index).map_or_else(|| index.to_string(), |name| (*name).to_owned()),
-        mac: mac.join(":"),
+        mac: hop.destination.to_string(),
         mtu: hop.mtu.into(),
     }
 }

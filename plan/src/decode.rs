@@ -12,7 +12,7 @@ use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
 use crate::maglev::{self, Candidate, Table};
 use crate::peers::{Ingress, Owners, Peer};
-use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
+use crate::service::{Affinity, Backend, Details, Dscp, Encap, Service, SpillTo, Timeouts};
 use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
 use crate::{limits, proto};
 
@@ -88,6 +88,8 @@ pub struct Plan {
     backends: Box<[Option<Backend>]>,
     /// Members over all services: the size of counters with a place for each.
     pub members: u32,
+    /// The ways to encapsulate that services have, each once.
+    pub styles: Vec<(Encap, Dscp)>,
     /// The message this was decoded from.
     pub message: proto::Plan,
 }
@@ -162,8 +164,9 @@ impl Plan {
     pub fn tunnel_targets(&self) -> Vec<IpAddr> {
         let backends = self.backends().map(|backend| backend.address);
         let peers = self.peers.iter().flat_map(|peer| peer.addresses.iter().copied());
-        let spills =
-            self.services().flat_map(|service| service.spill.iter().map(|spill| spill.address));
+        let spills = self
+            .services()
+            .flat_map(|service| service.details.spill.iter().map(|spill| spill.address));
         let all: std::collections::BTreeSet<IpAddr> = backends.chain(peers).chain(spills).collect();
         all.into_iter().collect()
     }
@@ -568,6 +571,7 @@ struct Decoding<'m, 'p> {
     services: Vec<Option<Service>>,
     order: Vec<ServiceId>,
     members: u32,
+    styles: Vec<(Encap, Dscp)>,
     own: Vec<IpAddr>,
     peers: Vec<Peer>,
 }
@@ -598,6 +602,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             services: Vec::new(),
             order: Vec::new(),
             members: 0,
+            styles: Vec::new(),
             own: own_addresses(message)?,
             peers: peers(message)?,
         };
@@ -662,28 +667,27 @@ impl<'m, 'p> Decoding<'m, 'p> {
             self.vip(&format!("{path}.vips[{at}]"), at as u32, vip, id, info)?;
         }
         let group = self.members(&path, message)?;
+        let details = Details {
+            name: message.name.clone(),
+            encap: encap(message),
+            dscp: dscp(&path, message.dscp)?,
+            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
+            spill: spill(&path, message)?,
+        };
         let service = Service {
             id,
-            name: message.name.clone(),
             first_member: self.members,
             affinity: match message.affinity() {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
             },
-            encap: match message.encap() {
-                proto::Encap::Gre => Encap::Gre,
-                proto::Encap::Ipip => Encap::Ipip,
-                proto::Encap::Gue => Encap::Gue,
-                proto::Encap::Geneve => Encap::Geneve,
+            // Zero is none; more than are counted is none, too.
+            quota: match message.connections_quota {
+                0 => u32::MAX,
+                quota => quota.try_into().unwrap_or(u32::MAX),
             },
-            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
-            quota: if message.connections_quota == 0 {
-                u64::MAX
-            } else {
-                message.connections_quota
-            },
-            dscp: dscp(&path, message.dscp)?,
-            spill: spill(&path, message)?,
+            style: self.style(details.encap, details.dscp),
+            details: Box::new(details),
             group,
         };
         self.members += service.group.members().len() as u32;
@@ -693,6 +697,15 @@ impl<'m, 'p> Decoding<'m, 'p> {
         self.services[id.index()] = Some(service);
         self.order.push(id);
         Ok(())
+    }
+
+    /// The index of that way to encapsulate. There are fewer than 300.
+    fn style(&mut self, encap: Encap, dscp: Dscp) -> u16 {
+        let known = self.styles.iter().position(|style| *style == (encap, dscp));
+        known.unwrap_or_else(|| {
+            self.styles.push((encap, dscp));
+            self.styles.len() - 1
+        }) as u16
     }
 
     fn vip(
@@ -875,6 +888,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             order: self.order,
             backends: self.backends,
             members: self.members,
+            styles: self.styles,
             message: proto::Plan::default(),
         })
     }
@@ -1003,6 +1017,15 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
         )?,
         udp_ms: check("udp_ms", message.udp_ms, default.udp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
     })
+}
+
+fn encap(message: &proto::Service) -> Encap {
+    match message.encap() {
+        proto::Encap::Gre => Encap::Gre,
+        proto::Encap::Ipip => Encap::Ipip,
+        proto::Encap::Gue => Encap::Gue,
+        proto::Encap::Geneve => Encap::Geneve,
+    }
 }
 
 fn dscp(path: &str, value: Option<u32>) -> Result<Dscp, PlanError> {

@@ -1,4 +1,4 @@
-//! An immutable hash map in one flat array, for lookups on the packet path.
+//! Immutable hash maps in one flat array, for lookups on the packet path.
 //!
 //! Keys come from the config, so nobody outside chooses them: a plain
 //! multiplicative hash is enough. At most half full, linear probing.
@@ -89,6 +89,60 @@ impl<V: Copy + Default> FlatMap<V> {
     }
 }
 
+/// Keys of one word, never zero, and what they stand for.
+#[derive(Debug)]
+pub struct WordMap<V> {
+    slots: Box<[(u64, V)]>,
+    /// Bits of the hash that are no place.
+    shift: u32,
+}
+
+impl<V: Copy + Default> WordMap<V> {
+    /// A map of `entries`, whose keys differ and are not zero.
+    pub fn new(entries: impl ExactSizeIterator<Item = (u64, V)>) -> WordMap<V> {
+        let size = (entries.len() * 2).next_power_of_two().max(2);
+        let slots = vec![(0, V::default()); size].into_boxed_slice();
+        let mut map = WordMap { slots, shift: u64::BITS - size.trailing_zeros() };
+        for (key, value) in entries {
+            let mut at = map.home(key);
+            while map.slots[at].0 != 0 {
+                assert!(map.slots[at].0 != key, "keys differ");
+                at = (at + 1) & (size - 1);
+            }
+            map.slots[at] = (key, value);
+        }
+        map
+    }
+
+    /// What stands where the search for that key begins.
+    #[inline(always)]
+    pub fn first_look(&self, key: u64) -> &impl Sized {
+        &self.slots[self.home(key)]
+    }
+
+    /// The value of `key`.
+    #[inline(always)]
+    pub fn get(&self, key: u64) -> Option<V> {
+        let mut at = self.home(key);
+        loop {
+            let (there, value) = self.slots[at];
+            if there == key {
+                return Some(value);
+            }
+            if there == 0 {
+                return None;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// The upper bits of a product depend on all bits of the key.
+    #[inline(always)]
+    fn home(&self, key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +159,14 @@ mod tests {
                     let key = Key { bits, scope };
                     prop_assert_eq!(map.get(key), entries.get(&key).copied());
                 }
+            }
+        }
+
+        #[test]
+        fn words_equal_a_hash_map(entries in proptest::collection::hash_map(1u64..300, 0u32..1000, 0..200), spread in prop::sample::select(vec![1u64, 1 << 17, 1 << 48])) {
+            let map = WordMap::new(entries.iter().map(|(key, value)| (key * spread, *value)).collect::<Vec<_>>().into_iter());
+            for key in 1..300 {
+                prop_assert_eq!(map.get(key * spread), entries.get(&key).copied());
             }
         }
     }

@@ -13,9 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use wire::ip::AddressBits;
-use wire::{Family, Protocol, Target};
+use wire::{Family, Protocol, SocketV4, Target};
 
-use crate::flat_map::{FlatMap, Key};
+use crate::flat_map::{FlatMap, Key, WordMap};
 use crate::ids::ServiceId;
 
 /// The service a packet is for.
@@ -49,6 +49,12 @@ impl Whereabouts {
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
+    }
+}
+
+impl From<Target> for Whereabouts {
+    fn from(target: Target) -> Whereabouts {
+        Whereabouts::of(&target)
     }
 }
 
@@ -115,7 +121,8 @@ pub struct Class {
 pub struct Vips {
     /// Single ports at exact addresses. They are at `places`, too, but here
     /// one access tells.
-    sockets: FlatMap<Matched>,
+    sockets_v4: WordMap<Matched>,
+    sockets_v6: FlatMap<Matched>,
     places: FlatMap<u32>,
     addresses: Box<[Address]>,
     ranges: Box<[Range]>,
@@ -155,28 +162,44 @@ impl Vips {
     #[must_use]
     pub fn find(&self, target: &Target) -> Found {
         let whereabouts = Whereabouts::of(target);
-        match self.find_socket(&whereabouts) {
-            Some(matched) => Found::Service(matched),
-            None => self.find_further(&whereabouts),
-        }
+        let found = match SocketV4::of(target) {
+            Some(socket) => self.find_socket_v4(socket),
+            None => self.find_socket_v6(&whereabouts),
+        };
+        found.map_or_else(|| self.find_further(&whereabouts), Found::Service)
     }
 
-    /// The first memory that [`Vips::find_socket`] looks at: to be asked for
-    /// ahead.
+    /// The first memory that [`Vips::find_socket_v4`] looks at: to be asked
+    /// for ahead.
     #[inline(always)]
     #[must_use]
-    pub fn first_look(&self, whereabouts: &Whereabouts) -> &impl Sized {
-        self.sockets.first_look(whereabouts.hash)
+    pub fn first_look_v4(&self, socket: SocketV4) -> &impl Sized {
+        self.sockets_v4.first_look(socket.word())
     }
 
-    /// The service that has the target's port at its exact address.
+    /// The service that has the port at the exact address.
     #[inline(always)]
     #[must_use]
-    pub fn find_socket(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<Matched> {
-        self.sockets.get_hashed(*key, *hash)
+    pub fn find_socket_v4(&self, socket: SocketV4) -> Option<Matched> {
+        self.sockets_v4.get(socket.word())
     }
 
-    /// Who wants the packet where [`Vips::find_socket`] found nobody.
+    /// The first memory that [`Vips::find_socket_v6`] looks at: to be asked
+    /// for ahead.
+    #[inline(always)]
+    #[must_use]
+    pub fn first_look_v6(&self, whereabouts: &Whereabouts) -> &impl Sized {
+        self.sockets_v6.first_look(whereabouts.hash)
+    }
+
+    /// The service that has the IPv6 target's port at its exact address.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_socket_v6(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<Matched> {
+        self.sockets_v6.get_hashed(*key, *hash)
+    }
+
+    /// Who wants the packet where no port of its own was found.
     #[inline(never)]
     #[must_use]
     pub fn find_further(&self, whereabouts: &Whereabouts) -> Found {
@@ -385,11 +408,18 @@ impl VipsBuilder {
             self.places.values().map(|building| building.build(&mut ranges)).collect();
         let keys: Vec<(Key, u32)> =
             self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
-        let sockets: Vec<(Key, Matched)> =
-            self.places.iter().flat_map(|(place, building)| building.sockets(place)).collect();
+        let sockets = || self.places.iter().flat_map(|(place, building)| building.sockets(place));
+        let sockets_v4: Vec<(u64, Matched)> = sockets()
+            .filter_map(|(target, matched)| Some((SocketV4::of(&target)?.word(), matched)))
+            .collect();
+        let sockets_v6: Vec<(Key, Matched)> = sockets()
+            .filter(|(target, _)| target.family == Family::V6)
+            .map(|(target, matched)| (socket_key(&target), matched))
+            .collect();
         let descending = |bits: &BTreeSet<u32>| bits.iter().rev().copied().collect();
         Vips {
-            sockets: FlatMap::new(sockets.into_iter()),
+            sockets_v4: WordMap::new(sockets_v4.into_iter()),
+            sockets_v6: FlatMap::new(sockets_v6.into_iter()),
             places: FlatMap::new(keys.into_iter()),
             addresses: addresses.into(),
             ranges: ranges.into(),
@@ -433,15 +463,14 @@ impl BuildingAddress {
     }
 
     /// The ranges of one port, if this is an exact address.
-    fn sockets(&self, place: &Place) -> impl Iterator<Item = (Key, Matched)> {
+    fn sockets(&self, place: &Place) -> impl Iterator<Item = (Target, Matched)> {
         let exact = match *place {
             Place::Exact(family, address) => Some((family, address)),
             Place::Suffix { .. } => None,
         };
         self.ranges.iter().filter_map(move |((protocol, port), (last, matched))| {
             let (family, address) = exact.filter(|_| port == last)?;
-            let target = Target { family, address, protocol: *protocol, port: *port };
-            Some((socket_key(&target), *matched))
+            Some((Target { family, address, protocol: *protocol, port: *port }, *matched))
         })
     }
 

@@ -45,7 +45,13 @@ pub fn finish(sum: u64) -> u16 {
 #[inline]
 #[must_use]
 pub fn is_valid(bytes: &[u8]) -> bool {
-    fold(sum_unordered(bytes)) == 0xffff
+    // To fold is to divide by 0xffff: valid sums are its multiples, but for
+    // zero. A number is a multiple if its product with the inverse modulo 2^64
+    // is no larger than the largest quotient; this compiler divides instead.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    const QUOTIENT_MAX: u64 = u64::MAX / 0xffff;
+    let quotient = sum_unordered(bytes).wrapping_mul(INVERSE);
+    quotient.wrapping_sub(1) < QUOTIENT_MAX
 }
 
 /// The sum in the machine's byte order: RFC 1071 section 2(B) shows that only

@@ -1,5 +1,7 @@
 //! The five-tuple, and its fixed layout as bytes.
 
+use std::num::NonZeroU64;
+
 use crate::ip::{AddressBits, Family, Protocol};
 
 /// Bytes of one AES block.
@@ -33,6 +35,53 @@ pub struct Target {
     pub protocol: Protocol,
     /// Destination port; zero where the protocol has none.
     pub port: u16,
+}
+
+/// Where an IPv4 packet is to, in one word: as bytes destination address,
+/// protocol, family (4), destination port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketV4(NonZeroU64);
+
+impl SocketV4 {
+    /// Of a packet whose destination address, source port and destination
+    /// port, which follow each other without options, are `tail`.
+    #[inline(always)]
+    pub(crate) fn of_packet(tail: [u8; 8], protocol: Protocol) -> SocketV4 {
+        const SOURCE_PORT: u64 = 0xffff << 32;
+        let middle = u64::from(protocol.0) << 32 | 4 << 40;
+        let word = u64::from_le_bytes(tail) & !SOURCE_PORT | middle;
+        SocketV4(NonZeroU64::new(word).expect("the family is no zero"))
+    }
+
+    /// Of a target; None: it is IPv6.
+    #[inline]
+    #[must_use]
+    pub fn of(target: &Target) -> Option<SocketV4> {
+        let (address, port) = ((target.address as u32).to_be_bytes(), target.port.to_be_bytes());
+        let mut tail = [0; 8];
+        tail[..4].copy_from_slice(&address);
+        tail[6..].copy_from_slice(&port);
+        (target.family == Family::V4).then(|| SocketV4::of_packet(tail, target.protocol))
+    }
+
+    /// The target.
+    #[must_use]
+    pub fn target(self) -> Target {
+        let [a, b, c, d, protocol, _, high, low] = self.0.get().to_le_bytes();
+        Target {
+            address: u32::from_be_bytes([a, b, c, d]).into(),
+            family: Family::V4,
+            protocol: Protocol(protocol),
+            port: u16::from_be_bytes([high, low]),
+        }
+    }
+
+    /// The word: never zero, and another for each target.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(self) -> u64 {
+        self.0.get()
+    }
 }
 
 impl FlowKey {
@@ -110,5 +159,21 @@ mod tests {
         assert_eq!(bytes[18..34], 7u128.to_be_bytes());
         assert_eq!(bytes[34..38], [0x12, 0x34, 0, 80]);
         assert_eq!(bytes[38..], [0; 10]);
+    }
+
+    #[test]
+    fn sockets_are_targets_in_a_word() {
+        let target = Target {
+            address: 0xcb00_710a,
+            family: Family::V4,
+            protocol: Protocol::UDP,
+            port: 0x1234,
+        };
+        let socket = SocketV4::of(&target).unwrap();
+        assert_eq!(socket.target(), target);
+        assert_eq!(socket.word().to_le_bytes(), [203, 0, 113, 10, 17, 4, 0x12, 0x34]);
+        let tail = [203, 0, 113, 10, 0xab, 0xcd, 0x12, 0x34];
+        assert_eq!(SocketV4::of_packet(tail, Protocol::UDP), socket);
+        assert_eq!(SocketV4::of(&Target { family: Family::V6, ..target }), None);
     }
 }

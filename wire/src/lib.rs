@@ -24,7 +24,7 @@ pub mod udp;
 
 pub use error::ParseError;
 pub use ethernet::{EtherType, MacAddress};
-pub use flow::{FlowKey, Target};
+pub use flow::{FlowKey, SocketV4, Target};
 pub use frame::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, HEADROOM_BYTES};
 pub use headers::{Facts, Headers};
 pub use ip::{Family, Fragment, Protocol};

@@ -5,14 +5,15 @@
 //!
 //! Held by a test: on every frame that is plain both agree.
 
-use crate::flow::{BLOCK_BYTES, Target};
+use crate::flow::{BLOCK_BYTES, SocketV4, Target};
 use crate::headers::Facts;
 use crate::ip::{Family, Protocol};
 use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 
-/// What is read of a plain packet. `BLOCKS`: 1 for IPv4, 3 for IPv6.
+/// What is read of a plain packet. `Target`: [`SocketV4`] and one block for
+/// IPv4, [`Target`] and three for IPv6.
 #[derive(Debug, Clone, Copy)]
-pub struct Plain<const BLOCKS: usize> {
+pub struct Plain<Target, const BLOCKS: usize> {
     /// What later stages go by.
     pub facts: Facts,
     /// Where it is to.
@@ -28,7 +29,7 @@ const TRANSPORT_V6: usize = IP + ipv6::HEADER_BYTES;
 /// Reads a frame with a plain IPv4 packet; None: it has none.
 #[inline(always)]
 #[must_use]
-pub fn read_v4(frame: &[u8]) -> Option<Plain<1>> {
+pub fn read_v4(frame: &[u8]) -> Option<Plain<SocketV4, 1>> {
     // EtherType, version, length without options; the traffic class is free.
     const START: u32 = 0x0800_4500;
     let head = frame.first_chunk::<{ TRANSPORT_V4 + tcp::HEADER_BYTES }>()?;
@@ -38,37 +39,32 @@ pub fn read_v4(frame: &[u8]) -> Option<Plain<1>> {
     if start & 0xffff_ff00 != START || fragment != 0 || !checksum::is_valid(ip) {
         return None;
     }
-    let protocol = Protocol(ip[9]);
-    let payload_bytes = usize::from(packet_bytes).checked_sub(ipv4::HEADER_BYTES)?;
     if frame.len() < IP + usize::from(packet_bytes) {
         return None;
     }
+    let (protocol, transport) = (Protocol(ip[9]), head[TRANSPORT_V4..].first_chunk()?);
     let facts = Facts {
         family: Family::V4,
         protocol,
-        tcp_flags: flags(protocol, head[TRANSPORT_V4..].first_chunk()?, payload_bytes)?,
+        tcp_flags: flags(protocol, transport, ipv4::HEADER_BYTES, packet_bytes)?,
         traffic_class: start as u8,
         packet_bytes,
     };
     // From the header's checksum, which is not hashed, to behind the ports.
-    let words = u128_at(head, IP + 10);
-    let block = (words & (u128::MAX >> 32 << 16)) | prefix(4, protocol);
+    const HASHED: u128 = u128::MAX >> 32 << 16;
+    let words = u128::from_le_bytes(*head[IP + 10..].first_chunk()?);
+    let block = words & HASHED | u128::from(protocol.0) << 8 | 4;
     Some(Plain {
         facts,
-        target: Target {
-            address: u32_at(head, IP + 16).into(),
-            family: Family::V4,
-            protocol,
-            port: u16_at(head, TRANSPORT_V4 + 2),
-        },
-        blocks: [block.to_be_bytes()],
+        target: SocketV4::of_packet(*head[IP + 16..].first_chunk()?, protocol),
+        blocks: [block.to_le_bytes()],
     })
 }
 
 /// Reads a frame with a plain IPv6 packet; None: it has none.
 #[inline(always)]
 #[must_use]
-pub fn read_v6(frame: &[u8]) -> Option<Plain<3>> {
+pub fn read_v6(frame: &[u8]) -> Option<Plain<Target, 3>> {
     // EtherType and version.
     const START: u32 = 0x86dd_6000;
     let head = frame.first_chunk::<{ TRANSPORT_V6 + tcp::HEADER_BYTES }>()?;
@@ -82,7 +78,7 @@ pub fn read_v6(frame: &[u8]) -> Option<Plain<3>> {
     let facts = Facts {
         family: Family::V6,
         protocol,
-        tcp_flags: flags(protocol, transport, usize::from(payload_bytes))?,
+        tcp_flags: flags(protocol, transport, ipv6::HEADER_BYTES, packet_bytes)?,
         traffic_class: (start >> 4) as u8,
         packet_bytes,
     };
@@ -101,23 +97,25 @@ pub fn read_v6(frame: &[u8]) -> Option<Plain<3>> {
     })
 }
 
-/// The TCP flags of a transport header that `payload_bytes` hold; none of
+/// The TCP flags of a transport header behind `ip_bytes` of a packet; none of
 /// UDP, whose tunnels are not plain. None: unusual.
 #[inline(always)]
 fn flags(
     protocol: Protocol,
     header: &[u8; tcp::HEADER_BYTES],
-    payload_bytes: usize,
+    ip_bytes: usize,
+    packet_bytes: u16,
 ) -> Option<tcp::Flags> {
+    let holds = |bytes: usize| ip_bytes + bytes <= usize::from(packet_bytes);
     match protocol {
         Protocol::TCP => {
             let header_bytes = usize::from(header[12] >> 4) * 4;
-            let fits = header_bytes >= tcp::HEADER_BYTES && header_bytes <= payload_bytes;
+            let fits = header_bytes >= tcp::HEADER_BYTES && holds(header_bytes);
             fits.then_some(tcp::Flags(header[13]))
         }
         Protocol::UDP => {
             let (port, length) = (u16_at(header, 2), usize::from(u16_at(header, 4)));
-            let fits = length >= udp::HEADER_BYTES && length <= payload_bytes;
+            let fits = length >= udp::HEADER_BYTES && holds(length);
             let tunnelled = matches!(port, gue::PORT | geneve::PORT);
             (fits && !tunnelled).then_some(tcp::Flags::default())
         }
@@ -133,7 +131,7 @@ fn prefix(version: u8, protocol: Protocol) -> u128 {
 
 #[inline(always)]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    u16::from_be_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
 }
 
 #[inline(always)]

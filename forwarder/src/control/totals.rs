@@ -96,10 +96,9 @@ impl NamedTotals {
         for (index, name) in member_names(&view.plan).enumerate() {
             let total = self.members.entry(name).or_default();
             for worker in view.counters.iter() {
-                let member = &worker.members[index];
-                total.packets += member.traffic.packets.get();
-                total.bytes += member.traffic.bytes.get();
-                total.new_connections += member.new_connections.get();
+                total.packets += worker.members[index].packets.get();
+                total.bytes += worker.members[index].bytes.get();
+                total.new_connections += worker.new_connections[index].get();
             }
         }
     }
@@ -109,7 +108,12 @@ impl NamedTotals {
 fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
     plan.matches.iter().map(|matched| {
         let service = plan.service(matched.service).expect("matches are of services");
-        (service.name.clone(), matched.target.clone(), matched.protocol, matched.ports.clone())
+        (
+            service.details.name.clone(),
+            matched.target.clone(),
+            matched.protocol,
+            matched.ports.clone(),
+        )
     })
 }
 
@@ -120,7 +124,7 @@ fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
     services.into_iter().flat_map(|service| {
         service.group.members().iter().map(|member| {
             let backend = plan.backend(member.backend).expect("members are backends");
-            (service.name.clone(), backend.name.clone())
+            (service.details.name.clone(), backend.name.clone())
         })
     })
 }
