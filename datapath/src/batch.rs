@@ -37,24 +37,22 @@ use crate::forward::{
     Arrived, Datapath, Destination, Remember, Untracked, destination, match_service, receive,
 };
 use crate::outbox::Outbox;
-use crate::prefetch::prefetch;
+use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::send::{headers_of, send};
-use crate::table::{Home, Slot};
+use crate::table::Home;
 use crate::trace::{self, Mark};
-use crate::track::{Kept, track};
+use crate::track::{Kept, track, track_steady};
 use crate::verdict::Verdict;
 use crate::view::{Traffic, View};
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
 
-/// A frame whose packet's journey goes on: one cache line.
+/// A frame whose packet's journey goes on.
 #[derive(Clone, Copy)]
 struct Traveller<'v> {
     to: To<'v>,
-    /// None: no backend takes it.
-    chosen: Option<Chosen<'v>>,
     /// The flow hash.
     hash: u64,
     facts: Facts,
@@ -66,25 +64,20 @@ struct Traveller<'v> {
 enum To<'v> {
     /// Nobody: it has its verdict.
     Nobody,
-    /// Its address and port will tell; of IPv6 packets they wait in a list.
-    Unmatched(Option<SocketV4>),
+    /// Whoever has this address and port.
+    SocketV4(SocketV4),
+    /// The same; they wait in a list.
+    SocketV6,
     /// The service of this match.
     Matched(Matched),
-    /// A service: where its match is counted, and where its connection is,
+    /// A service: where its match is counted, and where the connection is,
     /// most likely.
     Service(&'v Service, &'v Traffic, &'v Home),
+    /// A backend: where its match and its member are counted.
+    Backend(&'v Tunnel, &'v Traffic, &'v Traffic),
     /// The machine in charge of its datagram.
     Owner,
 }
-
-/// The backend that takes a packet, and where that is counted.
-#[derive(Clone, Copy)]
-struct Chosen<'v> {
-    tunnel: &'v Tunnel,
-    traffic: &'v Traffic,
-}
-
-const _: () = assert!(size_of::<Traveller<'_>>() == 64);
 
 /// A packet that somebody traces: it goes its way alone, behind those before it
 /// and in front of those after it, because it looks at the connection table.
@@ -99,7 +92,7 @@ struct Marked {
 struct Travellers<'v> {
     all: [Traveller<'v>; BATCH_MAX],
     flows: Flows,
-    /// Where those are to that are not matched and IPv6, in their order.
+    /// Where those to a [`To::SocketV6`] are to, in their order.
     targets_v6: ArrayVec<Whereabouts, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
@@ -120,7 +113,6 @@ impl<'v> Traveller<'v> {
     /// Zeros throughout, so that a batch of them is quickly made.
     const NOBODY: Traveller<'static> = Traveller {
         to: To::Nobody,
-        chosen: None,
         hash: 0,
         facts: Facts {
             family: Family::V4,
@@ -200,24 +192,26 @@ impl<'m> Datapath<'m> {
         let vips = &view.plan.vips;
         for at in 0..frames.len().min(BATCH_MAX) {
             if let Some(ahead) = frames.get(at + FRAMES_AHEAD) {
-                ahead.bytes_at_front().for_each(prefetch);
+                // Where the outer header will end, and where it will begin.
+                prefetch_at((ahead.chunk(), ahead.start()));
+                prefetch_at((ahead.chunk(), ahead.start().wrapping_sub(1)));
             }
             let frame = &mut frames[at];
             if let Some(plain) = plain::read_v4(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                prefetch(vips.first_look_v4(plain.target));
-                travellers.flows.set(at, &plain.blocks);
-                let to = To::Unmatched(Some(plain.target));
-                travellers.all[at].begin(plain.facts, Budget::FRESH, to);
+                travellers.flows.set(at, &plain.blocks());
+                let socket = plain.target();
+                prefetch_at(vips.first_look_v4(socket));
+                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV4(socket));
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                let target = Whereabouts::of(&plain.target);
-                prefetch(vips.first_look_v6(&target));
-                travellers.flows.set(at, &plain.blocks);
+                travellers.flows.set(at, &plain.blocks());
+                let target = Whereabouts::of(&plain.target());
+                prefetch_at(vips.first_look_v6(&target));
                 travellers.targets_v6.push(target);
-                travellers.all[at].begin(plain.facts, Budget::FRESH, To::Unmatched(None));
+                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV6);
             } else {
                 let read = self.read_other(view, at, frame, travellers);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -270,8 +264,8 @@ impl<'m> Datapath<'m> {
             prefetch(home);
             traveller.hash = hash;
             let found = match traveller.to {
-                To::Unmatched(Some(socket)) => vips.find_socket_v4(socket),
-                To::Unmatched(None) => {
+                To::SocketV4(socket) => vips.find_socket_v4(socket),
+                To::SocketV6 => {
                     target_v6 = targets_v6.next();
                     target_v6.and_then(|target| vips.find_socket_v6(target))
                 }
@@ -290,7 +284,7 @@ impl<'m> Datapath<'m> {
             let traffic = &matches[matched as usize];
             prefetch(traffic);
             if selects && let Some(entry) = service.group.first_look(hash) {
-                prefetch(entry);
+                prefetch_at(entry);
             }
             traveller.to = To::Service(service, traffic, home);
         }
@@ -306,8 +300,8 @@ impl<'m> Datapath<'m> {
         verdict: &mut Verdict,
     ) {
         let target = match (traveller.to, target_v6) {
-            (To::Unmatched(Some(socket)), _) => socket.target().into(),
-            (_, Some(target)) => *target,
+            (To::SocketV4(socket), _) => socket.target().into(),
+            (To::SocketV6, Some(target)) => *target,
             _ => unreachable!("all others are matched"),
         };
         traveller.to = match destination(self.resolved.find(&view.plan, &target)) {
@@ -328,54 +322,56 @@ impl<'m> Datapath<'m> {
         frames: &[Frame<'_>],
         travellers: &mut [Traveller<'v>],
     ) {
-        let counters = self.counters_of(view);
-        let (mut hits, mut misses) = (0, 0);
+        let (members, connections) = (&self.counters_of(view).members, &self.counters.connections);
+        let (mut packets, misses) = (0, connections.misses.get());
         for (frame, traveller) in frames.iter().zip(travellers) {
-            let To::Service(service, _, home) = traveller.to else { continue };
+            let To::Service(service, matched, home) = traveller.to else { continue };
+            packets += 1;
             let (facts, hash) = (&traveller.facts, traveller.hash);
-            let found = self.table.find_from(home, hash, service.id);
-            let kept =
-                track(&self.table, found, service, facts, hash, &self.ticks, &view.lifetimes);
-            let kept = match kept {
-                Ok(kept) => {
-                    hits += 1;
-                    kept
-                }
-                Err(stale) => {
-                    misses += 1;
-                    match self.select_anew(view, service, frame, (facts, hash, stale)) {
-                        Some(kept) => kept,
-                        None => continue,
-                    }
-                }
+            let steady = track_steady(home, service, facts, hash, &self.ticks);
+            let Kept { member, backend } = match steady {
+                Some(kept) => kept,
+                None => match self.choose_other(view, service, frame, (facts, hash)) {
+                    Some(kept) => kept,
+                    None => continue,
+                },
             };
-            let Kept { member, backend } = kept;
             let Some(tunnel) = view.egress.tunnel(service, facts.family, backend) else { continue };
-            let traffic = counters.member(service, member);
             prefetch(tunnel);
+            let traffic = &members[service.first_member as usize + usize::from(member)];
             prefetch(traffic);
-            traveller.chosen = Some(Chosen { tunnel, traffic });
+            traveller.to = To::Backend(tunnel, matched, traffic);
         }
+        let misses = connections.misses.get() - misses;
+        connections.hits.add(packets - misses);
         // Batches are alike: where one asks Maglev tables often, the next will.
-        if hits + misses > 0 {
-            self.selects.set(misses > hits / 8);
+        if packets > 0 {
+            self.selects.set(misses > packets / 8);
         }
-        self.counters.connections.hits.add(hits);
-        self.counters.connections.misses.add(misses);
     }
 
-    /// The backend by Maglev hashing.
-    #[inline]
-    fn select_anew(
+    /// The backend of a packet whose connection is not as most are, or new;
+    /// None: no backend takes it.
+    #[inline(never)]
+    fn choose_other(
         &self,
         view: &View,
         service: &Service,
         frame: &Frame<'_>,
-        (facts, hash, stale): (&Facts, u64, Option<Slot<'_>>),
+        (facts, hash): (&Facts, u64),
     ) -> Option<Kept> {
-        let selector = self.hash.selector(service.affinity, hash, || headers_of(frame, *facts).key);
-        let flow = Untracked { hash, selector, stale };
-        self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
+        let found = self.table.find(hash, service.id);
+        let kept = track(&self.table, found, service, facts, hash, &self.ticks, &view.lifetimes);
+        kept.map_or_else(
+            |stale| {
+                self.counters.connections.misses.add(1);
+                let key = || headers_of(frame, *facts).key;
+                let selector = self.hash.selector(service.affinity, hash, key);
+                let flow = Untracked { hash, selector, stale };
+                self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
+            },
+            Some,
+        )
     }
 
     #[inline(never)]
@@ -390,14 +386,13 @@ impl<'m> Datapath<'m> {
         for (at, ((frame, traveller), verdict)) in
             frames.iter_mut().zip(travellers).zip(verdicts).enumerate()
         {
-            let (facts, hash) = (&traveller.facts, traveller.hash);
-            let outer = traveller.chosen.and_then(|chosen| view.egress.way(chosen.tunnel, hash));
-            if let (To::Service(_, matched, _), Some(chosen), Some(outer)) =
-                (traveller.to, traveller.chosen, outer)
-                && encapsulate(frame, facts, hash, outer).is_ok()
+            let hash = traveller.hash;
+            if let To::Backend(tunnel, matched, member) = traveller.to
+                && let Some(outer) = tunnel.only().or_else(|| view.egress.one_of(tunnel, hash))
+                && encapsulate(frame, &traveller.facts, hash, outer).is_ok()
             {
-                matched.count(facts.packet_bytes);
-                chosen.traffic.count(facts.packet_bytes);
+                matched.count(traveller.facts.packet_bytes);
+                member.count(traveller.facts.packet_bytes);
                 *verdict = Verdict::Send(outer.device);
             } else {
                 outbox.at = begin + at;
@@ -415,33 +410,32 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        traveller: &Traveller<'_>,
+        Traveller { facts, hash, budget, to }: &Traveller<'_>,
         outbox: &mut Outbox<'m>,
     ) -> Option<Result<Verdict, DropReason>> {
-        let Traveller { ref facts, hash, budget, to, chosen, .. } = *traveller;
         let headers = |frame: &_| headers_of(frame, *facts);
-        match (to, chosen) {
-            (To::Service(_, matched, _), Some(chosen)) => {
-                let Some(outer) = view.egress.way(chosen.tunnel, hash) else {
+        Some(match to {
+            To::Backend(tunnel, matched, member) => {
+                let Some(outer) = view.egress.way(tunnel, *hash) else {
                     return Some(Err(DropReason::NoNeighbour));
                 };
-                let sent = send(frame, facts, hash, outer, || self.answering(view), outbox);
+                let sent = send(frame, facts, *hash, outer, || self.answering(view), outbox);
                 if sent.is_ok() {
                     matched.count(facts.packet_bytes);
-                    chosen.traffic.count(facts.packet_bytes);
+                    member.count(facts.packet_bytes);
                 }
-                Some(sent)
+                sent
             }
-            (To::Service(service, ..), None) => {
+            To::Service(service, ..) => {
                 let headers = headers(frame);
-                Some(self.spill(view, frame, service, &headers, (hash, budget), outbox))
+                self.spill(view, frame, service, &headers, (*hash, *budget), outbox)
             }
-            (To::Owner, _) => {
+            To::Owner => {
                 let headers = headers(frame);
-                Some(self.to_owner(view, frame, &headers, budget, outbox))
+                self.to_owner(view, frame, &headers, *budget, outbox)
             }
-            _ => None,
-        }
+            _ => return None,
+        })
     }
 
     #[cold]

@@ -109,8 +109,11 @@ impl std::fmt::Debug for FlowHash {
 
 /// The five-tuples of a batch, then their hashes.
 pub struct Flows {
-    /// The first block of each.
+    /// The block of each, at its index; later its hash.
     blocks: [Block; BATCH_MAX],
+    /// The first blocks of those that have further ones.
+    states: ArrayVec<Block, BATCH_MAX>,
+    /// In the same order.
     chained: ArrayVec<Chained, BATCH_MAX>,
 }
 
@@ -122,7 +125,8 @@ struct Chained {
 
 impl Default for Flows {
     fn default() -> Flows {
-        Flows { blocks: [Block::default(); BATCH_MAX], chained: ArrayVec::new() }
+        let blocks = [Block::default(); BATCH_MAX];
+        Flows { blocks, states: ArrayVec::new(), chained: ArrayVec::new() }
     }
 }
 
@@ -130,9 +134,12 @@ impl Flows {
     /// Sets one flow: one block for IPv4, three for IPv6.
     #[inline(always)]
     pub fn set<const BLOCKS: usize>(&mut self, index: usize, blocks: &[[u8; BLOCK_BYTES]; BLOCKS]) {
-        self.blocks[index] = blocks[0].into();
-        if let [_, second, third] = blocks.as_slice() {
-            self.chained.push(Chained { flow: index as u8, further: [*second, *third] });
+        match blocks.as_slice() {
+            [first, second, third] => {
+                self.states.push((*first).into());
+                self.chained.push(Chained { flow: index as u8, further: [*second, *third] });
+            }
+            _ => self.blocks[index] = blocks[0].into(),
         }
     }
 
@@ -212,24 +219,25 @@ impl FlowHash {
     /// other.
     #[inline]
     pub fn flows(&self, flows: &mut Flows, count: usize) {
-        self.encrypt_all(&mut flows.blocks[..count]);
-        if !flows.chained.is_empty() {
+        if flows.states.len() < count {
+            self.encrypt_all(&mut flows.blocks[..count]);
+        }
+        if !flows.states.is_empty() {
             self.chain_all(flows);
         }
     }
 
-    /// Goes on with those that have further blocks.
-    fn chain_all(&self, flows: &mut Flows) {
+    /// Hashes those that have further blocks.
+    fn chain_all(&self, Flows { blocks, states, chained }: &mut Flows) {
+        self.encrypt_all(states);
         for round in 0..2 {
-            let mut states = ArrayVec::<Block, BATCH_MAX>::new();
-            for chained in &flows.chained {
-                let state = flows.blocks[usize::from(chained.flow)];
-                states.push(xor(state.into(), chained.further[round]).into());
+            for (state, chained) in states.iter_mut().zip(&*chained) {
+                *state = xor((*state).into(), chained.further[round]).into();
             }
-            self.encrypt_all(&mut states);
-            for (chained, state) in flows.chained.iter().zip(&states) {
-                flows.blocks[usize::from(chained.flow)] = *state;
-            }
+            self.encrypt_all(states);
+        }
+        for (state, chained) in states.iter().zip(&*chained) {
+            blocks[usize::from(chained.flow)] = *state;
         }
     }
 

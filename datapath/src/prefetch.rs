@@ -8,13 +8,20 @@
 /// Asks for the cache line that `place` begins in.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
+    prefetch_at((std::slice::from_ref(place), 0));
+}
+
+/// Asks for the cache line that element `index` of `places` begins in, or
+/// would begin in: what is no element does no harm, so nobody checks.
+#[inline(always)]
+pub fn prefetch_at<T>((places, index): (&[T], usize)) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: needed because the intrinsic takes a raw pointer. It may be
-        // given any address, and this one is that of a live reference.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) }
+        // given any address, and reads nothing there.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(places.as_ptr().wrapping_add(index).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    let _ = (places, index);
 }

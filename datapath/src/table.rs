@@ -518,28 +518,21 @@ impl<'m> ConnectionTable<'m> {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, hash: u64, service: ServiceId) -> Option<Slot<'m>> {
-        self.find_from(self.home(hash), hash, service)
-    }
-
-    /// The same where the flow's [`home`] is known.
-    ///
-    /// [`home`]: ConnectionTable::home
-    #[inline(always)]
-    #[must_use]
-    pub fn find_from<'t>(&self, home: &'t Home, hash: u64, service: ServiceId) -> Option<Slot<'t>>
-    where
-        'm: 't,
-    {
-        let wanted = match_word(hash, service);
-        // Which of the two is computed, not branched on: it would be guessed
-        // wrong every other time.
-        let which = usize::from(!is_own(home[0].load(Ordering::Relaxed), wanted));
-        let place = &home[which];
-        let word = place.load(Ordering::Relaxed);
-        if is_own(word, wanted) && word != 0 {
-            return Some(Slot { place, word });
+        let (bucket, wanted) = (self.bucket(hash), match_word(hash, service));
+        // The word most like it, told without a branch for each place; in the
+        // bits that do not matter, which place that is.
+        let unlike = |place: &AtomicU64| place.load(Ordering::Relaxed) ^ wanted;
+        let numbered = bucket.iter().zip(0..).map(|(place, at)| unlike(place) & !7 | at);
+        let least = numbered.min()?;
+        if !is_own(least, 0) {
+            return None;
         }
-        find_anywhere(self.bucket(hash), wanted)
+        let place = &bucket[least as usize % BUCKET_ENTRIES];
+        let word = place.load(Ordering::Relaxed);
+        match word {
+            0 => find_unlikely(bucket, wanted),
+            _ => Some(Slot { place, word }),
+        }
     }
 
     /// Writes what a packet changed in an entry that [`find`] gave.
@@ -555,6 +548,7 @@ impl<'m> ConnectionTable<'m> {
     /// place, or over an expired entry, or over the oldest unconfirmed one.
     ///
     /// [`find`]: ConnectionTable::find
+    #[inline]
     pub fn insert(
         &self,
         (hash, stale): (u64, Option<Slot<'_>>),
@@ -572,44 +566,44 @@ impl<'m> ConnectionTable<'m> {
             stale.place.store(word, Ordering::Relaxed);
             return Inserted::Tracked;
         }
-        let Some((place, old)) = self.place_for(hash, ticks, lifetimes) else {
-            counters.refused_full.add(1);
-            return Inserted::Full;
-        };
         if self.connections(service.id) >= service.quota {
             counters.refused_quota.add(1);
             return Inserted::Quota;
         }
-        if let Some(old) = old {
-            let expired = lifetimes.expired(&old, ticks);
-            let counter = if expired { &counters.expired } else { &counters.displaced };
-            counter.add(1);
-            self.count(old.service, -1);
-        }
+        let is_empty = |place: &&AtomicU64| place.load(Ordering::Relaxed) == 0;
+        let at_home = home(self.bucket(hash), hash).iter().find(is_empty);
+        let Some(place) = at_home.or_else(|| self.make_room(hash, ticks, lifetimes, counters))
+        else {
+            counters.refused_full.add(1);
+            return Inserted::Full;
+        };
         self.count(service.id, 1);
         counters.inserts.add(1);
         place.store(word, Ordering::Relaxed);
         Inserted::Tracked
     }
 
-    /// The place that a new entry takes, and which one it takes it from.
-    fn place_for(
+    /// The place that a new entry takes whose home is full: an empty one, or
+    /// one that it takes from another entry. None: all are confirmed.
+    #[inline(never)]
+    fn make_room(
         &self,
         hash: u64,
         ticks: &Ticks,
         lifetimes: &Lifetimes,
-    ) -> Option<(&'m AtomicU64, Option<Entry>)> {
+        counters: &ConnectionCounters,
+    ) -> Option<&'m AtomicU64> {
         let bucket = self.bucket(hash);
-        for place in home(bucket, hash) {
-            if place.load(Ordering::Relaxed) == 0 {
-                return Some((place, None));
-            }
-        }
         let empty = places(bucket, |there| there == 0);
         if empty != 0 {
-            return Some((&bucket[empty.trailing_zeros() as usize % BUCKET_ENTRIES], None));
+            return Some(&bucket[empty.trailing_zeros() as usize % BUCKET_ENTRIES]);
         }
-        displaceable(bucket, ticks, lifetimes)
+        let (place, old) = displaceable(bucket, ticks, lifetimes)?;
+        let expired = lifetimes.expired(&old, ticks);
+        let counter = if expired { &counters.expired } else { &counters.displaced };
+        counter.add(1);
+        self.count(old.service, -1);
+        Some(place)
     }
 
     #[inline]
@@ -710,22 +704,37 @@ fn home(bucket: &Bucket, hash: u64) -> &Home {
     &pairs[(hash >> 32) as usize % (BUCKET_ENTRIES / 2)]
 }
 
+/// The backend in a flow's entry that is at home and steady: established, and
+/// written in this tick, so that it has not expired and data changes nothing
+/// in it. Most packets of busy connections have such.
+#[inline(always)]
+#[must_use]
+pub fn steady_backend(
+    home: &Home,
+    hash: u64,
+    service: ServiceId,
+    ticks: &Ticks,
+    is_tcp: bool,
+) -> Option<BackendId> {
+    let steady = match_word(hash, service) | u64::from(ticks.steady[usize::from(is_tcp)]);
+    let is_other = |word: u64| (word ^ steady) & (MATCH_MASK | STATE_MASK) != 0;
+    // Which of the two is computed, not branched on: it would be guessed
+    // wrong every other time.
+    let which = usize::from(is_other(home[0].load(Ordering::Relaxed)));
+    let word = home[which].load(Ordering::Relaxed);
+    (!is_other(word)).then_some(BackendId((word >> BACKEND_SHIFT) as u16))
+}
+
 /// True for a flow's entry; an empty one may look like it.
 #[inline]
 fn is_own(word: u64, wanted: u64) -> bool {
     word ^ wanted < 1 << SERVICE_SHIFT
 }
 
-/// The entry of a flow that is not at home.
-#[inline(never)]
-fn find_anywhere(bucket: &Bucket, wanted: u64) -> Option<Slot<'_>> {
-    // The word most like it first: most who come here have no entry, and are
-    // told so without a branch for each place.
-    let unlike = |place: &AtomicU64| place.load(Ordering::Relaxed) ^ wanted;
-    let least = bucket.iter().map(unlike).min()?;
-    if !is_own(least, 0) {
-        return None;
-    }
+/// The entry of the one flow in four million whose word begins like that of
+/// an empty place.
+#[cold]
+fn find_unlikely(bucket: &Bucket, wanted: u64) -> Option<Slot<'_>> {
     bucket.iter().find_map(|place| {
         let word = place.load(Ordering::Relaxed);
         (is_own(word, wanted) && word != 0).then_some(Slot { place, word })
@@ -749,7 +758,7 @@ fn displaceable<'b>(
     bucket: &'b Bucket,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
-) -> Option<(&'b AtomicU64, Option<Entry>)> {
+) -> Option<(&'b AtomicU64, Entry)> {
     let mut best: Option<(u32, &AtomicU64, Entry)> = None;
     for place in bucket {
         let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) else { continue };
@@ -762,7 +771,7 @@ fn displaceable<'b>(
             best = Some((rank, place, entry));
         }
     }
-    best.map(|(_, place, entry)| (place, Some(entry)))
+    best.map(|(_, place, entry)| (place, entry))
 }
 
 fn is_orphan(entry: &Entry, plan: &Plan) -> bool {

@@ -13,7 +13,9 @@ use plan::group::Selected;
 use plan::{BackendId, Service, Standing};
 use wire::{Facts, tcp};
 
-use crate::table::{Class, ConnectionTable, Entry, Lifetimes, Slot, Ticks, is_tcp};
+use crate::table::{
+    Class, ConnectionTable, Entry, Home, Lifetimes, Slot, Ticks, is_tcp, steady_backend,
+};
 
 /// The backend that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +48,8 @@ pub fn track<'t>(
     lifetimes: &Lifetimes,
 ) -> Result<Kept, Option<Slot<'t>>> {
     let found = found.ok_or(None)?;
-    // Most of a busy connection's packets: its entry is fresh, and they
-    // change nothing.
-    let is_data = !facts.tcp_flags.has_any(SIGNALS);
-    if is_data && found.is_steady(ticks, is_tcp(facts.protocol)) {
-        let backend = found.backend();
-        return match service.group.member(backend) {
-            Some((member, Standing::Active | Standing::Keeps)) => Ok(Kept { member, backend }),
-            _ => Err(Some(found)),
-        };
+    if let Some(kept) = keep_steady(&found, service, facts, ticks) {
+        return Ok(kept);
     }
     let entry = found.entry();
     let kept = keep(service, facts, &entry, ticks, lifetimes).ok_or(Some(found))?;
@@ -63,6 +58,39 @@ pub fn track<'t>(
         table.update(&found, hash, next);
     }
     Ok(kept)
+}
+
+/// The same, for most of a busy connection's packets, without a look at all
+/// that could be: data whose entry is at home and steady. None: [`track`] is
+/// to be asked.
+#[inline(always)]
+pub fn track_steady(
+    home: &Home,
+    service: &Service,
+    facts: &Facts,
+    hash: u64,
+    ticks: &Ticks,
+) -> Option<Kept> {
+    if facts.tcp_flags.has_any(SIGNALS) {
+        return None;
+    }
+    let backend = steady_backend(home, hash, service.id, ticks, is_tcp(facts.protocol))?;
+    keep_backend(service, backend)
+}
+
+/// The backend of data whose entry is steady, wherever it is.
+#[inline(always)]
+fn keep_steady(found: &Slot<'_>, service: &Service, facts: &Facts, ticks: &Ticks) -> Option<Kept> {
+    let is_data = !facts.tcp_flags.has_any(SIGNALS);
+    let is_steady = is_data && found.is_steady(ticks, is_tcp(facts.protocol));
+    if is_steady { keep_backend(service, found.backend()) } else { None }
+}
+
+/// A backend that the plan still lets a connection keep.
+#[inline(always)]
+fn keep_backend(service: &Service, backend: BackendId) -> Option<Kept> {
+    let (member, standing) = service.group.member(backend)?;
+    (standing != Standing::Gone).then_some(Kept { member, backend })
 }
 
 /// Flags that may change an entry's class.

@@ -59,10 +59,10 @@ impl<V: Copy + Default> FlatMap<V> {
         FlatMap { slots }
     }
 
-    /// What stands where the search for a key of that hash begins.
+    /// The slots, and where the search for a key of that hash begins.
     #[inline(always)]
-    pub fn first_look(&self, hash: u64) -> &impl Sized {
-        &self.slots[hash as usize & (self.slots.len() - 1)]
+    pub fn first_look(&self, hash: u64) -> (&[impl Sized], usize) {
+        (&self.slots, hash as usize & (self.slots.len() - 1))
     }
 
     /// The value of `key`.
@@ -114,10 +114,10 @@ impl<V: Copy + Default> WordMap<V> {
         map
     }
 
-    /// What stands where the search for that key begins.
+    /// The slots, and where the search for that key begins.
     #[inline(always)]
-    pub fn first_look(&self, key: u64) -> &impl Sized {
-        &self.slots[self.home(key)]
+    pub fn first_look(&self, key: u64) -> (&[impl Sized], usize) {
+        (&self.slots, self.home(key))
     }
 
     /// The value of `key`.

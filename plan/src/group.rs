@@ -47,6 +47,7 @@ struct Candidate {
 
 /// A place in the hash of members by backend; backend zero: empty.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(8))]
 struct Slot {
     backend: u16,
     member: u16,
@@ -88,12 +89,13 @@ impl Group {
         Some(Selected { member, backend, slot })
     }
 
-    /// The table's entry for `hash`: memory to be asked for ahead.
+    /// The table's entries, and the index of that for `hash`: memory to be
+    /// asked for ahead.
     #[inline]
     #[must_use]
-    pub fn first_look(&self, hash: u64) -> Option<&impl Sized> {
+    pub fn first_look(&self, hash: u64) -> Option<(&[impl Sized], usize)> {
         let table = self.table.as_ref()?;
-        table.entries().get(table.slot(hash) as usize)
+        Some((table.entries(), table.slot(hash) as usize))
     }
 
     /// The member of that backend, with its index.

@@ -169,11 +169,10 @@ impl Vips {
         found.map_or_else(|| self.find_further(&whereabouts), Found::Service)
     }
 
-    /// The first memory that [`Vips::find_socket_v4`] looks at: to be asked
-    /// for ahead.
+    /// Where [`Vips::find_socket_v4`] looks first: memory to be asked for ahead.
     #[inline(always)]
     #[must_use]
-    pub fn first_look_v4(&self, socket: SocketV4) -> &impl Sized {
+    pub fn first_look_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
         self.sockets_v4.first_look(socket.word())
     }
 
@@ -184,11 +183,10 @@ impl Vips {
         self.sockets_v4.get(socket.word())
     }
 
-    /// The first memory that [`Vips::find_socket_v6`] looks at: to be asked
-    /// for ahead.
+    /// Where [`Vips::find_socket_v6`] looks first: memory to be asked for ahead.
     #[inline(always)]
     #[must_use]
-    pub fn first_look_v6(&self, whereabouts: &Whereabouts) -> &impl Sized {
+    pub fn first_look_v6(&self, whereabouts: &Whereabouts) -> (&[impl Sized], usize) {
         self.sockets_v6.first_look(whereabouts.hash)
     }
 

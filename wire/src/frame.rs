@@ -110,12 +110,11 @@ impl<'m> Frame<'m> {
         self.start as usize
     }
 
-    /// Places in the two cache lines that an outer header will be put in
-    /// front of: the first byte, and the one before it.
+    /// The whole chunk.
     #[inline]
-    pub fn bytes_at_front(&self) -> impl Iterator<Item = &u8> {
-        let first = self.start as usize;
-        [first, first.wrapping_sub(1)].into_iter().filter_map(|at| self.chunk.get(at))
+    #[must_use]
+    pub fn chunk(&self) -> &[u8] {
+        self.chunk
     }
 
     /// Marks the frame as steered to another worker than its flow's, because
@@ -152,9 +151,8 @@ impl<'m> Frame<'m> {
     }
 
     /// Replaces the first `removed` bytes by `ADDED` bytes whose content is
-    /// undefined, and keeps at most `kept` of the rest, which stays where it
-    /// is. None (and nothing changed) if the frame is shorter than `removed`
-    /// or the headroom too small.
+    /// undefined, and keeps `kept` of the rest, which stay where they are. None
+    /// (and nothing changed) if the frame is shorter or the headroom too small.
     #[inline(always)]
     pub fn replace_ends<const ADDED: usize>(
         &mut self,
@@ -162,10 +160,9 @@ impl<'m> Frame<'m> {
         kept: usize,
     ) -> Option<&mut [u8; ADDED]> {
         let rest = self.start as usize + removed;
-        let end = (rest + kept).min(self.end as usize);
-        let start = rest.checked_sub(ADDED)?;
+        let (start, end) = (rest.checked_sub(ADDED)?, rest + kept);
         let added = self.chunk.get_mut(start..)?.first_chunk_mut()?;
-        if rest > end {
+        if end > self.end as usize {
             return None;
         }
         (self.start, self.end) = (start as u32, end as u32);
@@ -212,9 +209,10 @@ mod tests {
         *frame.replace_ends(4, 7).unwrap() = *b"outer|";
         assert_eq!(frame.bytes(), b"outer|payload");
         assert_eq!(frame.headroom(), HEADROOM_BYTES - 2);
-        *frame.replace_ends(6, 100).unwrap() = *b"e|";
+        *frame.replace_ends(6, 7).unwrap() = *b"e|";
         assert_eq!(frame.bytes(), b"e|payload");
         assert!(frame.replace_ends::<2>(10, 0).is_none());
+        assert!(frame.replace_ends::<2>(2, 8).is_none());
         assert!(frame.replace_ends::<300>(2, 7).is_none());
         assert_eq!(frame.bytes(), b"e|payload");
     }

@@ -10,17 +10,19 @@ use crate::headers::Facts;
 use crate::ip::{Family, Protocol};
 use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 
-/// What is read of a plain packet. `Target`: [`SocketV4`] and one block for
-/// IPv4, [`Target`] and three for IPv6.
+/// A plain packet, whose headers are in the first `HEAD` bytes of its frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Plain<Target, const BLOCKS: usize> {
+pub struct Plain<'f, const HEAD: usize> {
+    head: &'f [u8; HEAD],
     /// What later stages go by.
     pub facts: Facts,
-    /// Where it is to.
-    pub target: Target,
-    /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
-    pub blocks: [[u8; BLOCK_BYTES]; BLOCKS],
 }
+
+/// One of IPv4.
+pub type PlainV4<'f> = Plain<'f, { TRANSPORT_V4 + tcp::HEADER_BYTES }>;
+
+/// One of IPv6.
+pub type PlainV6<'f> = Plain<'f, { TRANSPORT_V6 + tcp::HEADER_BYTES }>;
 
 const IP: usize = ethernet::HEADER_BYTES;
 const TRANSPORT_V4: usize = IP + ipv4::HEADER_BYTES;
@@ -29,10 +31,10 @@ const TRANSPORT_V6: usize = IP + ipv6::HEADER_BYTES;
 /// Reads a frame with a plain IPv4 packet; None: it has none.
 #[inline(always)]
 #[must_use]
-pub fn read_v4(frame: &[u8]) -> Option<Plain<SocketV4, 1>> {
+pub fn read_v4(frame: &[u8]) -> Option<PlainV4<'_>> {
     // EtherType, version, length without options; the traffic class is free.
     const START: u32 = 0x0800_4500;
-    let head = frame.first_chunk::<{ TRANSPORT_V4 + tcp::HEADER_BYTES }>()?;
+    let head = frame.first_chunk()?;
     let ip: &[u8; ipv4::HEADER_BYTES] = head[IP..].first_chunk()?;
     let (start, packet_bytes) = (u32_at(head, 12), u16_at(head, IP + 2));
     let fragment = u16_at(head, IP + 6) & !ipv4::DONT_FRAGMENT;
@@ -50,24 +52,16 @@ pub fn read_v4(frame: &[u8]) -> Option<Plain<SocketV4, 1>> {
         traffic_class: start as u8,
         packet_bytes,
     };
-    // From the header's checksum, which is not hashed, to behind the ports.
-    const HASHED: u128 = u128::MAX >> 32 << 16;
-    let words = u128::from_le_bytes(*head[IP + 10..].first_chunk()?);
-    let block = words & HASHED | u128::from(protocol.0) << 8 | 4;
-    Some(Plain {
-        facts,
-        target: SocketV4::of_packet(*head[IP + 16..].first_chunk()?, protocol),
-        blocks: [block.to_le_bytes()],
-    })
+    Some(Plain { head, facts })
 }
 
 /// Reads a frame with a plain IPv6 packet; None: it has none.
 #[inline(always)]
 #[must_use]
-pub fn read_v6(frame: &[u8]) -> Option<Plain<Target, 3>> {
+pub fn read_v6(frame: &[u8]) -> Option<PlainV6<'_>> {
     // EtherType and version.
     const START: u32 = 0x86dd_6000;
-    let head = frame.first_chunk::<{ TRANSPORT_V6 + tcp::HEADER_BYTES }>()?;
+    let head = frame.first_chunk()?;
     let (start, payload_bytes) = (u32_at(head, 12), u16_at(head, IP + 4));
     let packet_bytes = u16::try_from(ipv6::HEADER_BYTES).ok()?.checked_add(payload_bytes)?;
     if start & 0xffff_f000 != START || frame.len() < IP + usize::from(packet_bytes) {
@@ -82,19 +76,53 @@ pub fn read_v6(frame: &[u8]) -> Option<Plain<Target, 3>> {
         traffic_class: (start >> 4) as u8,
         packet_bytes,
     };
-    // The addresses follow the next header and the hop limit.
-    let first = (u128_at(head, IP + 6) & (u128::MAX >> 16)) | prefix(6, protocol);
-    let third = u128_at(head, IP + 38) & (u128::MAX << 80);
-    Some(Plain {
-        facts,
-        target: Target {
-            address: u128_at(head, IP + 24),
+    Some(Plain { head, facts })
+}
+
+impl PlainV4<'_> {
+    /// Where it is to.
+    #[inline(always)]
+    #[must_use]
+    pub fn target(&self) -> SocketV4 {
+        let tail = *self.head[IP + 16..].first_chunk().expect("the head is longer");
+        SocketV4::of_packet(tail, self.facts.protocol)
+    }
+
+    /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn blocks(&self) -> [[u8; BLOCK_BYTES]; 1] {
+        // From the header's checksum, which is not hashed, to behind the ports.
+        let (first, last) = (u64_at(self.head, IP + 10), u64_at(self.head, IP + 18));
+        let first = first & !0xffff | u64::from(self.facts.protocol.0) << 8 | 4;
+        let block = u128::from(last & u64::MAX >> 16) << 64 | u128::from(first);
+        [block.to_le_bytes()]
+    }
+}
+
+impl PlainV6<'_> {
+    /// Where it is to.
+    #[inline(always)]
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target {
+            address: u128_at(self.head, IP + 24),
             family: Family::V6,
-            protocol,
-            port: u16_at(head, TRANSPORT_V6 + 2),
-        },
-        blocks: [first, u128_at(head, IP + 22), third].map(u128::to_be_bytes),
-    })
+            protocol: self.facts.protocol,
+            port: u16_at(self.head, TRANSPORT_V6 + 2),
+        }
+    }
+
+    /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn blocks(&self) -> [[u8; BLOCK_BYTES]; 3] {
+        // The addresses follow the next header and the hop limit.
+        let start = 6u128 << 120 | u128::from(self.facts.protocol.0) << 112;
+        let first = u128_at(self.head, IP + 6) & (u128::MAX >> 16) | start;
+        let third = u128_at(self.head, IP + 38) & (u128::MAX << 80);
+        [first, u128_at(self.head, IP + 22), third].map(u128::to_be_bytes)
+    }
 }
 
 /// The TCP flags of a transport header behind `ip_bytes` of a packet; none of
@@ -123,12 +151,6 @@ fn flags(
     }
 }
 
-/// The first two bytes of what is hashed.
-#[inline(always)]
-fn prefix(version: u8, protocol: Protocol) -> u128 {
-    u128::from(version) << 120 | u128::from(protocol.0) << 112
-}
-
 #[inline(always)]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
@@ -137,6 +159,12 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 #[inline(always)]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
+}
+
+/// In the order of the bytes, the first one lowest.
+#[inline(always)]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect("the head is longer"))
 }
 
 #[inline(always)]

@@ -37,24 +37,20 @@ fn is_plain(frame: &[u8]) -> bool {
     let headers = || headers::parse(frame).expect("well-formed").expect("an IP packet");
     if let Some(read) = plain::read_v4(frame) {
         let headers = headers();
-        assert_agree(&read, read.target.target(), &headers);
-        assert_eq!(read.blocks, [headers.key.block_v4()]);
+        assert_agree(&read, read.target().target(), &headers);
+        assert_eq!(read.blocks(), [headers.key.block_v4()]);
         return true;
     }
     if let Some(read) = plain::read_v6(frame) {
         let headers = headers();
-        assert_agree(&read, read.target, &headers);
-        assert_eq!(read.blocks, headers.key.blocks_v6());
+        assert_agree(&read, read.target(), &headers);
+        assert_eq!(read.blocks(), headers.key.blocks_v6());
         return true;
     }
     false
 }
 
-fn assert_agree<T, const BLOCKS: usize>(
-    read: &Plain<T, BLOCKS>,
-    target: Target,
-    headers: &Headers,
-) {
+fn assert_agree<const HEAD: usize>(read: &Plain<'_, HEAD>, target: Target, headers: &Headers) {
     assert_eq!(read.facts, headers.facts());
     assert_eq!(headers.fragment, wire::Fragment::Whole);
     assert_eq!(target, headers.key.target());
