@@ -123,7 +123,7 @@ pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box
     let mut entries = vec![0; size as usize].into_boxed_slice();
     let mut taken = Taken::new(size);
     let mut scarce: Option<Scarce> = None;
-    let mut left = size;
+    let (mut left, few) = (size, size.isqrt());
     let mut round = 0u64;
     while left > 0 {
         round += 1;
@@ -131,7 +131,7 @@ pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box
             while turn.taken < turn.quota
                 && u64::from(turn.taken) * weight_max < round * turn.weight
             {
-                let entry = if left > size.isqrt() {
+                let entry = if left > few {
                     taken.walk(turn, size)
                 } else {
                     scarce
@@ -250,7 +250,7 @@ fn quotas(weights: &[u32], size: u32) -> Vec<u32> {
         weights.iter().map(|weight| (share(*weight) / total) as u32).collect();
     let missing = size - quotas.iter().sum::<u32>();
     let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
-    by_remainder.sort_by_key(|index| std::cmp::Reverse(share(weights[*index]) % total));
+    by_remainder.sort_by_cached_key(|index| std::cmp::Reverse(share(weights[*index]) % total));
     for index in &by_remainder[..missing as usize] {
         quotas[*index] += 1;
     }
