@@ -102,84 +102,214 @@ impl Table {
 
 /// Pseudocode 1 with weights: in round t a backend takes entries while
 /// taken x w_max < t x w, up to its quota. With equal weights that is one
-/// entry each round, as in the paper.
+/// entry each round, as in the paper, and the quotas come of themselves.
 #[must_use]
 pub fn populate(permutations: &[Permutation], weights: &[u32], size: u32) -> Box<[u16]> {
     let count_max = usize::from(u16::MAX).min(size as usize);
     assert!(!permutations.is_empty() && permutations.len() <= count_max);
-    let quotas = quotas(weights, size);
-    let weight_max = u64::from(*weights.iter().max().expect("at least one candidate"));
-    let mut turns: Vec<Turn> = permutations
-        .iter()
-        .zip(weights.iter().zip(&quotas))
-        .map(|(permutation, (weight, quota))| Turn {
-            next: permutation.offset,
-            skip: permutation.skip,
-            taken: 0,
-            quota: *quota,
-            weight: u64::from(*weight),
-        })
-        .collect();
+    let mut turns = turns(permutations, weights, size);
+    let pace = pace(weights);
     let mut entries = vec![0; size as usize].into_boxed_slice();
     let mut taken = Taken::new(size);
-    let mut scarce: Option<Scarce> = None;
     let (mut left, few) = (size, size.isqrt());
-    let mut round = 0u64;
+    while left > few + turns.len() as u32 {
+        let enough = enough_ahead(left, turns.len());
+        left -= whole_round(&mut turns, pace, &mut taken, &mut entries, enough);
+    }
+    let mut scarce: Option<Scarce> = None;
     while left > 0 {
-        round += 1;
         for (index, turn) in turns.iter_mut().enumerate() {
-            while turn.taken < turn.quota
-                && u64::from(turn.taken) * weight_max < round * turn.weight
-            {
-                let entry = if left > few {
-                    taken.walk(turn, size)
-                } else {
-                    scarce
-                        .get_or_insert_with(|| Scarce::new(&taken, permutations, size))
-                        .take(index)
-                };
-                entries[entry as usize] = index as u16;
-                turn.taken += 1;
-                left -= 1;
+            if left == 0 || !turn.is_due(pace) {
+                continue;
             }
+            let entry = if left > few {
+                turn.walk(&mut taken, size, 1)
+            } else {
+                scarce.get_or_insert_with(|| Scarce::new(&taken, permutations, size)).take(index)
+            };
+            entries[entry as usize] = index as u16;
+            left -= 1;
         }
     }
     entries
 }
 
-/// Where a backend stands in its permutation.
-struct Turn {
-    next: u32,
-    skip: u32,
-    taken: u32,
-    quota: u32,
-    weight: u64,
+/// The largest weight, unless all are equal: then a backend is due each round.
+fn pace(weights: &[u32]) -> Option<u32> {
+    let weight_max = weights.iter().max()?;
+    weights.iter().any(|weight| weight != weight_max).then_some(*weight_max)
 }
 
-/// Which entries are taken, one bit each: small enough for the first-level
-/// cache, which the entries are not.
-struct Taken(Vec<u64>);
+/// A round after which empty entries are left for every backend. Returns how
+/// many were taken. On its own, so that all it needs stays in registers.
+#[inline(never)]
+fn whole_round(
+    turns: &mut [Turn],
+    pace: Option<u32>,
+    taken: &mut Taken,
+    entries: &mut [u16],
+    enough: u32,
+) -> u32 {
+    let size = entries.len() as u32;
+    let mut count = 0;
+    for (index, turn) in turns.iter_mut().enumerate() {
+        if turn.is_due(pace) {
+            entries[turn.walk(taken, size, enough) as usize] = index as u16;
+            count += 1;
+        }
+    }
+    count
+}
 
-impl Taken {
-    fn new(size: u32) -> Taken {
-        Taken(vec![0; size as usize / 64 + 1])
+/// Steps of a permutation that are looked at together.
+const BLOCK: usize = 8;
+
+/// Empty entries a backend looks for at once. Each look ends in a mispredicted
+/// branch, so looking for n at once saves n - 1 of n. But one that is gone when
+/// its turn comes costs as much, and n x backends / 2 of `left` are taken
+/// meanwhile. The sum is least at the root; what is more than fits `ahead` gains
+/// nothing.
+fn enough_ahead(left: u32, backends: usize) -> u32 {
+    (left * 2 / backends as u32).isqrt().clamp(1, BLOCK as u32 + 1)
+}
+
+/// Where a backend stands in its permutation, and what it has found there. In
+/// this order a turn needs one line of the cache or two, measurably less than
+/// with the arrays first.
+#[repr(C)]
+struct Turn {
+    /// t x w - taken x `w_max`, and `w_max` more, so that it is never negative.
+    credit: u32,
+    weight: u32,
+    /// Entries that it may still take.
+    quota: u32,
+    /// `ahead` has, from `at` to `found`, entries that were empty when it looked.
+    at: u32,
+    found: u32,
+    /// From each of the steps to the one a block later.
+    stride: u32,
+    /// The next steps that it has not looked at.
+    steps: [u32; BLOCK],
+    ahead: [u32; 2 * BLOCK],
+}
+
+fn turns(permutations: &[Permutation], weights: &[u32], size: u32) -> Vec<Turn> {
+    let quotas = quotas(weights, size);
+    let weight_max = weights.iter().copied().max().unwrap_or(0);
+    let members = weights.iter().zip(quotas);
+    permutations
+        .iter()
+        .zip(members)
+        .map(|(permutation, (weight, quota))| Turn {
+            credit: weight_max,
+            weight: *weight,
+            quota,
+            ..Turn::at_start(*permutation, size)
+        })
+        .collect()
+}
+
+impl Turn {
+    fn at_start(permutation: Permutation, size: u32) -> Turn {
+        let mut steps = [0; BLOCK];
+        let mut next = permutation.offset;
+        for step in &mut steps {
+            *step = next;
+            next = further(next, permutation.skip, size);
+        }
+        let stride = (permutation.skip * BLOCK as u32) % size;
+        let ahead = [0; 2 * BLOCK];
+        Turn { steps, stride, ahead, at: 0, found: 0, credit: 0, weight: 0, quota: 0 }
     }
 
-    /// The next entry of that permutation that was empty.
+    /// Whether it takes an entry this round. Never more than one: no weight is
+    /// above the largest.
     #[inline]
-    fn walk(&mut self, turn: &mut Turn, size: u32) -> u32 {
+    fn is_due(&mut self, pace: Option<u32>) -> bool {
+        let Some(weight_max) = pace else { return true };
+        self.credit += self.weight;
+        let due = self.credit > weight_max && self.quota > 0;
+        if due {
+            self.credit -= weight_max;
+            self.quota -= 1;
+        }
+        due
+    }
+
+    /// Takes the next entry of its permutation that is empty.
+    #[inline]
+    fn walk(&mut self, taken: &mut Taken, size: u32, enough: u32) -> u32 {
         loop {
-            let entry = turn.next;
-            turn.next += turn.skip;
-            if turn.next >= size {
-                turn.next -= size;
+            if self.at == self.found {
+                self.look_ahead(taken, size, enough);
             }
-            let (word, bit) = (&mut self.0[entry as usize / 64], 1 << (entry % 64));
-            if *word & bit == 0 {
-                *word |= bit;
+            let entry = self.ahead[self.at as usize % (2 * BLOCK)];
+            self.at += 1;
+            if taken.take(entry) {
                 return entry;
             }
         }
+    }
+
+    /// Finds the next empty entries, at least as many as are enough. Each step
+    /// is written down and counts if empty: no branch depends on what a step
+    /// finds, so that many are under way at once.
+    #[inline(never)]
+    fn look_ahead(&mut self, taken: &Taken, size: u32, enough: u32) {
+        let mut found = 0;
+        while found < enough {
+            for step in self.steps {
+                self.ahead[found as usize % (2 * BLOCK)] = step;
+                found += taken.is_empty(step);
+            }
+            for step in &mut self.steps {
+                *step = further(*step, self.stride, size);
+            }
+        }
+        (self.at, self.found) = (0, found);
+    }
+}
+
+/// (entry + distance) mod size. Signed, because SSE2 compares nothing else.
+#[inline]
+fn further(entry: u32, distance: u32, size: u32) -> u32 {
+    let (sum, size) = ((entry + distance) as i32, size as i32);
+    (if sum >= size { sum - size } else { sum }) as u32
+}
+
+/// Which entries are taken, one bit each: small enough for the first-level
+/// cache, which the entries are not. What is beyond the table is taken.
+struct Taken(Vec<u32>);
+
+impl Taken {
+    fn new(size: u32) -> Taken {
+        let mut words = vec![0; size as usize / 32];
+        words.push(u32::MAX << (size % 32));
+        Taken(words)
+    }
+
+    /// One or zero.
+    #[inline]
+    fn is_empty(&self, entry: u32) -> u32 {
+        !self.0[entry as usize / 32] >> (entry % 32) & 1
+    }
+
+    /// True if it was empty.
+    #[inline]
+    fn take(&mut self, entry: u32) -> bool {
+        let (word, bit) = (&mut self.0[entry as usize / 32], 1 << (entry % 32));
+        let empty = *word & bit == 0;
+        *word |= bit;
+        empty
+    }
+
+    /// The empty entries.
+    fn left(&self) -> Vec<u32> {
+        let words = (0..).step_by(32).zip(&self.0).filter(|(_, word)| **word != u32::MAX);
+        words
+            .flat_map(|(first, _)| first..first + 32)
+            .filter(|entry| self.is_empty(*entry) == 1)
+            .collect()
     }
 }
 
@@ -196,49 +326,53 @@ struct Scarce<'p> {
     size: u32,
 }
 
+/// Bits for a place in [`Scarce::left`]; as many hold an entry.
+const PLACE_BITS: u32 = 20;
+
 impl<'p> Scarce<'p> {
     fn new(taken: &Taken, permutations: &'p [Permutation], size: u32) -> Scarce<'p> {
-        let is_left = |entry: &u32| taken.0[*entry as usize / 64] & 1 << (entry % 64) == 0;
-        Scarce {
-            left: (0..size).filter(is_left).collect(),
-            permutations,
-            fractions: vec![0; permutations.len()],
-            size,
-        }
+        assert!(size < 1 << PLACE_BITS);
+        Scarce { left: taken.left(), permutations, fractions: vec![0; permutations.len()], size }
     }
 
     /// Takes the next entry of that candidate's permutation.
     ///
     /// Steps are compared as fractions of 2^64, for which one multiplication
-    /// that wraps is the whole of "mod size": steps are 2^64 / size apart, more
-    /// than 2^44, and rounding adds up to less than size, 2^20.
+    /// that wraps is the whole of "mod size". Steps are 2^64 / size apart, more
+    /// than 2^44, and what rounding adds is below 2^20 x size, 2^40. The lowest
+    /// 20 bits are zero and hold the place, so that the least tells where it is.
+    #[inline(never)]
     fn take(&mut self, candidate: usize) -> u32 {
-        let Permutation { offset, skip } = self.permutations[candidate];
+        let fraction = self.fraction(candidate);
+        let start = u64::from(self.permutations[candidate].offset).wrapping_mul(fraction);
+        let step = |entry: u32| u64::from(entry).wrapping_mul(fraction).wrapping_sub(start);
+        let first = (0..).zip(&self.left).map(|(place, entry)| step(*entry) + place).min();
+        let place = first.expect("quotas sum up to the size") % (1 << PLACE_BITS);
+        self.left.swap_remove(place as usize)
+    }
+
+    fn fraction(&mut self, candidate: usize) -> u64 {
         let fraction = &mut self.fractions[candidate];
         if *fraction == 0 {
-            *fraction =
-                ((u128::from(inverse(skip, self.size)) << 64) / u128::from(self.size)) as u64 + 1;
+            let inverse = inverse(self.permutations[candidate].skip, self.size);
+            let scaled = u64::from(inverse) << (64 - PLACE_BITS);
+            *fraction = (scaled / u64::from(self.size)) << PLACE_BITS;
         }
-        let step =
-            |entry: u32| u64::from(entry).wrapping_sub(u64::from(offset)).wrapping_mul(*fraction);
-        let first = (0..self.left.len())
-            .min_by_key(|at| step(self.left[*at]))
-            .expect("quotas sum up to the size");
-        self.left.swap_remove(first)
+        *fraction
     }
 }
 
 /// The number that times `number` is one, modulo the prime `size` (Euclid's
 /// algorithm, extended).
 fn inverse(number: u32, size: u32) -> u32 {
-    let (mut rest, mut next_rest) = (i64::from(size), i64::from(number));
+    let (mut rest, mut next_rest) = (size as i32, number as i32);
     let (mut factor, mut next_factor) = (0, 1);
     while next_rest != 0 {
         let quotient = rest / next_rest;
         (rest, next_rest) = (next_rest, rest - quotient * next_rest);
         (factor, next_factor) = (next_factor, factor - quotient * next_factor);
     }
-    factor.rem_euclid(i64::from(size)) as u32
+    factor.rem_euclid(size as i32) as u32
 }
 
 /// Each backend's entries: size x w / sum of weights, by largest remainder,
@@ -331,6 +465,39 @@ mod tests {
         }
     }
 
+    /// Rounds with weights as DESIGN has them, one try after another.
+    fn plain_rounds(permutations: &[Permutation], weights: &[u32], size: u32) -> Vec<u16> {
+        let quotas = quotas(weights, size);
+        let weight_max = u64::from(*weights.iter().max().unwrap());
+        let mut next: Vec<u32> =
+            permutations.iter().map(|permutation| permutation.offset).collect();
+        let mut taken = vec![0u32; permutations.len()];
+        let mut entries = vec![None; size as usize];
+        let (mut left, mut round) = (size, 0);
+        while left > 0 {
+            round += 1;
+            for (index, permutation) in permutations.iter().enumerate() {
+                let is_due = |taken: u32| {
+                    taken < quotas[index]
+                        && u64::from(taken) * weight_max < round * u64::from(weights[index])
+                };
+                while is_due(taken[index]) {
+                    while entries[next[index] as usize].is_some() {
+                        next[index] = (next[index] + permutation.skip) % size;
+                    }
+                    entries[next[index] as usize] = Some(index as u16);
+                    taken[index] += 1;
+                    left -= 1;
+                }
+            }
+        }
+        entries.into_iter().map(|entry| entry.unwrap()).collect()
+    }
+
+    fn permutations(seed: u32, count: usize, size: u32) -> Vec<Permutation> {
+        (0..count).map(|index| Permutation::of(&format!("{seed}-{index}"), size)).collect()
+    }
+
     fn candidates(count: usize, weight: impl Fn(usize) -> u32) -> Vec<Candidate> {
         (0..count)
             .map(|index| Candidate { name: format!("backend-{index:05}"), weight: weight(index) })
@@ -346,6 +513,28 @@ mod tests {
             let permutations: Vec<Permutation> = names.iter().map(|name| Permutation::of(name, size)).collect();
             let ours: Vec<i32> = populate(&permutations, &vec![weight; count], size).iter().map(|entry| i32::from(*entry)).collect();
             prop_assert_eq!(ours, pseudocode_1(&permutations, size));
+        }
+
+        #[test]
+        fn any_weights_give_the_plain_rounds_exactly(
+            weights in proptest::collection::vec(prop_oneof![1u32..5, 1u32..=1000], 1..120),
+            size in prop::sample::select(vec![127u32, 1009, 4099, 16411]), seed: u32,
+        ) {
+            let permutations = permutations(seed, weights.len(), size);
+            let ours = populate(&permutations, &weights, size);
+            prop_assert_eq!(ours.into_vec(), plain_rounds(&permutations, &weights, size));
+        }
+
+        #[test]
+        fn tiny_and_crowded_tables_are_those_of_the_plain_rounds(
+            size in prop::sample::select(vec![3u32, 5, 7, 11, 31, 37, 61, 67]),
+            crowd in 0.0..=1.0, weight_max in 1u32..4, seed: u32,
+        ) {
+            let count = 1 + (f64::from(size - 1) * crowd) as usize;
+            let permutations = permutations(seed, count, size);
+            let weights: Vec<u32> = (0..count as u32).map(|index| 1 + index % weight_max).collect();
+            let ours = populate(&permutations, &weights, size);
+            prop_assert_eq!(ours.into_vec(), plain_rounds(&permutations, &weights, size));
         }
 
         #[test]
@@ -376,7 +565,9 @@ mod tests {
 
     #[test]
     fn large_tables_are_those_of_pseudocode_1_too() {
-        for (size, count) in [(65_537, 1), (65_537, 1000), (655_373, 300)] {
+        for (size, count) in
+            [(65_537, 1), (65_537, 1000), (65_537, 20_000), (655_373, 300), (655_373, 1000)]
+        {
             let names: Vec<String> = (0..count).map(|index| format!("backend-{index}")).collect();
             let permutations: Vec<Permutation> =
                 names.iter().map(|name| Permutation::of(name, size)).collect();
@@ -386,6 +577,16 @@ mod tests {
                 ours.iter().zip(&paper).all(|(ours, paper)| i32::from(*ours) == *paper),
                 "{size} {count}"
             );
+        }
+    }
+
+    #[test]
+    fn large_tables_with_weights_are_those_of_the_plain_rounds() {
+        for (size, count) in [(65_537, 10), (65_537, 1000), (65_537, 20_000), (655_373, 1000)] {
+            let permutations = permutations(1, count, size);
+            let weights: Vec<u32> = (0..count as u32).map(|index| 1 + index % 10).collect();
+            let ours = populate(&permutations, &weights, size);
+            assert!(*ours == *plain_rounds(&permutations, &weights, size), "{size} {count}");
         }
     }
 
