@@ -25,7 +25,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{Matched, Service, Whereabouts};
+use plan::{Group, Matched, Service, Whereabouts};
 use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
 use crate::decapsulate::Budget;
@@ -70,11 +70,10 @@ enum To<'v> {
     SocketV6,
     /// The service of this match.
     Matched(Matched),
-    /// A service: where its match is counted, and where the connection is,
-    /// most likely.
-    Service(&'v Service, &'v Traffic, &'v Home),
-    /// A backend: where its match and its member are counted.
-    Backend(&'v Tunnel, &'v Traffic, &'v Traffic),
+    /// The same; and where its connection is, most likely.
+    Service(Matched, &'v Home),
+    /// A backend: where its member is counted, and the match if apart.
+    Backend(&'v Tunnel, &'v Traffic, Option<&'v Traffic>),
     /// The machine in charge of its datagram.
     Owner,
 }
@@ -256,8 +255,7 @@ impl<'m> Datapath<'m> {
         Travellers { all, flows, targets_v6, .. }: &mut Travellers<'v>,
         verdicts: &mut Verdicts,
     ) {
-        let (matches, selects) = (&self.counters_of(view).matches, self.selects.get());
-        let vips = &view.plan.vips;
+        let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
         for ((traveller, hash), verdict) in all.iter_mut().zip(flows.hashes()).zip(verdicts) {
             let home = self.table.home(hash);
@@ -269,49 +267,47 @@ impl<'m> Datapath<'m> {
                     target_v6 = targets_v6.next();
                     target_v6.and_then(|target| vips.find_socket_v6(target))
                 }
-                To::Matched(matched) => Some(matched),
+                To::Matched(matched) => {
+                    traveller.to = To::Service(matched, home);
+                    continue;
+                }
                 _ => continue,
             };
-            let Matched { service, matched } = match found {
-                Some(matched) => matched,
-                None => {
-                    self.find_further(view, traveller, target_v6, verdict);
-                    let To::Matched(matched) = traveller.to else { continue };
-                    matched
-                }
+            let Some(matched) = found else {
+                traveller.to = self.find_further(view, traveller.to, target_v6, home, verdict);
+                continue;
             };
-            let service = view.plan.service(service).expect("a match names a service of its plan");
-            let traffic = &matches[matched as usize];
-            prefetch(traffic);
-            if selects && let Some(entry) = service.group.first_look(hash) {
+            if selects && let Some(entry) = group_of(view, matched).first_look(hash) {
                 prefetch_at(entry);
             }
-            traveller.to = To::Service(service, traffic, home);
+            traveller.to = To::Service(*matched, home);
         }
     }
 
     /// Matches what no port of its own is for, or says its verdict.
     #[inline(never)]
-    fn find_further(
+    fn find_further<'v>(
         &self,
         view: &View,
-        traveller: &mut Traveller<'_>,
+        to: To<'v>,
         target_v6: Option<&Whereabouts>,
+        home: &'v Home,
         verdict: &mut Verdict,
-    ) {
-        let target = match (traveller.to, target_v6) {
+    ) -> To<'v> {
+        let target = match (to, target_v6) {
             (To::SocketV4(socket), _) => socket.target().into(),
             (To::SocketV6, Some(target)) => *target,
             _ => unreachable!("all others are matched"),
         };
-        traveller.to = match destination(self.resolved.find(&view.plan, &target)) {
-            Ok(Destination::Service(matched)) => To::Matched(matched),
-            Ok(_) => To::Nobody,
-            Err(reason) => {
-                *verdict = Verdict::Drop(reason);
-                To::Nobody
-            }
-        };
+        if let Some(matched) = view.plan.vips.find_suffix_socket(&target) {
+            return To::Service(*matched, home);
+        }
+        match destination(self.resolved.find(&view.plan, &target)) {
+            Ok(Destination::Service(matched)) => return To::Service(matched, home),
+            Ok(_) => {}
+            Err(reason) => *verdict = Verdict::Drop(reason),
+        }
+        To::Nobody
     }
 
     /// The backends of all: tracked, or else selected.
@@ -322,25 +318,27 @@ impl<'m> Datapath<'m> {
         frames: &[Frame<'_>],
         travellers: &mut [Traveller<'v>],
     ) {
-        let (members, connections) = (&self.counters_of(view).members, &self.counters.connections);
+        let (counters, connections) = (self.counters_of(view), &self.counters.connections);
         let (mut packets, misses) = (0, connections.misses.get());
         for (frame, traveller) in frames.iter().zip(travellers) {
-            let To::Service(service, matched, home) = traveller.to else { continue };
+            let To::Service(ref matched, home) = traveller.to else { continue };
             packets += 1;
-            let (facts, hash) = (&traveller.facts, traveller.hash);
-            let steady = track_steady(home, service, facts, hash, &self.ticks);
+            let (facts, hash, group) = (&traveller.facts, traveller.hash, group_of(view, matched));
+            let steady = track_steady(home, (matched.service, group), facts, hash, &self.ticks);
             let Kept { member, backend } = match steady {
                 Some(kept) => kept,
-                None => match self.choose_other(view, service, frame, (facts, hash)) {
+                None => match self.choose_other(view, matched, frame, (facts, hash)) {
                     Some(kept) => kept,
                     None => continue,
                 },
             };
-            let Some(tunnel) = view.egress.tunnel(service, facts.family, backend) else { continue };
+            let Some(tunnel) = view.egress.tunnel(matched.style, facts.family, backend) else {
+                continue;
+            };
             prefetch(tunnel);
-            let traffic = &members[service.first_member as usize + usize::from(member)];
+            let traffic = counters.member(matched, member);
             prefetch(traffic);
-            traveller.to = To::Backend(tunnel, matched, traffic);
+            traveller.to = To::Backend(tunnel, traffic, counters.of_match(matched));
         }
         let misses = connections.misses.get() - misses;
         connections.hits.add(packets - misses);
@@ -356,10 +354,11 @@ impl<'m> Datapath<'m> {
     fn choose_other(
         &self,
         view: &View,
-        service: &Service,
+        matched: &Matched,
         frame: &Frame<'_>,
         (facts, hash): (&Facts, u64),
     ) -> Option<Kept> {
+        let service = service_of(view, matched);
         let found = self.table.find(hash, service.id);
         let kept = track(&self.table, found, service, facts, hash, &self.ticks, &view.lifetimes);
         kept.map_or_else(
@@ -387,12 +386,14 @@ impl<'m> Datapath<'m> {
             frames.iter_mut().zip(travellers).zip(verdicts).enumerate()
         {
             let hash = traveller.hash;
-            if let To::Backend(tunnel, matched, member) = traveller.to
+            if let To::Backend(tunnel, member, matched) = traveller.to
                 && let Some(outer) = tunnel.only().or_else(|| view.egress.one_of(tunnel, hash))
                 && encapsulate(frame, &traveller.facts, hash, outer).is_ok()
             {
-                matched.count(traveller.facts.packet_bytes);
                 member.count(traveller.facts.packet_bytes);
+                if let Some(matched) = matched {
+                    matched.count(traveller.facts.packet_bytes);
+                }
                 *verdict = Verdict::Send(outer.device);
             } else {
                 outbox.at = begin + at;
@@ -415,19 +416,19 @@ impl<'m> Datapath<'m> {
     ) -> Option<Result<Verdict, DropReason>> {
         let headers = |frame: &_| headers_of(frame, *facts);
         Some(match to {
-            To::Backend(tunnel, matched, member) => {
+            To::Backend(tunnel, member, matched) => {
                 let Some(outer) = view.egress.way(tunnel, *hash) else {
                     return Some(Err(DropReason::NoNeighbour));
                 };
                 let sent = send(frame, facts, *hash, outer, || self.answering(view), outbox);
                 if sent.is_ok() {
-                    matched.count(facts.packet_bytes);
                     member.count(facts.packet_bytes);
+                    matched.inspect(|matched| matched.count(facts.packet_bytes));
                 }
                 sent
             }
-            To::Service(service, ..) => {
-                let headers = headers(frame);
+            To::Service(matched, _) => {
+                let (headers, service) = (headers(frame), service_of(view, matched));
                 self.spill(view, frame, service, &headers, (*hash, *budget), outbox)
             }
             To::Owner => {
@@ -450,6 +451,15 @@ impl<'m> Datapath<'m> {
         outbox.at = *at;
         verdicts[*at] = self.traced(view, &mut frames[*at], arrived, mark, outbox);
     }
+}
+
+#[inline(always)]
+fn group_of<'v>(view: &'v View, matched: &Matched) -> &'v Group {
+    &view.plan.groups[matched.group as usize]
+}
+
+fn service_of<'v>(view: &'v View, matched: &Matched) -> &'v Service {
+    view.plan.service(matched.service).expect("a match names a service of its plan")
 }
 
 /// False for a packet that may have a mark of the tracer.

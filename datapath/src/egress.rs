@@ -79,29 +79,24 @@ impl Egress {
         Egress { tunnels, backend_ids, further, peers, spills }
     }
 
-    /// The headers in front of a flow's packets of that family to a backend
-    /// of a service; None if no next hop is known.
+    /// The headers in front of a flow's packets of that family to a backend,
+    /// in a service's style; None if no next hop is known.
     #[inline]
     #[must_use]
     pub fn toward(
         &self,
-        service: &Service,
+        style: u16,
         family: Family,
         backend: BackendId,
         hash: u64,
     ) -> Option<&Outer> {
-        self.way(self.tunnel(service, family, backend)?, hash)
+        self.way(self.tunnel(style, family, backend)?, hash)
     }
 
     /// The tunnel to a backend; None: the plan has no such backend.
     #[inline]
-    pub(crate) fn tunnel(
-        &self,
-        service: &Service,
-        family: Family,
-        backend: BackendId,
-    ) -> Option<&Tunnel> {
-        let list = usize::from(service.style) * FAMILIES.len() + family as usize;
+    pub(crate) fn tunnel(&self, style: u16, family: Family, backend: BackendId) -> Option<&Tunnel> {
+        let list = usize::from(style) * FAMILIES.len() + family as usize;
         self.tunnels.get(list * self.backend_ids + backend.index())
     }
 

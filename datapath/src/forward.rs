@@ -140,11 +140,11 @@ impl<'m> Datapath<'m> {
         };
         recorder.backend(backend);
 
-        let outer = view.egress.toward(service, facts.family, backend, hash);
+        let outer = view.egress.toward(service.style, facts.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, &facts, hash, outer, || self.answering(view), outbox)?;
 
-        self.counters_of(view).count(matched, service, member, facts.packet_bytes);
+        self.counters_of(view).count(&matched, member, facts.packet_bytes);
         Ok(verdict)
     }
 

@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plan::{BackendId, Matched};
+use plan::BackendId;
 use wire::ip::AddressBits;
-use wire::{Family, Fragment, Frame, Headers, Protocol};
+use wire::{Family, Fragment, Frame, Headers, Protocol, Target};
 
 use crate::clock::Now;
 
@@ -59,8 +59,8 @@ impl DatagramKey {
 /// Where a first fragment went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The service, and by which match.
-    pub matched: Matched,
+    /// Where the datagram is to: what it is for may change with the plan.
+    pub target: Target,
     /// The backend; None: none is left, it goes where the service spills.
     pub backend: Option<BackendId>,
     /// The flow hash.

@@ -192,7 +192,7 @@ impl<'m> SlowPath<'m> {
         if tracked.is_none() && !is_copy {
             self.copy_to_peers(view, frame, headers, hash, outbox);
         }
-        let decision = Decision { matched, backend: tracked.or(selected), hash };
+        let decision = Decision { target: key.target(), backend: tracked.or(selected), hash };
         self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
     }
 
@@ -243,7 +243,7 @@ impl<'m> SlowPath<'m> {
         let tracked = self.tracked(service, hash);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let backend = tracked.or_else(|| self.select(service, &headers.key, hash, recorder));
-        let decision = Decision { matched, backend, hash };
+        let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, decision, self.now);
         self.counters.fragments.first.add(1);
         let verdict = self.deliver(view, frame, headers, (decision, budget), outbox, recorder);
@@ -270,7 +270,6 @@ impl<'m> SlowPath<'m> {
             self.counters.fragments.held.add(1);
             return Ok(Verdict::Hold);
         };
-        recorder.matched(decision.matched);
         recorder.hashed(decision.hash);
         self.counters.fragments.followed.add(1);
         self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
@@ -306,11 +305,16 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        (Decision { matched, backend, hash }, budget): (Decision, Budget),
+        (Decision { target, backend, hash }, budget): (Decision, Budget),
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let service = view.plan.service(matched.service).ok_or(DropReason::NoService)?;
+        let Found::Service(matched) = view.plan.vips.find(&target) else {
+            return Err(DropReason::NoService);
+        };
+        recorder.matched(matched);
+        let service =
+            view.plan.service(matched.service).expect("a match names a service of its plan");
         let answering = Answering {
             limiter: &self.answers,
             now: self.now,
@@ -330,10 +334,10 @@ impl<'m> SlowPath<'m> {
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
-        let outer = view.egress.toward(service, headers.key.family, backend, hash);
+        let outer = view.egress.toward(service.style, headers.key.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, &headers.facts(), hash, outer, || answering, outbox)?;
-        view.counters[self.worker].count(matched, service, member, headers.packet_bytes);
+        view.counters[self.worker].count(&matched, member, headers.packet_bytes);
         Ok(verdict)
     }
 

@@ -10,7 +10,7 @@
 //! backend drains or the entry closes, it selects anew.
 
 use plan::group::Selected;
-use plan::{BackendId, Service, Standing};
+use plan::{BackendId, Group, Service, ServiceId, Standing};
 use wire::{Facts, tcp};
 
 use crate::table::{
@@ -66,7 +66,7 @@ pub fn track<'t>(
 #[inline(always)]
 pub fn track_steady(
     home: &Home,
-    service: &Service,
+    (service, group): (ServiceId, &Group),
     facts: &Facts,
     hash: u64,
     ticks: &Ticks,
@@ -74,8 +74,8 @@ pub fn track_steady(
     if facts.tcp_flags.has_any(SIGNALS) {
         return None;
     }
-    let backend = steady_backend(home, hash, service.id, ticks, is_tcp(facts.protocol))?;
-    keep_backend(service, backend)
+    let backend = steady_backend(home, hash, service, ticks, is_tcp(facts.protocol))?;
+    keep_backend(group, backend)
 }
 
 /// The backend of data whose entry is steady, wherever it is.
@@ -83,13 +83,13 @@ pub fn track_steady(
 fn keep_steady(found: &Slot<'_>, service: &Service, facts: &Facts, ticks: &Ticks) -> Option<Kept> {
     let is_data = !facts.tcp_flags.has_any(SIGNALS);
     let is_steady = is_data && found.is_steady(ticks, is_tcp(facts.protocol));
-    if is_steady { keep_backend(service, found.backend()) } else { None }
+    if is_steady { keep_backend(&service.group, found.backend()) } else { None }
 }
 
 /// A backend that the plan still lets a connection keep.
 #[inline(always)]
-fn keep_backend(service: &Service, backend: BackendId) -> Option<Kept> {
-    let (member, standing) = service.group.member(backend)?;
+fn keep_backend(group: &Group, backend: BackendId) -> Option<Kept> {
+    let (member, standing) = group.member(backend)?;
     (standing != Standing::Gone).then_some(Kept { member, backend })
 }
 

@@ -81,8 +81,9 @@ impl View {
 /// What one worker counts for each thing that a plan names.
 #[derive(Debug)]
 pub struct WorkerCounters {
-    /// By index of the plan's matches.
-    pub matches: Box<[Traffic]>,
+    /// By index of the plan's matches; nothing for those that are
+    /// [`Matched::alone`].
+    matches: Box<[Traffic]>,
     /// What was sent to members: by service's first member plus index of the
     /// member.
     pub members: Box<[Traffic]>,
@@ -121,16 +122,37 @@ impl WorkerCounters {
 
     /// Counts a packet that was sent to a member of the service that wanted it.
     #[inline]
-    pub fn count(&self, matched: Matched, service: &Service, member: u16, packet_bytes: u16) {
-        self.matches[matched.matched as usize].count(packet_bytes);
-        self.member(service, member).count(packet_bytes);
+    pub fn count(&self, matched: &Matched, member: u16, packet_bytes: u16) {
+        if let Some(traffic) = self.of_match(matched) {
+            traffic.count(packet_bytes);
+        }
+        self.member(matched, member).count(packet_bytes);
     }
 
-    /// What was sent to a member of a service.
-    #[inline]
+    /// Where a match is counted if its service has others.
+    #[inline(always)]
+    pub(crate) fn of_match(&self, matched: &Matched) -> Option<&Traffic> {
+        (!matched.alone).then(|| &self.matches[matched.matched as usize])
+    }
+
+    /// What was sent to a member of the service of a match.
+    #[inline(always)]
     #[must_use]
-    pub fn member(&self, service: &Service, member: u16) -> &Traffic {
-        &self.members[service.first_member as usize + usize::from(member)]
+    pub fn member(&self, matched: &Matched, member: u16) -> &Traffic {
+        &self.members[matched.first_member as usize + usize::from(member)]
+    }
+
+    /// Packets and bytes for a match of the service, the only one or not.
+    #[must_use]
+    pub fn match_totals(&self, index: usize, service: &Service, is_alone: bool) -> (u64, u64) {
+        let members = service.first_member as usize..;
+        let counted = match is_alone {
+            true => &self.members[members][..service.group.members().len()],
+            false => &self.matches[index..=index],
+        };
+        counted.iter().fold((0, 0), |(packets, bytes), traffic| {
+            (packets + traffic.packets.get(), bytes + traffic.bytes.get())
+        })
     }
 
     /// Connections for which a member of a service was selected.

@@ -119,7 +119,8 @@ impl Rig {
     /// Packets that each worker has sent.
     fn shares(&self) -> Vec<u64> {
         let workers = self.view.counters[..WORKERS].iter();
-        workers.map(|counters| counters.matches[0].packets.get()).collect()
+        let sent = |traffic: &datapath::view::Traffic| traffic.packets.get();
+        workers.map(|counters| counters.members.iter().map(sent).sum()).collect()
     }
 
     /// Workers that remember the flow from that port.

@@ -90,6 +90,8 @@ pub struct Plan {
     pub members: u32,
     /// The ways to encapsulate that services have, each once.
     pub styles: Vec<(Encap, Dscp)>,
+    /// The groups that services have, each once.
+    pub groups: Vec<Arc<Group>>,
     /// The message this was decoded from.
     pub message: proto::Plan,
 }
@@ -572,6 +574,8 @@ struct Decoding<'m, 'p> {
     order: Vec<ServiceId>,
     members: u32,
     styles: Vec<(Encap, Dscp)>,
+    own_groups: Vec<Arc<Group>>,
+    group_indices: HashMap<*const Group, u32>,
     own: Vec<IpAddr>,
     peers: Vec<Peer>,
 }
@@ -603,6 +607,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
             order: Vec::new(),
             members: 0,
             styles: Vec::new(),
+            own_groups: Vec::new(),
+            group_indices: HashMap::new(),
             own: own_addresses(message)?,
             peers: peers(message)?,
         };
@@ -663,9 +669,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
                 proto::Fragments::Auto => self.peers.is_empty(),
             },
         };
-        for (at, vip) in message.vips.iter().enumerate() {
-            self.vip(&format!("{path}.vips[{at}]"), at as u32, vip, id, info)?;
-        }
         let group = self.members(&path, message)?;
         let details = Details {
             name: message.name.clone(),
@@ -690,6 +693,24 @@ impl<'m, 'p> Decoding<'m, 'p> {
             details: Box::new(details),
             group,
         };
+        let mut wants = Vec::new();
+        for (at, vip) in message.vips.iter().enumerate() {
+            let path = format!("{path}.vips[{at}]");
+            for ports in ports(&path, vip)? {
+                wants.push((path.clone(), at as u32, vip, ports));
+            }
+        }
+        let matched = Matched {
+            service: id,
+            style: service.style,
+            matched: 0,
+            first_member: service.first_member,
+            group: self.group(&service.group),
+            alone: wants.len() == 1,
+        };
+        for (path, vip_index, vip, ports) in wants {
+            self.want(&path, (vip_index, vip), ports, matched, info)?;
+        }
         self.members += service.group.members().len() as u32;
         if self.services.len() <= id.index() {
             self.services.resize_with(id.index() + 1, || None);
@@ -708,29 +729,31 @@ impl<'m, 'p> Decoding<'m, 'p> {
         }) as u16
     }
 
-    fn vip(
+    /// The index of that group.
+    fn group(&mut self, group: &Arc<Group>) -> u32 {
+        *self.group_indices.entry(Arc::as_ptr(group)).or_insert_with(|| {
+            self.own_groups.push(Arc::clone(group));
+            self.own_groups.len() as u32 - 1
+        })
+    }
+
+    /// Adds one match of a service: some ports of a Vip.
+    fn want(
         &mut self,
         path: &str,
-        index: u32,
-        vip: &proto::Vip,
-        service: ServiceId,
+        (index, vip): (u32, &proto::Vip),
+        ports: Ports,
+        of_service: Matched,
         info: AddressInfo,
     ) -> Result<(), PlanError> {
         let (target, places) = self.places(path, vip)?;
-        for ports in ports(path, vip)? {
-            let matched = Matched { service, matched: self.matches.len() as u32 };
-            let (protocol, text) = ports_text(ports);
-            self.matches.push(Match {
-                service,
-                vip: index,
-                target: target.clone(),
-                protocol,
-                ports: text,
-            });
-            for place in &places {
-                if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
-                    return self.refuse_conflict(path, &conflict.with);
-                }
+        let matched = Matched { matched: self.matches.len() as u32, ..of_service };
+        let (protocol, text) = ports_text(ports);
+        let service = matched.service;
+        self.matches.push(Match { service, vip: index, target, protocol, ports: text });
+        for place in places {
+            if let Err(conflict) = self.vips.add(place, ports, matched, info) {
+                return self.refuse_conflict(path, &conflict.with);
             }
         }
         Ok(())
@@ -889,6 +912,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             backends: self.backends,
             members: self.members,
             styles: self.styles,
+            groups: self.own_groups,
             message: proto::Plan::default(),
         })
     }

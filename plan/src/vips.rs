@@ -8,7 +8,9 @@
 //!
 //! The first that exists wins; where a step has none the next is tried, but
 //! never a shorter prefix than the longest that fits. One hash lookup a step;
-//! one in all for a port of its own at an exact address, which most are.
+//! one in all for a port of its own at an exact address, which most are, and
+//! one for each length of prefixes and suffixes for a port of its own at a
+//! suffix.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,13 +20,23 @@ use wire::{Family, Protocol, SocketV4, Target};
 use crate::flat_map::{FlatMap, Key, WordMap};
 use crate::ids::ServiceId;
 
-/// The service a packet is for.
+/// The service a packet is for, with all that most of its packets need: a
+/// service in itself is another line of the cache. Of one plan only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Matched {
     /// Which service.
     pub service: ServiceId,
+    /// As [`crate::Service`] has it.
+    pub style: u16,
     /// Which of the plan's matches: an index for counters and explanations.
     pub matched: u32,
+    /// As [`crate::Service`] has it.
+    pub first_member: u32,
+    /// Which of the plan's groups is the service's.
+    pub group: u32,
+    /// The service has no other match: what is counted for its members is
+    /// counted for the match.
+    pub alone: bool,
 }
 
 /// A target as the index looks it up, hashed once.
@@ -114,6 +126,8 @@ pub enum Place {
 pub struct Class {
     /// Suffix lengths in use, longest first.
     suffix_bits: Vec<u32>,
+    /// At some of its suffixes there are more than single ports.
+    is_wide: bool,
 }
 
 /// The index. Built by [`VipsBuilder`].
@@ -123,6 +137,10 @@ pub struct Vips {
     /// one access tells.
     sockets_v4: WordMap<Matched>,
     sockets_v6: FlatMap<Matched>,
+    /// Single ports at suffixes.
+    suffix_sockets: FlatMap<Matched>,
+    /// At some exact addresses there are more than single ports.
+    is_wide: bool,
     places: FlatMap<u32>,
     addresses: Box<[Address]>,
     ranges: Box<[Range]>,
@@ -166,7 +184,8 @@ impl Vips {
             Some(socket) => self.find_socket_v4(socket),
             None => self.find_socket_v6(&whereabouts),
         };
-        found.map_or_else(|| self.find_further(&whereabouts), Found::Service)
+        let found = found.or_else(|| self.find_suffix_socket(&whereabouts));
+        found.map_or_else(|| self.find_further(&whereabouts), |found| Found::Service(*found))
     }
 
     /// Where [`Vips::find_socket_v4`] looks first: memory to be asked for ahead.
@@ -179,7 +198,7 @@ impl Vips {
     /// The service that has the port at the exact address.
     #[inline(always)]
     #[must_use]
-    pub fn find_socket_v4(&self, socket: SocketV4) -> Option<Matched> {
+    pub fn find_socket_v4(&self, socket: SocketV4) -> Option<&Matched> {
         self.sockets_v4.get(socket.word())
     }
 
@@ -193,8 +212,28 @@ impl Vips {
     /// The service that has the IPv6 target's port at its exact address.
     #[inline(always)]
     #[must_use]
-    pub fn find_socket_v6(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<Matched> {
+    pub fn find_socket_v6(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<&Matched> {
         self.sockets_v6.get_hashed(*key, *hash)
+    }
+
+    /// The service that has the target's port at a suffix, if it has none at
+    /// its address and nothing but the class of its prefix need be known.
+    #[inline]
+    #[must_use]
+    pub fn find_suffix_socket(&self, Whereabouts { key, .. }: &Whereabouts) -> Option<&Matched> {
+        let target = target_of(*key);
+        if self.is_wide && self.at(exact_key(target.family, target.address)).is_some() {
+            return None;
+        }
+        let class = self.class(target.family, target.address)?;
+        let Class { suffix_bits, is_wide } = &self.classes[class as usize];
+        // Where others than single ports may come first, only the longest
+        // suffix is sure.
+        let sure = if *is_wide { 1 } else { suffix_bits.len() };
+        suffix_bits.iter().take(sure).find_map(|bits| {
+            let key = suffix_socket_key(class, *bits, &target);
+            self.suffix_sockets.get_hashed(key, key.hash())
+        })
     }
 
     /// Who wants the packet where no port of its own was found.
@@ -296,18 +335,28 @@ pub fn low_mask(bits: u32) -> u128 {
 
 #[inline]
 fn exact_key(family: Family, bits: AddressBits) -> Key {
-    Key { bits, scope: family as u32 }
+    Key { bits, scope: family as u64 }
 }
 
 #[inline(always)]
 fn socket_key(target: &Target) -> Key {
-    let scope = u32::from(target.port) << 16 | u32::from(target.protocol.0) << 8;
-    Key { bits: target.address, scope: scope | target.family as u32 }
+    Key { bits: target.address, scope: socket_scope(target) | target.family as u64 }
+}
+
+#[inline(always)]
+fn socket_scope(target: &Target) -> u64 {
+    u64::from(target.port) << 16 | u64::from(target.protocol.0) << 8
+}
+
+#[inline]
+fn suffix_socket_key(class: u32, suffix_bits: u32, target: &Target) -> Key {
+    let place = u64::from(class) << 40 | u64::from(suffix_bits) << 32;
+    Key { bits: target.address & low_mask(suffix_bits), scope: place | socket_scope(target) }
 }
 
 /// The target that has this key.
 fn target_of(Key { bits, scope }: Key) -> Target {
-    let [port_high, port_low, protocol, family] = scope.to_be_bytes();
+    let [.., port_high, port_low, protocol, family] = scope.to_be_bytes();
     Target {
         address: bits,
         family: if family == Family::V4 as u8 { Family::V4 } else { Family::V6 },
@@ -319,13 +368,13 @@ fn target_of(Key { bits, scope }: Key) -> Target {
 /// Scopes 0 and 1 are the families' exact addresses.
 #[inline]
 fn suffix_key(class: u32, suffix_bits: u32, suffix: u128) -> Key {
-    Key { bits: suffix, scope: 2 + class * 129 + suffix_bits }
+    Key { bits: suffix, scope: 2 + u64::from(class) * 129 + u64::from(suffix_bits) }
 }
 
 #[inline]
 fn prefix_key(family: Family, bits: AddressBits, prefix_bits: u32) -> Key {
     let host = family.address_bits() - prefix_bits;
-    Key { bits: bits & !low_mask(host), scope: (family as u32) << 8 | prefix_bits }
+    Key { bits: bits & !low_mask(host), scope: (family as u64) << 8 | u64::from(prefix_bits) }
 }
 
 /// Two Vips that claim the same packets.
@@ -406,28 +455,67 @@ impl VipsBuilder {
             self.places.values().map(|building| building.build(&mut ranges)).collect();
         let keys: Vec<(Key, u32)> =
             self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
-        let sockets = || self.places.iter().flat_map(|(place, building)| building.sockets(place));
-        let sockets_v4: Vec<(u64, Matched)> = sockets()
-            .filter_map(|(target, matched)| Some((SocketV4::of(&target)?.word(), matched)))
+        let mut sockets = Sockets::default();
+        let mut classes: Vec<Class> = self
+            .classes
+            .iter()
+            .map(|bits| Class { suffix_bits: descending(bits), is_wide: false })
             .collect();
-        let sockets_v6: Vec<(Key, Matched)> = sockets()
-            .filter(|(target, _)| target.family == Family::V6)
-            .map(|(target, matched)| (socket_key(&target), matched))
-            .collect();
-        let descending = |bits: &BTreeSet<u32>| bits.iter().rev().copied().collect();
+        let mut is_wide = false;
+        for (place, building) in &self.places {
+            sockets.add(place, building);
+            match place {
+                Place::Exact(..) => is_wide |= building.is_wide(),
+                Place::Suffix { class, .. } => {
+                    classes[*class as usize].is_wide |= building.is_wide()
+                }
+            }
+        }
         Vips {
-            sockets_v4: WordMap::new(sockets_v4.into_iter()),
-            sockets_v6: FlatMap::new(sockets_v6.into_iter()),
+            sockets_v4: WordMap::new(sockets.v4.into_iter()),
+            sockets_v6: FlatMap::new(sockets.v6.into_iter()),
+            suffix_sockets: FlatMap::new(sockets.at_suffixes.into_iter()),
+            is_wide,
             places: FlatMap::new(keys.into_iter()),
             addresses: addresses.into(),
             ranges: ranges.into(),
             prefixes: FlatMap::new(self.prefixes.into_iter()),
-            prefix_bits: self.prefix_bits.map(|bits| descending(&bits)),
-            classes: self
-                .classes
-                .iter()
-                .map(|bits| Class { suffix_bits: bits.iter().rev().copied().collect() })
-                .collect(),
+            prefix_bits: self.prefix_bits.map(|bits| descending(&bits).into()),
+            classes: classes.into(),
+        }
+    }
+}
+
+/// Longest first.
+fn descending(bits: &BTreeSet<u32>) -> Vec<u32> {
+    bits.iter().rev().copied().collect()
+}
+
+/// Single ports, by how they are looked up.
+#[derive(Default)]
+struct Sockets {
+    v4: Vec<(u64, Matched)>,
+    v6: Vec<(Key, Matched)>,
+    at_suffixes: Vec<(Key, Matched)>,
+}
+
+impl Sockets {
+    fn add(&mut self, place: &Place, building: &BuildingAddress) {
+        for (protocol, port, matched) in building.single_ports() {
+            match *place {
+                Place::Exact(family, address) => {
+                    let target = Target { address, family, protocol, port };
+                    match SocketV4::of(&target) {
+                        Some(socket) => self.v4.push((socket.word(), matched)),
+                        None => self.v6.push((socket_key(&target), matched)),
+                    }
+                }
+                Place::Suffix { class, bits, suffix: address } => {
+                    // Its class knows the family.
+                    let target = Target { address, family: Family::V4, protocol, port };
+                    self.at_suffixes.push((suffix_socket_key(class, bits, &target), matched));
+                }
+            }
         }
     }
 }
@@ -460,16 +548,16 @@ impl BuildingAddress {
         None
     }
 
-    /// The ranges of one port, if this is an exact address.
-    fn sockets(&self, place: &Place) -> impl Iterator<Item = (Target, Matched)> {
-        let exact = match *place {
-            Place::Exact(family, address) => Some((family, address)),
-            Place::Suffix { .. } => None,
-        };
-        self.ranges.iter().filter_map(move |((protocol, port), (last, matched))| {
-            let (family, address) = exact.filter(|_| port == last)?;
-            Some((Target { family, address, protocol: *protocol, port: *port }, *matched))
-        })
+    /// The ranges of one port.
+    fn single_ports(&self) -> impl Iterator<Item = (Protocol, u16, Matched)> {
+        let single = self.ranges.iter().filter(|((_, first), (last, _))| first == last);
+        single.map(|((protocol, port), (_, matched))| (*protocol, *port, *matched))
+    }
+
+    /// True if there are others than single ports.
+    fn is_wide(&self) -> bool {
+        let all_single = self.single_ports().count() == self.ranges.len();
+        self.any.is_some() || !self.all.is_empty() || !all_single
     }
 
     fn build(&self, ranges: &mut Vec<Range>) -> Address {
@@ -492,6 +580,80 @@ impl BuildingAddress {
             udp: table(Protocol::UDP),
             any: self.any,
             info: self.info.expect("every place was added with its info"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INFO: AddressInfo = AddressInfo { unmatched_pass: false, fragments: false };
+
+    fn ports() -> impl Strategy<Value = Ports> {
+        let protocol = || prop::sample::select(vec![Protocol::TCP, Protocol::UDP]);
+        prop_oneof![
+            8 => (protocol(), 0u16..6).prop_map(|(protocol, port)| Ports::Range(protocol, port, port)),
+            1 => (protocol(), 0u16..6, 0u16..6)
+                .prop_map(|(protocol, a, b)| Ports::Range(protocol, a.min(b), a.max(b))),
+            1 => protocol().prop_map(Ports::All),
+            1 => Just(Ports::Any),
+        ]
+    }
+
+    /// Two classes of one family, prefixes /28 and /24, over few addresses.
+    fn place(family: Family) -> impl Strategy<Value = Place> {
+        prop_oneof![
+            (0u128..512).prop_map(move |address| Place::Exact(family, address)),
+            (0u32..2, 1u32..5, 0u128..16).prop_map(|(class, bits, suffix)| Place::Suffix {
+                class,
+                bits,
+                suffix: suffix & low_mask(bits),
+            }),
+        ]
+    }
+
+    fn index(family: Family, wanted: &[(Place, Ports)]) -> Vips {
+        let mut building = VipsBuilder::default();
+        let (short, long) = (building.class(), building.class());
+        for network in [0, 256] {
+            building.prefix(family, network, family.address_bits() - 8, short);
+        }
+        building.prefix(family, 16, family.address_bits() - 4, long);
+        for ((place, ports), matched) in wanted.iter().zip(0..) {
+            // Conflicts leave the first one, or change nothing of interest.
+            let matched = Matched { matched, ..Matched::default() };
+            if let Err(Conflict { with }) = building.add(*place, *ports, matched, INFO)
+                && !matches!(ports, Ports::Range(..))
+            {
+                building.add(*place, *ports, with, INFO).expect_err("it is there twice");
+            }
+        }
+        building.build()
+    }
+
+    proptest! {
+        #[test]
+        fn the_quick_ways_find_what_all_steps_find(
+            is_v6: bool,
+            places in vec((place(Family::V4), ports()), 0..40),
+            targets in vec((0u128..600, 0u16..7, prop::sample::select(vec![6u8, 17, 47])), 40),
+        ) {
+            let family = if is_v6 { Family::V6 } else { Family::V4 };
+            let of_family = |place| match place {
+                Place::Exact(_, address) => Place::Exact(family, address),
+                suffix => suffix,
+            };
+            let places: Vec<_> =
+                places.into_iter().map(|(place, ports)| (of_family(place), ports)).collect();
+            let vips = index(family, &places);
+            for (address, port, protocol) in targets {
+                let target = Target { address, family, protocol: Protocol(protocol), port };
+                prop_assert_eq!(vips.find(&target), vips.find_further(&Whereabouts::of(&target)));
+            }
         }
     }
 }

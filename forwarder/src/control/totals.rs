@@ -83,11 +83,17 @@ impl NamedTotals {
     }
 
     fn add_matches(&mut self, view: &View) {
-        for (index, name) in match_names(&view.plan).enumerate() {
+        let plan = &view.plan;
+        let mut matches_of = vec![0; plan.service_ids()];
+        plan.matches.iter().for_each(|matched| matches_of[matched.service.index()] += 1);
+        for ((index, matched), name) in plan.matches.iter().enumerate().zip(match_names(plan)) {
+            let service = plan.service(matched.service).expect("matches are of services");
+            let is_alone = matches_of[matched.service.index()] == 1;
             let total = self.matches.entry(name).or_default();
             for worker in view.counters.iter() {
-                total.packets += worker.matches[index].packets.get();
-                total.bytes += worker.matches[index].bytes.get();
+                let (packets, bytes) = worker.match_totals(index, service, is_alone);
+                total.packets += packets;
+                total.bytes += bytes;
             }
         }
     }
