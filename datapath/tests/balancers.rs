@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{CLIENT, Machine, Tcp, VIP, message, tcp};
+use common::{CLIENT, Machine, Tcp, VIP, message, tcp, vip};
 use datapath::outbox::Kind;
 use datapath::{DropReason, Verdict};
 use etherparse::PacketBuilder;
@@ -177,6 +177,33 @@ fn a_datagram_follows_the_connection_that_its_machine_tracks() {
     machine.set(grown);
     assert_eq!(machine.backend(1, &fragments_v4(7, 2500)[0]).unwrap(), backend);
     assert_eq!(machine.backend(1, &fragments_v4(7, 2500)[1]).unwrap(), backend);
+}
+
+#[test]
+fn a_datagram_that_outlives_its_plan_is_matched_by_the_next() {
+    let mut alone = message(9);
+    alone.services[0].set_fragments(proto::Fragments::On);
+    let mut many = alone.clone();
+    let members = alone.services[0].members.clone();
+    let other = |index: u8| proto::Service {
+        name: format!("other-{index}"),
+        vips: vec![vip(&format!("203.0.113.{}", 100 + index))],
+        members: members.clone(),
+        ..Default::default()
+    };
+    many.services.splice(0..0, (0..40).map(other));
+    let mut machine = Machine::new(many, 100);
+    let pieces = fragments_v4(7, 2500);
+    let backend = machine.backend(0, &pieces[0]).unwrap();
+    // The service's match and members have other places in every count now.
+    machine.set(alone.clone());
+    assert_eq!(machine.backend(1, &pieces[1]).unwrap(), backend);
+    let slow_path = machine.view.counters.last().unwrap();
+    let sent: u64 = slow_path.members.iter().map(|traffic| traffic.packets.get()).sum();
+    assert_eq!(sent, 1);
+    alone.services[0].vips[0].set_protocol(proto::Protocol::Tcp);
+    machine.set(alone);
+    assert_eq!(machine.backend(1, &pieces[2]), Err(DropReason::NoService));
 }
 
 #[test]
