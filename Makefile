@@ -109,6 +109,9 @@ bench-programs: deps-build build-rust
 	cargo build --release -p guideway-bench -p guideway-figures
 	cargo build --release -p nic --example reflector
 
+# As the forwarder's unit has it: plans and counters on huge pages.
+bench figures: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
+
 .PHONY: bench
 bench: bench-programs ## Measure what a packet costs here; as root also over veth [BENCH_ARGS= BENCH_REPORT=file.json]
 	@target/release/guideway-bench $(BENCH_ARGS)

@@ -6,8 +6,7 @@
 //!  headers     AES, many                track,        encapsulate,
 //!              at once                  select        count
 //!   └ asks for              └ asks for   └ asks for
-//!     VIPs                    services,    tunnels and counters
-//!                             buckets
+//!     VIPs                    buckets      tunnels and counters
 //! ```
 //!
 //! Hashing comes before matching, other than in the specification, so that
@@ -144,6 +143,7 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
+        self.resolved.follow(&view.plan);
         let frames = batch.as_mut_slice();
         let mut travellers = Travellers::none();
         self.read_all(view, frames, &mut travellers, verdicts);
@@ -188,7 +188,7 @@ impl<'m> Datapath<'m> {
     ) {
         *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
         verdicts.truncate(frames.len());
-        let vips = &view.plan.vips;
+        let (vips, resolves) = (&view.plan.vips, self.resolves.get());
         for at in 0..frames.len().min(BATCH_MAX) {
             if let Some(ahead) = frames.get(at + FRAMES_AHEAD) {
                 // Where the outer header will end, and where it will begin.
@@ -202,6 +202,9 @@ impl<'m> Datapath<'m> {
                 travellers.flows.set(at, &plain.blocks());
                 let socket = plain.target();
                 prefetch_at(vips.first_look_v4(socket));
+                if resolves {
+                    prefetch_at(self.resolved.first_look_v4(socket));
+                }
                 travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV4(socket));
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
@@ -245,7 +248,7 @@ impl<'m> Datapath<'m> {
         Ok(NOT_YET)
     }
 
-    /// The services of all, and their flow hashes; asks for both their memory.
+    /// The services of all, and their flow hashes; asks for their connections.
     /// A processor forgets what it is asked for all at once: work between the
     /// questions is what makes them answered.
     #[inline(never)]
@@ -257,6 +260,7 @@ impl<'m> Datapath<'m> {
     ) {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
+        let mut further = 0;
         for ((traveller, hash), verdict) in all.iter_mut().zip(flows.hashes()).zip(verdicts) {
             let home = self.table.home(hash);
             prefetch(home);
@@ -274,6 +278,7 @@ impl<'m> Datapath<'m> {
                 _ => continue,
             };
             let Some(matched) = found else {
+                further += 1;
                 traveller.to = self.find_further(view, traveller.to, target_v6, home, verdict);
                 continue;
             };
@@ -282,6 +287,8 @@ impl<'m> Datapath<'m> {
             }
             traveller.to = To::Service(*matched, home);
         }
+        // Batches are alike.
+        self.resolves.set(further > 0);
     }
 
     /// Matches what no port of its own is for, or says its verdict.
@@ -294,15 +301,12 @@ impl<'m> Datapath<'m> {
         home: &'v Home,
         verdict: &mut Verdict,
     ) -> To<'v> {
-        let target = match (to, target_v6) {
-            (To::SocketV4(socket), _) => socket.target().into(),
-            (To::SocketV6, Some(target)) => *target,
+        let found = match (to, target_v6) {
+            (To::SocketV4(socket), _) => self.resolved.find_v4(&view.plan, socket),
+            (To::SocketV6, Some(target)) => self.resolved.find_v6(&view.plan, target),
             _ => unreachable!("all others are matched"),
         };
-        if let Some(matched) = view.plan.vips.find_suffix_socket(&target) {
-            return To::Service(*matched, home);
-        }
-        match destination(self.resolved.find(&view.plan, &target)) {
+        match destination(found) {
             Ok(Destination::Service(matched)) => return To::Service(matched, home),
             Ok(_) => {}
             Err(reason) => *verdict = Verdict::Drop(reason),

@@ -35,6 +35,8 @@ pub struct Datapath<'m> {
     worker: usize,
     /// Many of the last batch's packets had no entry.
     pub(crate) selects: Cell<bool>,
+    /// Some of the last batch's packets took more than one lookup to match.
+    pub(crate) resolves: Cell<bool>,
     pub(crate) resolved: Resolved,
 }
 
@@ -58,6 +60,7 @@ impl<'m> Datapath<'m> {
             clock,
             worker,
             selects: Cell::new(false),
+            resolves: Cell::new(false),
             resolved: Resolved::new(),
         }
     }

@@ -1,50 +1,117 @@
 //! Targets that took several lookups to find: suffixes under prefixes, port
 //! ranges, addresses that are no VIP. A worker remembers what it found for the
 //! latest of them, so that many services cost their packets as little as one.
-//! What was found by another plan is not believed.
+//! What was found by another plan is forgotten.
 
 use std::cell::Cell;
 
 use plan::{Found, Plan, Whereabouts};
-
-/// Places of the memory, one for each target by its hash: 80 KiB.
-const PLACES: usize = 1024;
+use wire::SocketV4;
 
 /// What was found for the latest targets.
-pub(crate) struct Resolved(Box<[Cell<Option<Place>>]>);
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    /// The serial of the plan that all was found by.
+    plan: Cell<u64>,
+    v4: Latest<SocketV4>,
+    v6: Latest<Whereabouts>,
+}
+
+/// The latest targets of one family.
+struct Latest<K>(Box<[Set<K>]>);
+
+/// The two latest targets of a hash, the later one first. Of IPv4 it is one
+/// cache line.
+#[repr(align(64))]
+struct Set<K>([Cell<Option<Known<K>>>; 2]);
+
+const _: () = assert!(size_of::<Set<SocketV4>>() == 64);
 
 #[derive(Clone, Copy)]
-struct Place {
-    /// The plan's serial.
-    plan: u64,
-    whereabouts: Whereabouts,
+struct Known<K> {
+    target: K,
     found: Found,
 }
 
-impl std::fmt::Debug for Resolved {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Resolved")
-    }
-}
+/// Sets for IPv4: 512 KiB, of which only those are touched that are used.
+const SETS_V4: usize = 8192;
+/// Sets for IPv6: 128 KiB.
+const SETS_V6: usize = 1024;
 
 impl Resolved {
     /// An empty memory.
     pub(crate) fn new() -> Resolved {
-        Resolved(vec![Cell::new(None); PLACES].into())
+        Resolved { plan: Cell::new(0), v4: Latest::new(SETS_V4), v6: Latest::new(SETS_V6) }
+    }
+
+    /// Forgets what was found by any other plan. To be called before each
+    /// batch.
+    #[inline]
+    pub(crate) fn follow(&self, plan: &Plan) {
+        if self.plan.get() != plan.serial {
+            self.plan.set(plan.serial);
+            self.v4.clear();
+            self.v6.clear();
+        }
+    }
+
+    /// Where [`Resolved::find_v4`] looks: memory to be asked for ahead.
+    #[inline]
+    pub(crate) fn first_look_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
+        (&self.v4.0, self.v4.set(hash_v4(socket)))
     }
 
     /// Who wants a packet to that target, which is no port of its own.
-    pub(crate) fn find(&self, plan: &Plan, whereabouts: &Whereabouts) -> Found {
-        let place = &self.0[whereabouts.hash() as usize % PLACES];
-        if let Some(known) = place.get()
-            && known.plan == plan.serial
-            && known.whereabouts == *whereabouts
-        {
+    #[inline]
+    pub(crate) fn find_v4(&self, plan: &Plan, socket: SocketV4) -> Found {
+        let set = self.v4.set(hash_v4(socket));
+        self.v4.find(set, socket, || plan.vips.find_further(&socket.target().into()))
+    }
+
+    /// The same for IPv6.
+    #[inline]
+    pub(crate) fn find_v6(&self, plan: &Plan, target: &Whereabouts) -> Found {
+        let set = self.v6.set(target.hash());
+        self.v6.find(set, *target, || plan.vips.find_further(target))
+    }
+}
+
+/// Its upper half depends on all bits of the socket.
+#[inline]
+fn hash_v4(socket: SocketV4) -> u64 {
+    socket.word().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+impl<K: Copy + PartialEq> Latest<K> {
+    fn new(sets: usize) -> Latest<K> {
+        Latest((0..sets).map(|_| Set([Cell::new(None), Cell::new(None)])).collect())
+    }
+
+    fn clear(&self) {
+        self.0.iter().flat_map(|set| &set.0).for_each(|place| place.set(None));
+    }
+
+    #[inline]
+    fn set(&self, hash: u64) -> usize {
+        hash as usize & (self.0.len() - 1)
+    }
+
+    #[inline]
+    fn find(&self, set: usize, target: K, look_up: impl FnOnce() -> Found) -> Found {
+        let Set([later, earlier]) = &self.0[set];
+        let is_it = |known: &Known<K>| known.target == target;
+        if let Some(known) = later.get().filter(is_it).or_else(|| earlier.get().filter(is_it)) {
             return known.found;
         }
-        let found = plan.vips.find_further(whereabouts);
-        place.set(Some(Place { plan: plan.serial, whereabouts: *whereabouts, found }));
+        let found = look_up();
+        earlier.set(later.replace(Some(Known { target, found })));
         found
+    }
+}
+
+impl<K> std::fmt::Debug for Latest<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Latest({} sets)", self.0.len())
     }
 }
 
@@ -56,12 +123,13 @@ mod tests {
     use super::*;
 
     fn plan(planner: &mut Planner, generation: u64, last_port: u32) -> Plan {
-        let vip = proto::Vip {
-            target: Some(proto::vip::Target::Address("203.0.113.1".into())),
+        let vip = |address: &str| proto::Vip {
+            target: Some(proto::vip::Target::Address(address.into())),
             ports: vec![proto::PortRange { first: 80, last: last_port }],
             protocol: proto::Protocol::Tcp as i32,
         };
-        let service = proto::Service { name: "web".into(), vips: vec![vip], ..Default::default() };
+        let vips = vec![vip("203.0.113.1"), vip("2001:db8::")];
+        let service = proto::Service { name: "web".into(), vips, ..Default::default() };
         let machine = proto::Machine {
             name: "lb-1".into(),
             addresses: vec!["10.0.0.1".into()],
@@ -76,28 +144,39 @@ mod tests {
         planner.plan(message).unwrap()
     }
 
-    fn target(address: u128, port: u16) -> Whereabouts {
-        let (family, protocol) = (Family::V4, Protocol::TCP);
-        Whereabouts::of(&Target { address, family, protocol, port })
-    }
-
     #[test]
     fn what_is_remembered_is_what_the_plan_says() {
         let mut planner = Planner::default();
         let (first, second) = (plan(&mut planner, 1, 90), plan(&mut planner, 2, 85));
         let resolved = Resolved::new();
-        // More targets than places, twice by each plan in turn.
-        let targets = (0..3u128).flat_map(|host| (0..600).map(move |port| (host, port)));
-        let targets: Vec<Whereabouts> =
-            targets.map(|(host, port)| target(0xcb00_7100 + host, port)).collect();
-        let mut found = 0;
-        for plan in [&first, &second, &first] {
-            for whereabouts in targets.iter().chain(&targets) {
-                let remembered = resolved.find(plan, whereabouts);
-                assert_eq!(remembered, plan.vips.find_further(whereabouts));
-                found += u32::from(matches!(remembered, Found::Service(_)));
+        for (family, network, hosts) in
+            [(Family::V4, 0xcb00_7100, 40u128), (Family::V6, 0x2001_0db8 << 96, 4)]
+        {
+            // More targets than places, twice by each plan in turn.
+            let sockets = (0..hosts).flat_map(|host| (0..600).map(move |port| (host, port)));
+            let targets: Vec<Target> = sockets
+                .map(|(host, port)| Target {
+                    address: network + host,
+                    family,
+                    protocol: Protocol::TCP,
+                    port,
+                })
+                .collect();
+            assert!(targets.len() > 2 * if family == Family::V4 { SETS_V4 } else { SETS_V6 });
+            let mut found = 0;
+            for plan in [&first, &second, &first] {
+                resolved.follow(plan);
+                for target in targets.iter().chain(&targets) {
+                    let whereabouts = Whereabouts::of(target);
+                    let remembered = match SocketV4::of(target) {
+                        Some(socket) => resolved.find_v4(plan, socket),
+                        None => resolved.find_v6(plan, &whereabouts),
+                    };
+                    assert_eq!(remembered, plan.vips.find_further(&whereabouts));
+                    found += u32::from(matches!(remembered, Found::Service(_)));
+                }
             }
+            assert_eq!(found, 2 * (11 + 6 + 11));
         }
-        assert_eq!(found, 2 * (11 + 6 + 11));
     }
 }

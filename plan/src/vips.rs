@@ -184,7 +184,6 @@ impl Vips {
             Some(socket) => self.find_socket_v4(socket),
             None => self.find_socket_v6(&whereabouts),
         };
-        let found = found.or_else(|| self.find_suffix_socket(&whereabouts));
         found.map_or_else(|| self.find_further(&whereabouts), |found| Found::Service(*found))
     }
 
@@ -216,12 +215,18 @@ impl Vips {
         self.sockets_v6.get_hashed(*key, *hash)
     }
 
+    /// Who wants the packet where no port of its own was found.
+    #[inline(never)]
+    #[must_use]
+    pub fn find_further(&self, whereabouts: &Whereabouts) -> Found {
+        let target = &target_of(whereabouts.key);
+        self.find_suffix_socket(target)
+            .map_or_else(|| self.find_by_steps(target), |matched| Found::Service(*matched))
+    }
+
     /// The service that has the target's port at a suffix, if it has none at
     /// its address and nothing but the class of its prefix need be known.
-    #[inline]
-    #[must_use]
-    pub fn find_suffix_socket(&self, Whereabouts { key, .. }: &Whereabouts) -> Option<&Matched> {
-        let target = target_of(*key);
+    fn find_suffix_socket(&self, target: &Target) -> Option<&Matched> {
         if self.is_wide && self.at(exact_key(target.family, target.address)).is_some() {
             return None;
         }
@@ -231,16 +236,13 @@ impl Vips {
         // suffix is sure.
         let sure = if *is_wide { 1 } else { suffix_bits.len() };
         suffix_bits.iter().take(sure).find_map(|bits| {
-            let key = suffix_socket_key(class, *bits, &target);
+            let key = suffix_socket_key(class, *bits, target);
             self.suffix_sockets.get_hashed(key, key.hash())
         })
     }
 
-    /// Who wants the packet where no port of its own was found.
-    #[inline(never)]
-    #[must_use]
-    pub fn find_further(&self, whereabouts: &Whereabouts) -> Found {
-        let target = &target_of(whereabouts.key);
+    /// Who wants the packet, by every step.
+    fn find_by_steps(&self, target: &Target) -> Found {
         let mut known = None;
         let found = self.find_exact(target, &mut known);
         let found = found.or_else(|| self.find_suffix(target, &mut known));
@@ -652,7 +654,7 @@ mod tests {
             let vips = index(family, &places);
             for (address, port, protocol) in targets {
                 let target = Target { address, family, protocol: Protocol(protocol), port };
-                prop_assert_eq!(vips.find(&target), vips.find_further(&Whereabouts::of(&target)));
+                prop_assert_eq!(vips.find(&target), vips.find_by_steps(&target));
             }
         }
     }
