@@ -73,6 +73,10 @@ fn plan(random: &mut Random) -> proto::Plan {
             }],
             false => Vec::new(),
         },
+        prefix_groups: vec![proto::PrefixGroup {
+            name: "g".into(),
+            prefixes: vec!["198.51.100.0/24".into(), "2001:db8:e::/64".into()],
+        }],
         backends: (1..=backends).map(backend).collect(),
         services: (0..SERVICES).map(|index| service(random, index, backends)).collect(),
         ..Default::default()
@@ -80,18 +84,24 @@ fn plan(random: &mut Random) -> proto::Plan {
 }
 
 fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
-    let mut vips = vec![
-        common::vip(&format!("203.0.113.{index}")),
-        common::vip(&format!("2001:db8:f::{index:x}")),
-    ];
+    let mut vips = match random.below(3) {
+        0 => vec![suffix(format!("0.0.0.{index}")), suffix(format!("::{index:x}"))],
+        _ => vec![
+            common::vip(&format!("203.0.113.{index}")),
+            common::vip(&format!("2001:db8:f::{index:x}")),
+        ],
+    };
+    if random.one_in(4) {
+        vips.remove(random.below(2) as usize);
+    }
+    let range = |first, last| proto::PortRange { first, last };
     for vip in &mut vips {
-        if random.one_in(3) {
-            vip.protocol = random.pick(&[proto::Protocol::Tcp, proto::Protocol::Udp]) as i32;
-            vip.ports = vec![
-                proto::PortRange { first: 80, last: 81 },
-                proto::PortRange { first: 443, last: 443 },
-            ];
-        }
+        vip.ports = match random.below(4) {
+            0 => vec![range(80, 81), range(443, 443)],
+            1 | 2 => vec![range(80, 80)],
+            _ => continue,
+        };
+        vip.protocol = random.pick(&[proto::Protocol::Tcp, proto::Protocol::Udp]) as i32;
     }
     let states = [
         proto::BackendState::Active,
@@ -120,6 +130,13 @@ fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
         fragments: random.below(3) as i32,
         ..Default::default()
     }
+}
+
+/// An address that ends so, under the prefixes of the group.
+fn suffix(suffix: String) -> proto::Vip {
+    let (prefix_group, suffix_bits) = ("g".into(), 0);
+    let target = proto::PrefixSuffix { prefix_group, suffix, suffix_bits };
+    proto::Vip { target: Some(proto::vip::Target::PrefixSuffix(target)), ..Default::default() }
 }
 
 /// A frame of some flow, now and then of a strange kind.
@@ -190,13 +207,16 @@ fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
     let (from, to) = (random.pick(&[1000u16, 1001, 1002]), random.pick(&[80u16, 81, 443, 53]));
     let payload = vec![7u8; payload_bytes];
     let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    let by_suffix = random.one_in(3);
     let ip = if random.one_in(3) {
         let address = |net: u16, host: u8| {
             std::net::Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).octets()
         };
-        ethernet.ipv6(address(0xc, client), address(0xf, service), 60)
+        let net = if by_suffix { 0xe } else { 0xf };
+        ethernet.ipv6(address(0xc, client), address(net, service), 60)
     } else {
-        ethernet.ipv4([192, 0, 2, client], [203, 0, 113, service], 60)
+        let [a, b, c] = if by_suffix { [198, 51, 100] } else { [203, 0, 113] };
+        ethernet.ipv4([192, 0, 2, client], [a, b, c, service], 60)
     };
     let mut bytes = Vec::new();
     match random.below(12) {
@@ -264,6 +284,7 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// A worker of its own.
 struct Side {
+    planner: Planner,
     view: View,
     datapath: Datapath<'static>,
     reader: TableReader<'static>,
@@ -281,11 +302,17 @@ struct Seen {
 }
 
 impl Side {
-    fn new(view: View, connections: u64) -> Side {
+    fn new(message: &proto::Plan, mtu: u16, connections: u64) -> Side {
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
         let datapath = Datapath::new(&secret(), table, counters, Clock::default(), 0);
-        Side { view, datapath, reader, counters, outbox: Outbox::default() }
+        let mut planner = Planner::default();
+        let view = view(&mut planner, message, mtu);
+        Side { planner, view, datapath, reader, counters, outbox: Outbox::default() }
+    }
+
+    fn set(&mut self, message: &proto::Plan, mtu: u16) {
+        self.view = view(&mut self.planner, message, mtu);
     }
 
     fn begin(&mut self, now_ms: u32) {
@@ -338,6 +365,12 @@ impl Side {
     }
 }
 
+fn view(planner: &mut Planner, message: &proto::Plan, mtu: u16) -> View {
+    let plan = Arc::new(planner.plan(message.clone()).unwrap());
+    let egress = Egress::new(&plan, |address| hops(address, mtu));
+    View::new(plan, egress, 1)
+}
+
 /// Some backends are not reached, some over two neighbours, some over a path
 /// that little fits.
 fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
@@ -358,15 +391,16 @@ fn run(seed: u64, batches: u32) -> usize {
     let mut random = Random(seed);
     let message = plan(&mut random);
     let mtu = random.pick(&[100u16, 300, 1600, 1600]);
-    let view = || {
-        let plan = Arc::new(Planner::default().plan(message.clone()).unwrap());
-        let egress = Egress::new(&plan, |address| hops(address, mtu));
-        View::new(plan, egress, 1)
-    };
     let connections = random.pick(&[4u64, 16, 64]);
-    let (mut one, mut all) = (Side::new(view(), connections), Side::new(view(), connections));
+    let side = || Side::new(&message, mtu, connections);
+    let (mut one, mut all) = (side(), side());
     let (mut now_ms, mut reports) = (0u32, 0);
     for number in 0..batches {
+        if random.one_in(10) {
+            let message = plan(&mut random);
+            one.set(&message, mtu);
+            all.set(&message, mtu);
+        }
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
         let frames: Vec<Vec<u8>> =
             (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random, now_ms)).collect();
