@@ -142,11 +142,16 @@ impl WorkerCounters {
         &self.members[matched.first_member as usize + usize::from(member)]
     }
 
-    /// Packets and bytes for a match of the service, the only one or not.
+    /// Packets and bytes for a match of the plan.
+    ///
+    /// # Panics
+    /// If the plan is another than these counters are for.
     #[must_use]
-    pub fn match_totals(&self, index: usize, service: &Service, is_alone: bool) -> (u64, u64) {
+    pub fn match_totals(&self, plan: &Plan, index: usize) -> (u64, u64) {
+        let plan::decode::Match { service, alone, .. } = plan.matches[index];
+        let service = plan.service(service).expect("matches are of services");
         let members = service.first_member as usize..;
-        let counted = match is_alone {
+        let counted = match alone {
             true => &self.members[members][..service.group.members().len()],
             false => &self.matches[index..=index],
         };

@@ -119,6 +119,8 @@ pub struct Match {
     pub protocol: &'static str,
     /// `80`, `8000-8100` or `all`.
     pub ports: String,
+    /// As [`Matched`] has it.
+    pub alone: bool,
 }
 
 impl Plan {
@@ -749,8 +751,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let (target, places) = self.places(path, vip)?;
         let matched = Matched { matched: self.matches.len() as u32, ..of_service };
         let (protocol, text) = ports_text(ports);
-        let service = matched.service;
-        self.matches.push(Match { service, vip: index, target, protocol, ports: text });
+        let Matched { service, alone, .. } = matched;
+        self.matches.push(Match { service, vip: index, target, protocol, ports: text, alone });
         for place in places {
             if let Err(conflict) = self.vips.add(place, ports, matched, info) {
                 return self.refuse_conflict(path, &conflict.with);

@@ -83,15 +83,10 @@ impl NamedTotals {
     }
 
     fn add_matches(&mut self, view: &View) {
-        let plan = &view.plan;
-        let mut matches_of = vec![0; plan.service_ids()];
-        plan.matches.iter().for_each(|matched| matches_of[matched.service.index()] += 1);
-        for ((index, matched), name) in plan.matches.iter().enumerate().zip(match_names(plan)) {
-            let service = plan.service(matched.service).expect("matches are of services");
-            let is_alone = matches_of[matched.service.index()] == 1;
+        for (index, name) in match_names(&view.plan).enumerate() {
             let total = self.matches.entry(name).or_default();
             for worker in view.counters.iter() {
-                let (packets, bytes) = worker.match_totals(index, service, is_alone);
+                let (packets, bytes) = worker.match_totals(&view.plan, index);
                 total.packets += packets;
                 total.bytes += bytes;
             }
@@ -133,4 +128,78 @@ fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
             (service.details.name.clone(), backend.name.clone())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datapath::Egress;
+    use plan::{Found, Planner, proto};
+    use wire::{Family, Protocol, Target};
+
+    use super::*;
+
+    fn service(name: &str, vips: &[&str]) -> proto::Service {
+        let vip = |address: &&str| proto::Vip {
+            target: Some(proto::vip::Target::Address((*address).into())),
+            ..Default::default()
+        };
+        let member = |backend: &str| proto::Member {
+            backend: backend.into(),
+            weight: 1,
+            state: proto::BackendState::Active as i32,
+        };
+        proto::Service {
+            name: name.into(),
+            vips: vips.iter().map(vip).collect(),
+            members: vec![member("b1"), member("b2")],
+            ..Default::default()
+        }
+    }
+
+    fn view() -> View {
+        let backend = |name: &str, address: &str| proto::Backend {
+            name: name.into(),
+            address: address.into(),
+        };
+        let message = proto::Plan {
+            generation: 1,
+            machine: Some(proto::Machine {
+                name: "lb-1".into(),
+                addresses: vec!["10.0.0.1".into()],
+                ..Default::default()
+            }),
+            backends: vec![backend("b1", "10.1.0.1"), backend("b2", "10.1.0.2")],
+            services: vec![
+                service("alone", &["203.0.113.1"]),
+                service("several", &["203.0.113.2", "203.0.113.3"]),
+            ],
+            ..Default::default()
+        };
+        let plan = Arc::new(Planner::default().plan(message).unwrap());
+        View::new(plan, Egress::default(), 1)
+    }
+
+    #[test]
+    fn a_vip_gets_what_was_counted_for_it_or_for_its_services_members() {
+        let view = view();
+        for (host, member, packets) in [(1, 0, 3), (1, 1, 4), (2, 0, 5), (2, 1, 6), (3, 1, 7)] {
+            let (family, protocol) = (Family::V4, Protocol::TCP);
+            let target = Target { address: 0xcb00_7100 + host, family, protocol, port: 80 };
+            let Found::Service(matched) = view.plan.vips.find(&target) else { panic!("{host}") };
+            (0..packets).for_each(|_| view.counters[0].count(&matched, member, 100));
+        }
+        let mut totals = NamedTotals::default();
+        totals.add(&view);
+        let vips: Vec<_> = totals
+            .services()
+            .into_iter()
+            .map(|line| (line.vip, line.packets, line.bytes))
+            .collect();
+        let expected = [("203.0.113.1", 7), ("203.0.113.2", 11), ("203.0.113.3", 7)];
+        assert_eq!(vips, expected.map(|(vip, packets)| (vip.to_owned(), packets, packets * 100)));
+        let members: Vec<u64> = totals.backends().iter().map(|line| line.packets).collect();
+        assert_eq!(members, [3, 4, 5, 13]);
+    }
 }
