@@ -391,7 +391,7 @@ impl<'m> Datapath<'m> {
         {
             let hash = traveller.hash;
             if let To::Backend(tunnel, member, matched) = traveller.to
-                && let Some(outer) = tunnel.only().or_else(|| view.egress.one_of(tunnel, hash))
+                && let Some(outer) = view.egress.way(tunnel, hash)
                 && encapsulate(frame, &traveller.facts, hash, outer).is_ok()
             {
                 member.count(traveller.facts.packet_bytes);

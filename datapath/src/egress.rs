@@ -53,14 +53,6 @@ pub(crate) struct Tunnel {
     outer: Outer,
 }
 
-impl Tunnel {
-    /// The headers of a tunnel with a single next hop, as most are.
-    #[inline(always)]
-    pub(crate) fn only(&self) -> Option<&Outer> {
-        (self.hops == 1).then_some(&self.outer)
-    }
-}
-
 impl Egress {
     /// The tunnels of `plan`, whose next hops `resolve` names; none if it
     /// names none. It is asked for each of [`Plan::tunnel_targets`].
@@ -101,15 +93,13 @@ impl Egress {
     }
 
     /// The way through a tunnel for this flow; None if no next hop is known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn way<'v>(&'v self, tunnel: &'v Tunnel, hash: u64) -> Option<&'v Outer> {
-        tunnel.only().or_else(|| self.one_of(tunnel, hash))
-    }
-
-    /// The same where there is not a single next hop.
-    pub(crate) fn one_of(&self, tunnel: &Tunnel, hash: u64) -> Option<&Outer> {
-        let index = tunnel.first as usize + which(tunnel.hops, hash);
-        self.further.get(index).filter(|_| tunnel.hops > 0)
+        match tunnel.hops {
+            1 => Some(&tunnel.outer),
+            0 => None,
+            hops => self.further.get(tunnel.first as usize + which(hops, hash)),
+        }
     }
 
     /// The way to a peer for this flow, if any of its addresses has a next
