@@ -394,10 +394,7 @@ impl<'m> Datapath<'m> {
                 && let Some(outer) = view.egress.way(tunnel, hash)
                 && encapsulate(frame, &traveller.facts, hash, outer).is_ok()
             {
-                member.count(traveller.facts.packet_bytes);
-                if let Some(matched) = matched {
-                    matched.count(traveller.facts.packet_bytes);
-                }
+                count(member, matched, &traveller.facts);
                 *verdict = Verdict::Send(outer.device);
             } else {
                 outbox.at = begin + at;
@@ -426,8 +423,7 @@ impl<'m> Datapath<'m> {
                 };
                 let sent = send(frame, facts, *hash, outer, || self.answering(view), outbox);
                 if sent.is_ok() {
-                    member.count(facts.packet_bytes);
-                    matched.inspect(|matched| matched.count(facts.packet_bytes));
+                    count(member, *matched, facts);
                 }
                 sent
             }
@@ -454,6 +450,15 @@ impl<'m> Datapath<'m> {
     ) {
         outbox.at = *at;
         verdicts[*at] = self.traced(view, &mut frames[*at], arrived, mark, outbox);
+    }
+}
+
+/// As [`crate::view::WorkerCounters::count`] does, by places found before.
+#[inline(always)]
+fn count(member: &Traffic, matched: Option<&Traffic>, facts: &Facts) {
+    member.count(facts.packet_bytes);
+    if let Some(matched) = matched {
+        matched.count(facts.packet_bytes);
     }
 }
 

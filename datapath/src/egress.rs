@@ -63,7 +63,7 @@ impl Egress {
         let peers = plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
         let mut spills = vec![Box::default(); plan.service_ids()].into_boxed_slice();
         for service in plan.services() {
-            let spill = &service.details.spill;
+            let spill = &service.spill;
             spills[service.id.index()] =
                 spill.iter().map(|spill| building.hops(spill.address)).collect();
         }
@@ -119,7 +119,7 @@ impl Egress {
         key: &FlowKey,
         hash: u64,
     ) -> Option<Outer> {
-        let spills = &service.details.spill;
+        let spills = &service.spill;
         let index = spills.iter().position(|spill| spill.family == key.family)?;
         let hops = &self.spills.get(service.id.index())?[index];
         let hop = hops.get(which(hops.len() as u16, hash))?;

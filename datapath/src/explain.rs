@@ -88,7 +88,7 @@ pub fn explain(
     let Some(backend) = told.backend else {
         return Explanation { end: Some(DropReason::NoBackend), ..told };
     };
-    let Some(outer) = view.egress.toward(service.style, key.family, backend, flow) else {
+    let Some(outer) = view.egress.toward(matched.style, key.family, backend, flow) else {
         return Explanation { end: Some(DropReason::NoNeighbour), ..told };
     };
     told.hop = Some(outer.next_hop());

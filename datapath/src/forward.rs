@@ -143,7 +143,7 @@ impl<'m> Datapath<'m> {
         };
         recorder.backend(backend);
 
-        let outer = view.egress.toward(service.style, facts.family, backend, hash);
+        let outer = view.egress.toward(matched.style, facts.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, &facts, hash, outer, || self.answering(view), outbox)?;
 
@@ -352,7 +352,7 @@ pub(crate) fn spill<'m>(
     (counters, answering): (&Counters, Answering<'_>),
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    if service.details.spill.is_empty() || budget <= Budget::SPILLED {
+    if service.spill.is_empty() || budget <= Budget::SPILLED {
         return Err(DropReason::NoBackend);
     }
     let there = view.egress.toward_spill(&view.plan, service, &headers.key, hash);

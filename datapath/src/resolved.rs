@@ -65,7 +65,7 @@ impl Resolved {
     #[inline]
     pub(crate) fn find_v4(&self, plan: &Plan, socket: SocketV4) -> Found {
         let set = self.v4.set(hash_v4(socket));
-        self.v4.find(set, socket, || plan.vips.find_further(&socket.target().into()))
+        self.v4.find(set, socket, || plan.vips.find_further(&Whereabouts::of(&socket.target())))
     }
 
     /// The same for IPv6.

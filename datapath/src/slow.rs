@@ -9,7 +9,7 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Service, Standing};
+use plan::{BackendId, Found, Matched, Service, Standing};
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
@@ -192,8 +192,8 @@ impl<'m> SlowPath<'m> {
         if tracked.is_none() && !is_copy {
             self.copy_to_peers(view, frame, headers, hash, outbox);
         }
-        let decision = Decision { target: key.target(), backend: tracked.or(selected), hash };
-        self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
+        let backend = tracked.or(selected);
+        self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
     }
 
     fn copy_to_peers(
@@ -246,9 +246,10 @@ impl<'m> SlowPath<'m> {
         let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, decision, self.now);
         self.counters.fragments.first.add(1);
-        let verdict = self.deliver(view, frame, headers, (decision, budget), outbox, recorder);
+        let way = (matched, backend, hash, budget);
+        let verdict = self.deliver(view, frame, headers, way, outbox, recorder);
         for bytes in self.fragments.release(&datagram) {
-            self.release(view, &bytes, decision, budget, outbox);
+            self.release(view, &bytes, way, outbox);
         }
         verdict
     }
@@ -270,27 +271,24 @@ impl<'m> SlowPath<'m> {
             self.counters.fragments.held.add(1);
             return Ok(Verdict::Hold);
         };
-        recorder.hashed(decision.hash);
+        let Decision { target, backend, hash } = decision;
+        recorder.hashed(hash);
         self.counters.fragments.followed.add(1);
-        self.deliver(view, frame, headers, (decision, budget), outbox, recorder)
+        let Found::Service(matched) = view.plan.vips.find(&target) else {
+            return Err(DropReason::NoService);
+        };
+        recorder.matched(matched);
+        self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
     }
 
     /// Sends on a fragment that was held.
-    fn release(
-        &self,
-        view: &View,
-        bytes: &[u8],
-        decision: Decision,
-        budget: Budget,
-        outbox: &mut Outbox<'m>,
-    ) {
+    fn release(&self, view: &View, bytes: &[u8], way: Way, outbox: &mut Outbox<'m>) {
         let Some(mut frame) = outbox.copy_of(&[bytes]) else {
             return self.counters.originated_lost.add(1);
         };
         let headers =
             headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
-        match self.deliver(view, &mut frame, &headers, (decision, budget), outbox, &mut NoRecorder)
-        {
+        match self.deliver(view, &mut frame, &headers, way, outbox, &mut NoRecorder) {
             Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
                 self.counters.fragments.released.add(1);
                 outbox.push(Kind::Released, Some(device), frame);
@@ -305,14 +303,10 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        (Decision { target, backend, hash }, budget): (Decision, Budget),
+        (matched, backend, hash, budget): Way,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Found::Service(matched) = view.plan.vips.find(&target) else {
-            return Err(DropReason::NoService);
-        };
-        recorder.matched(matched);
         let service =
             view.plan.service(matched.service).expect("a match names a service of its plan");
         let answering = Answering {
@@ -334,7 +328,7 @@ impl<'m> SlowPath<'m> {
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
-        let outer = view.egress.toward(service.style, headers.key.family, backend, hash);
+        let outer = view.egress.toward(matched.style, headers.key.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, &headers.facts(), hash, outer, || answering, outbox)?;
         view.counters[self.worker].count(&matched, member, headers.packet_bytes);
@@ -364,6 +358,10 @@ impl<'m> SlowPath<'m> {
         Some(selected.backend)
     }
 }
+
+/// Where a packet goes: the match and the backend (None: where the service
+/// spills), the flow hash, and what it is permitted.
+type Way = (Matched, Option<BackendId>, u64, Budget);
 
 /// What follows the IP header.
 fn message<'f>(frame: &'f Frame<'_>, headers: &Headers) -> &'f [u8] {

@@ -224,7 +224,7 @@ impl Lifetimes {
         let mut by_service = vec![None; plan.service_ids()].into_boxed_slice();
         let mut shortest = [u16::MAX; Class::COUNT];
         for service in plan.services() {
-            let lifetimes = lifetimes_of(&service.details.timeouts);
+            let lifetimes = lifetimes_of(&service.timeouts);
             by_service[service.id.index()] = Some(lifetimes);
             shortest = std::array::from_fn(|class| shortest[class].min(lifetimes[class]));
         }

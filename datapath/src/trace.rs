@@ -308,7 +308,7 @@ fn write_text(
     )?;
     if let Some(service) = journey.service().and_then(|id| plan.service(id)) {
         text.write_str(",\"service\":")?;
-        write_string(text, &service.details.name)?;
+        write_string(text, &service.name)?;
     }
     if let Some(matched) =
         journey.matched.and_then(|matched| plan.matches.get(matched.matched as usize))

@@ -61,14 +61,14 @@ fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
 }
 
 fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
-    response.service.clone_from(&service.details.name);
+    response.service.clone_from(&service.name);
     response.table_size = service.group.table().map_or(0, |table| table.entries().len() as u32);
     let affinity = match service.affinity {
         Affinity::Flow => "flow",
         Affinity::Client => "client",
     };
     response.affinity = affinity.to_owned();
-    let encap = match service.details.encap {
+    let encap = match service.encap {
         Encap::Gre => "gre",
         Encap::Ipip => "ipip",
         Encap::Gue => "gue",
@@ -79,7 +79,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 
 /// The address that a packet without a backend is spilled to (paper 4.2).
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
-    let to = service.details.spill.iter().find(|spill| spill.family == key.family)?;
+    let to = service.spill.iter().find(|spill| spill.family == key.family)?;
     // The same that forwarding asks; without a next hop it drops.
     view.egress.toward_spill(&view.plan, service, key, 0)?;
     Some(ip::address(key.family, to.network | (key.destination & to.host_mask)).to_string())

@@ -108,7 +108,7 @@ fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json
     let backend = selected.and_then(|selected| plan.backend(selected.backend));
     json!({
         "flow": flow,
-        "service": service.details.name,
+        "service": service.name,
         "backend": backend.map(|backend| &backend.name),
         "slot": selected.map(|selected| selected.slot),
     })
@@ -205,7 +205,7 @@ fn compare(old: Option<&Vec<&str>>, new: Option<&Vec<&str>>) -> Change {
 /// Each service's table as names of backends; a service without one that
 /// takes new connections has an empty table.
 fn tables(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
-    plan.services().map(|service| (service.details.name.as_str(), entries(plan, service))).collect()
+    plan.services().map(|service| (service.name.as_str(), entries(plan, service))).collect()
 }
 
 fn entries<'p>(plan: &'p Plan, service: &'p Service) -> Vec<&'p str> {

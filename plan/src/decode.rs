@@ -12,7 +12,7 @@ use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
 use crate::maglev::{self, Candidate, Table};
 use crate::peers::{Ingress, Owners, Peer};
-use crate::service::{Affinity, Backend, Details, Dscp, Encap, Service, SpillTo, Timeouts};
+use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
 use crate::{limits, proto};
 
@@ -168,9 +168,8 @@ impl Plan {
     pub fn tunnel_targets(&self) -> Vec<IpAddr> {
         let backends = self.backends().map(|backend| backend.address);
         let peers = self.peers.iter().flat_map(|peer| peer.addresses.iter().copied());
-        let spills = self
-            .services()
-            .flat_map(|service| service.details.spill.iter().map(|spill| spill.address));
+        let spills =
+            self.services().flat_map(|service| service.spill.iter().map(|spill| spill.address));
         let all: std::collections::BTreeSet<IpAddr> = backends.chain(peers).chain(spills).collect();
         all.into_iter().collect()
     }
@@ -672,46 +671,41 @@ impl<'m, 'p> Decoding<'m, 'p> {
             },
         };
         let group = self.members(&path, message)?;
-        let details = Details {
-            name: message.name.clone(),
-            encap: encap(message),
-            dscp: dscp(&path, message.dscp)?,
-            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
-            spill: spill(&path, message)?,
-        };
         let service = Service {
             id,
+            name: message.name.clone(),
             first_member: self.members,
             affinity: match message.affinity() {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
             },
+            encap: encap(message),
+            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             // Zero is none; more than are counted is none, too.
             quota: match message.connections_quota {
                 0 => u32::MAX,
                 quota => quota.try_into().unwrap_or(u32::MAX),
             },
-            style: self.style(details.encap, details.dscp),
-            details: Box::new(details),
+            dscp: dscp(&path, message.dscp)?,
+            spill: spill(&path, message)?,
             group,
         };
         let mut wants = Vec::new();
         for (at, vip) in message.vips.iter().enumerate() {
             let path = format!("{path}.vips[{at}]");
-            for ports in ports(&path, vip)? {
-                wants.push((path.clone(), at as u32, vip, ports));
-            }
+            let ports = ports(&path, vip)?;
+            wants.push((path, vip, ports));
         }
         let matched = Matched {
             service: id,
-            style: service.style,
+            style: self.style(service.encap, service.dscp),
             matched: 0,
             first_member: service.first_member,
             group: self.group(&service.group),
-            alone: wants.len() == 1,
+            alone: wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
-        for (path, vip_index, vip, ports) in wants {
-            self.want(&path, (vip_index, vip), ports, matched, info)?;
+        for ((path, vip, ports), index) in wants.into_iter().zip(0..) {
+            self.vip(&path, (index, vip), ports, matched, info)?;
         }
         self.members += service.group.members().len() as u32;
         if self.services.len() <= id.index() {
@@ -739,23 +733,26 @@ impl<'m, 'p> Decoding<'m, 'p> {
         })
     }
 
-    /// Adds one match of a service: some ports of a Vip.
-    fn want(
+    /// Adds a Vip of a service: one match for each range of its ports.
+    fn vip(
         &mut self,
         path: &str,
         (index, vip): (u32, &proto::Vip),
-        ports: Ports,
+        ports: Vec<Ports>,
         of_service: Matched,
         info: AddressInfo,
     ) -> Result<(), PlanError> {
+        let Matched { service, alone, .. } = of_service;
         let (target, places) = self.places(path, vip)?;
-        let matched = Matched { matched: self.matches.len() as u32, ..of_service };
-        let (protocol, text) = ports_text(ports);
-        let Matched { service, alone, .. } = matched;
-        self.matches.push(Match { service, vip: index, target, protocol, ports: text, alone });
-        for place in places {
-            if let Err(conflict) = self.vips.add(place, ports, matched, info) {
-                return self.refuse_conflict(path, &conflict.with);
+        for ports in ports {
+            let matched = Matched { matched: self.matches.len() as u32, ..of_service };
+            let (protocol, text) = ports_text(ports);
+            let target = target.clone();
+            self.matches.push(Match { service, vip: index, target, protocol, ports: text, alone });
+            for place in &places {
+                if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
+                    return self.refuse_conflict(path, &conflict.with);
+                }
             }
         }
         Ok(())

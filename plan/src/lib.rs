@@ -32,5 +32,5 @@ pub use decode::{FEATURES, Plan, PlanError, Planner};
 pub use group::{Group, Standing};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use peers::{Ingress, Owners, Peer, Sender};
-pub use service::{Affinity, Backend, Details, Dscp, Encap, Service, SpillTo, Timeouts};
+pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 pub use vips::{Found, Matched, Vips, Whereabouts};

@@ -9,44 +9,31 @@ use wire::ip::AddressBits;
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
 
-/// A service of the plan: what its packets need, in half a cache line, and
-/// apart from that its details.
+/// A service of the plan. What most of its packets need is in
+/// [`crate::Matched`], too.
 #[derive(Debug)]
-#[repr(align(32))]
 pub struct Service {
+    /// Its id, stable from plan to plan.
+    pub id: ServiceId,
+    /// Its name.
+    pub name: String,
     /// Its members and their table.
     pub group: Arc<Group>,
-    /// What packets rarely need.
-    pub details: Box<Details>,
+    /// What selects.
+    pub affinity: Affinity,
+    /// How packets travel to the backend.
+    pub encap: Encap,
+    /// When tracked connections expire.
+    pub timeouts: Timeouts,
+    /// Connections that may be tracked on this machine.
+    pub quota: u32,
+    /// The outer header's DSCP.
+    pub dscp: Dscp,
+    /// Clusters that take over when no backend is left, in order.
+    pub spill: Vec<SpillTo>,
     /// Where this service's members begin in counters that have a place for
     /// every member of every service.
     pub first_member: u32,
-    /// Connections that may be tracked on this machine.
-    pub quota: u32,
-    /// Its id, stable from plan to plan.
-    pub id: ServiceId,
-    /// Which of the ways to encapsulate that the plan has: the same for
-    /// services of the same `encap` and `dscp`.
-    pub style: u16,
-    /// What selects.
-    pub affinity: Affinity,
-}
-
-const _: () = assert!(size_of::<Option<Service>>() == 32);
-
-/// What packets rarely need of a service.
-#[derive(Debug)]
-pub struct Details {
-    /// Its name.
-    pub name: String,
-    /// How packets travel to the backend.
-    pub encap: Encap,
-    /// The outer header's DSCP.
-    pub dscp: Dscp,
-    /// When tracked connections expire.
-    pub timeouts: Timeouts,
-    /// Clusters that take over when no backend is left, in order.
-    pub spill: Vec<SpillTo>,
 }
 
 /// Another cluster's prefix: packets go to the address there that has the

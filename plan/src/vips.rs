@@ -26,7 +26,8 @@ use crate::ids::ServiceId;
 pub struct Matched {
     /// Which service.
     pub service: ServiceId,
-    /// As [`crate::Service`] has it.
+    /// Which of the plan's styles it has: the same for services of the same
+    /// `encap` and `dscp`.
     pub style: u16,
     /// Which of the plan's matches: an index for counters and explanations.
     pub matched: u32,
@@ -61,12 +62,6 @@ impl Whereabouts {
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
-    }
-}
-
-impl From<Target> for Whereabouts {
-    fn from(target: Target) -> Whereabouts {
-        Whereabouts::of(&target)
     }
 }
 

@@ -88,7 +88,7 @@ fn ids_and_tables_are_kept_from_plan_to_plan() {
         assert_eq!(id(&first, name), id(&second, name));
     }
     let web = |plan: &Plan| {
-        Arc::clone(&plan.services().find(|service| service.details.name == "web").unwrap().group)
+        Arc::clone(&plan.services().find(|service| service.name == "web").unwrap().group)
     };
     assert!(Arc::ptr_eq(&web(&first), &web(&second)), "the same members share one group");
 }

@@ -39,9 +39,7 @@ impl Control {
             return Err(Refusal::Precondition("no plan yet: nothing is forwarded".to_owned()));
         };
         let mut services = running.view.plan.services();
-        if !request.service.is_empty()
-            && !services.any(|known| known.details.name == request.service)
-        {
+        if !request.service.is_empty() && !services.any(|known| known.name == request.service) {
             let why = format!("service: the plan has no service `{}`", request.service);
             return Err(Refusal::Invalid(why));
         }
@@ -137,7 +135,7 @@ fn flow(bytes: &[u8], view: &View) -> Option<FlowKey> {
 
 fn service(plan: &Plan, key: &FlowKey) -> Option<String> {
     let Found::Service(matched) = plan.vips.find(&key.target()) else { return None };
-    Some(plan.service(matched.service)?.details.name.clone())
+    Some(plan.service(matched.service)?.name.clone())
 }
 
 /// The backend or peer at that address; else the address.

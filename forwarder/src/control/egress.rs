@@ -129,9 +129,8 @@ pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
             Some((backend.address.is_ipv4(), hops.iter().map(|hop| hop.mtu).min()?))
         })
         .collect();
-    let overhead = |v4| {
-        plan.services().map(|service| overhead_bytes(service.details.encap, v4)).max().unwrap_or(0)
-    };
+    let overhead =
+        |v4| plan.services().map(|service| overhead_bytes(service.encap, v4)).max().unwrap_or(0);
     narrow
         .into_iter()
         .filter(|(v4, mtu)| *mtu < ingress + overhead(*v4))

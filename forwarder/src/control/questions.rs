@@ -225,7 +225,7 @@ impl Forwarding {
         let table = |service: &plan::Service| {
             let table = service.group.table()?;
             Some(proto::Table {
-                service: service.details.name.clone(),
+                service: service.name.clone(),
                 size: table.entries().len() as u32,
                 fingerprint: format!("{:016x}", table.fingerprint()),
                 build_seconds: self.build.as_secs_f64(),
@@ -249,7 +249,7 @@ impl Forwarding {
         let line =
             |((service, backend, class), connections): ((ServiceId, BackendId, &str), u64)| {
                 Some(proto::ConnectionCount {
-                    service: plan.service(service)?.details.name.clone(),
+                    service: plan.service(service)?.name.clone(),
                     backend: plan.backend(backend)?.name.clone(),
                     class: class.to_owned(),
                     connections,
@@ -288,9 +288,7 @@ fn connection(
 ) -> proto::Connection {
     proto::Connection {
         worker: worker as u32,
-        service: plan
-            .service(service)
-            .map_or_else(String::new, |service| service.details.name.clone()),
+        service: plan.service(service).map_or_else(String::new, |service| service.name.clone()),
         backend: plan.backend(backend).map_or_else(String::new, |backend| backend.name.clone()),
         class: class.name().to_owned(),
         idle_ms,

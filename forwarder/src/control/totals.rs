@@ -109,12 +109,7 @@ impl NamedTotals {
 fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
     plan.matches.iter().map(|matched| {
         let service = plan.service(matched.service).expect("matches are of services");
-        (
-            service.details.name.clone(),
-            matched.target.clone(),
-            matched.protocol,
-            matched.ports.clone(),
-        )
+        (service.name.clone(), matched.target.clone(), matched.protocol, matched.ports.clone())
     })
 }
 
@@ -125,7 +120,7 @@ fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
     services.into_iter().flat_map(|service| {
         service.group.members().iter().map(|member| {
             let backend = plan.backend(member.backend).expect("members are backends");
-            (service.details.name.clone(), backend.name.clone())
+            (service.name.clone(), backend.name.clone())
         })
     })
 }

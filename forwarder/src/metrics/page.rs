@@ -120,10 +120,7 @@ impl Running<'_> {
         for service in self.plan.services() {
             if let Some(table) = service.group.table() {
                 let fingerprint = format!("{:016x}", table.fingerprint());
-                tables.sample(
-                    &[("service", &service.details.name), ("fingerprint", &fingerprint)],
-                    1,
-                );
+                tables.sample(&[("service", &service.name), ("fingerprint", &fingerprint)], 1);
             }
         }
     }
@@ -276,10 +273,7 @@ impl Running<'_> {
             if let (Some(service), Some(backend)) =
                 (self.plan.service(*service), self.plan.backend(*backend))
             {
-                by_backend.sample(
-                    &[("service", &service.details.name), ("backend", &backend.name)],
-                    count,
-                );
+                by_backend.sample(&[("service", &service.name), ("backend", &backend.name)], count);
             }
         }
         self.table_events(page);

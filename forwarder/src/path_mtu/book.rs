@@ -54,7 +54,7 @@ impl Wanted {
             source_v6: plan.source_v6.map(Ipv6Addr::from_bits),
             source_prefix: plan.tunnel.source_prefix,
             targets: plan.tunnel_targets().into_iter().collect(),
-            spills: plan.services().flat_map(|service| &service.details.spill).copied().collect(),
+            spills: plan.services().flat_map(|service| &service.spill).copied().collect(),
         }
     }
 
