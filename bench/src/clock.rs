@@ -26,6 +26,12 @@ impl Samples {
         self.0.push(value);
     }
 
+    /// These in proportion to those taken at the same times.
+    #[must_use]
+    pub fn over(&self, others: &Samples) -> Samples {
+        Samples(self.0.iter().zip(&others.0).map(|(mine, other)| mine / other).collect())
+    }
+
     /// The sample that half of them are below.
     #[must_use]
     pub fn median(&self) -> f64 {

@@ -224,6 +224,12 @@ fn print(
         let Subject { name, goal_ns, .. } = measurement.subject;
         row(name, &measurement.ns, goal_ns, &measurement.check());
     }
+    if let Some((median, of_bests)) = report::services_ratio(measurements) {
+        println!(
+            "{:<38} {median:>8.3} {of_bests:>8.3} {:>6}",
+            "many services, some busy, to one", 1.1
+        );
+    }
     println!("{:<38} {:>8} {:>8} {:>6}", "milliseconds", "median", "best", "goal");
     for build in builds {
         println!(

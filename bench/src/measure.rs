@@ -5,6 +5,7 @@ use std::hint::black_box;
 use datapath::Verdict;
 use datapath::batch::Verdicts;
 use datapath::verdict::DeviceIndex;
+use plan::Planner;
 use wire::tcp;
 
 use crate::clock::{Samples, timed};
@@ -46,10 +47,12 @@ impl Measurement {
     /// # Errors
     /// If the parameters make no plan or no packet, or memory is short.
     pub fn new(subject: Subject, frames: &mut Frames) -> Result<Measurement, String> {
-        let of = |error| format!("{}: {error}", subject.name);
+        let name = subject.name;
+        let of = |error| format!("{name}: {error}");
         let setup = &subject.setup;
         let traffic = Traffic::new(setup, subject.kind).map_err(of)?;
-        let view = setup.view(1).map_err(of)?;
+        let mut planner = Planner::default();
+        let view = setup.view_by(&mut planner, 1).map_err(of)?;
         let worker = Worker::new(view, 0, setup.connections).map_err(of)?;
         let mut measurement = Measurement {
             ns: Samples::default(),
@@ -62,6 +65,7 @@ impl Measurement {
         };
         if measurement.subject.kind == Kind::Data {
             measurement.establish(frames);
+            measurement.follow_next_plan(&mut planner).map_err(of)?;
         }
         measurement.before = measurement.worker.hits_and_misses();
         Ok(measurement)
@@ -75,6 +79,14 @@ impl Measurement {
             }
             self.now_ms += 200;
         }
+    }
+
+    /// The same plan once more: as in the forwarder, it is laid out for the
+    /// services that saw traffic.
+    fn follow_next_plan(&mut self, planner: &mut Planner) -> Result<(), String> {
+        planner.saw_traffic(self.worker.view.packets_by_service());
+        self.worker.view = self.subject.setup.view_by(planner, 1)?;
+        Ok(())
     }
 
     /// One sample: the frames are written outside the time that counts. The

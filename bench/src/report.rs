@@ -37,6 +37,9 @@ pub fn report(
     let table_ms: Map<String, Value> =
         builds.iter().map(|build| (build.size.to_string(), json!(build.ms.median()))).collect();
     let mut report = json!({"ns_per_packet": ns, "table_ms": table_ms});
+    if let Some((median, _)) = services_ratio(measurements) {
+        report["services_ratio"] = json!(median);
+    }
     let one_million = measurements.iter().find(|of| of.subject.name == "flows_1m");
     if let Some(of) = one_million {
         let connections = of.subject.setup.connections as f64;
@@ -46,6 +49,19 @@ pub fn report(
         report["veth_ratio_to_reflector"] = json!(ratio);
     }
     report
+}
+
+/// What many services, of which some are busy, cost in proportion to one: the
+/// median of all rounds, because others disturb whole rounds, and that of the
+/// best ones.
+#[must_use]
+pub fn services_ratio(measurements: &[Measurement]) -> Option<(f64, f64)> {
+    let ns = |name| {
+        let found = measurements.iter().find(|of| of.subject.name == name);
+        found.map(|of| &of.ns)
+    };
+    let (many, one) = (ns("services_many_some_busy_1m")?, ns("flows_1m")?);
+    Some((many.over(one).median(), many.best() / one.best()))
 }
 
 /// Writes it.

@@ -56,11 +56,13 @@ const MTU: u16 = 9000;
 const MEMBERS_MAX: u64 = 20_000_000;
 
 impl Setup {
-    /// The service of a flow.
+    /// The service of a flow. Of the busy ones every other has an odd number,
+    /// as of all.
     #[must_use]
     pub fn service_of(&self, flow: u64) -> u32 {
         let busy = self.busy_services.clamp(1, self.services);
-        (flow % u64::from(busy)) as u32 * (self.services / busy)
+        let (number, step) = ((flow % u64::from(busy)) as u32, self.services / busy);
+        number * step + if step.is_multiple_of(2) { number % 2 } else { 0 }
     }
 
     /// The client of a flow, numbered within its service.
@@ -129,8 +131,12 @@ impl Setup {
     /// # Errors
     /// If the parameters make no valid plan: what is wrong with it.
     pub fn plan(&self) -> Result<Plan, String> {
+        self.plan_by(&mut Planner::default())
+    }
+
+    fn plan_by(&self, planner: &mut Planner) -> Result<Plan, String> {
         self.check()?;
-        Planner::default()
+        planner
             .plan(self.message())
             .map_err(|error| format!("these parameters make no valid plan: {error}"))
     }
@@ -140,7 +146,15 @@ impl Setup {
     /// # Errors
     /// As [`Setup::plan`].
     pub fn view(&self, workers: usize) -> Result<Arc<View>, String> {
-        Ok(Arc::new(view(Arc::new(self.plan()?), workers)))
+        self.view_by(&mut Planner::default(), workers)
+    }
+
+    /// The same by a planner that has made others.
+    ///
+    /// # Errors
+    /// As [`Setup::plan`].
+    pub fn view_by(&self, planner: &mut Planner, workers: usize) -> Result<Arc<View>, String> {
+        Ok(Arc::new(view(Arc::new(self.plan_by(planner)?), workers)))
     }
 
     /// Refuses what would not fit into memory before it is tried.

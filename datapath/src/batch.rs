@@ -5,8 +5,9 @@
 //!  read all ─► hash all ─► match all ─► choose all ─► send all
 //!  headers     AES, many                track,        encapsulate,
 //!              at once                  select        count
-//!   └ asks for              └ asks for   └ asks for
-//!     VIPs                    buckets      tunnels and counters
+//!   └ asks for              └─ ask for ──┤
+//!     VIPs                     buckets   └ asks for
+//!                                          tunnels and counters
 //! ```
 //!
 //! Hashing comes before matching, other than in the specification, so that
@@ -24,7 +25,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{Group, Matched, Service, Whereabouts};
+use plan::{Group, LookV4, Matched, Service, Whereabouts};
 use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
 use crate::decapsulate::Budget;
@@ -64,13 +65,13 @@ enum To<'v> {
     /// Nobody: it has its verdict.
     Nobody,
     /// Whoever has this address and port.
-    SocketV4(SocketV4),
+    SocketV4(SocketV4, LookV4<'v>),
     /// The same; they wait in a list.
     SocketV6,
     /// The service of this match.
-    Matched(Matched),
+    Matched(&'v Matched),
     /// The same; and where its connection is, most likely.
-    Service(Matched, &'v Home),
+    Service(&'v Matched, &'v Home),
     /// A backend: where its member is counted, and the match if apart.
     Backend(&'v Tunnel, &'v Traffic, Option<&'v Traffic>),
     /// The machine in charge of its datagram.
@@ -130,6 +131,11 @@ impl<'v> Traveller<'v> {
 
 /// How far ahead frames are asked for.
 const FRAMES_AHEAD: usize = 8;
+/// How far ahead connections are asked for. A processor forgets what it is
+/// asked for all at once: work between the questions is what makes them
+/// answered. So matching asks for the first ones only, and choosing for the
+/// others, one with each that it looks at.
+const HOMES_AHEAD: usize = 24;
 
 /// Given to those that travel on: a later stage replaces it.
 const NOT_YET: Verdict = Verdict::Pass;
@@ -179,11 +185,11 @@ impl<'m> Datapath<'m> {
 
     /// Reads the headers of all; asks for what is known of their targets.
     #[inline(never)]
-    fn read_all(
+    fn read_all<'v>(
         &self,
-        view: &View,
+        view: &'v View,
         frames: &mut [Frame<'_>],
-        travellers: &mut Travellers<'_>,
+        travellers: &mut Travellers<'v>,
         verdicts: &mut Verdicts,
     ) {
         *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
@@ -201,17 +207,22 @@ impl<'m> Datapath<'m> {
             {
                 travellers.flows.set(at, &plain.blocks());
                 let socket = plain.target();
-                prefetch_at(vips.first_look_v4(socket));
+                let look = vips.look_v4(socket);
+                prefetch(look.place());
                 if resolves {
+                    prefetch(vips.place_behind_v4(look));
                     prefetch_at(self.resolved.first_look_v4(socket));
                 }
-                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV4(socket));
+                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV4(socket, look));
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
                 travellers.flows.set(at, &plain.blocks());
                 let target = Whereabouts::of(&plain.target());
                 prefetch_at(vips.first_look_v6(&target));
+                if resolves {
+                    prefetch_at(self.resolved.first_look_v6(&target));
+                }
                 travellers.targets_v6.push(target);
                 travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV6);
             } else {
@@ -223,12 +234,12 @@ impl<'m> Datapath<'m> {
 
     /// As the specification begins.
     #[inline(never)]
-    fn read_other(
+    fn read_other<'v>(
         &self,
-        view: &View,
+        view: &'v View,
         at: usize,
         frame: &mut Frame<'_>,
-        travellers: &mut Travellers<'_>,
+        travellers: &mut Travellers<'v>,
     ) -> Result<Verdict, DropReason> {
         let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
         if let Some(mark) = self.recognise(view, frame, &arrived.headers) {
@@ -237,7 +248,7 @@ impl<'m> Datapath<'m> {
         }
         let Arrived { headers, budget, tunnelled } = arrived;
         let to = match match_service(view, &headers)? {
-            Destination::Service(matched) => To::Matched(matched),
+            Destination::Service(matched) => To::Matched(of_plan(view, &matched)),
             Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
@@ -248,9 +259,8 @@ impl<'m> Datapath<'m> {
         Ok(NOT_YET)
     }
 
-    /// The services of all, and their flow hashes; asks for their connections.
-    /// A processor forgets what it is asked for all at once: work between the
-    /// questions is what makes them answered.
+    /// The services of all, and their flow hashes; asks for the first
+    /// connections.
     #[inline(never)]
     fn match_all<'v>(
         &'v self,
@@ -261,12 +271,16 @@ impl<'m> Datapath<'m> {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
         let mut further = 0;
-        for ((traveller, hash), verdict) in all.iter_mut().zip(flows.hashes()).zip(verdicts) {
+        for (at, ((traveller, hash), verdict)) in
+            all.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
+        {
             let home = self.table.home(hash);
-            prefetch(home);
+            if at < HOMES_AHEAD {
+                prefetch(home);
+            }
             traveller.hash = hash;
             let found = match traveller.to {
-                To::SocketV4(socket) => vips.find_socket_v4(socket),
+                To::SocketV4(_, look) => look.found(),
                 To::SocketV6 => {
                     target_v6 = targets_v6.next();
                     target_v6.and_then(|target| vips.find_socket_v6(target))
@@ -285,7 +299,7 @@ impl<'m> Datapath<'m> {
             if selects && let Some(entry) = group_of(view, matched).first_look(hash) {
                 prefetch_at(entry);
             }
-            traveller.to = To::Service(*matched, home);
+            traveller.to = To::Service(matched, home);
         }
         // Batches are alike.
         self.resolves.set(further > 0);
@@ -295,26 +309,30 @@ impl<'m> Datapath<'m> {
     #[inline(never)]
     fn find_further<'v>(
         &self,
-        view: &View,
+        view: &'v View,
         to: To<'v>,
         target_v6: Option<&Whereabouts>,
         home: &'v Home,
         verdict: &mut Verdict,
     ) -> To<'v> {
         let found = match (to, target_v6) {
-            (To::SocketV4(socket), _) => self.resolved.find_v4(&view.plan, socket),
+            (To::SocketV4(socket, look), _) => match view.plan.vips.find_behind_v4(look) {
+                Some(matched) => return To::Service(matched, home),
+                None => self.resolved.find_v4(&view.plan, socket),
+            },
             (To::SocketV6, Some(target)) => self.resolved.find_v6(&view.plan, target),
             _ => unreachable!("all others are matched"),
         };
         match destination(found) {
-            Ok(Destination::Service(matched)) => return To::Service(matched, home),
+            Ok(Destination::Service(matched)) => return To::Service(of_plan(view, &matched), home),
             Ok(_) => {}
             Err(reason) => *verdict = Verdict::Drop(reason),
         }
         To::Nobody
     }
 
-    /// The backends of all: tracked, or else selected.
+    /// The backends of all: tracked, or else selected. Asks for the further
+    /// connections.
     #[inline(never)]
     fn choose_all<'v>(
         &'v self,
@@ -324,8 +342,14 @@ impl<'m> Datapath<'m> {
     ) {
         let (counters, connections) = (self.counters_of(view), &self.counters.connections);
         let (mut packets, misses) = (0, connections.misses.get());
-        for (frame, traveller) in frames.iter().zip(travellers) {
-            let To::Service(ref matched, home) = traveller.to else { continue };
+        for (at, frame) in frames.iter().enumerate() {
+            if let Some(Traveller { to: To::Service(_, home), .. }) =
+                travellers.get(at + HOMES_AHEAD)
+            {
+                prefetch(*home);
+            }
+            let traveller = &mut travellers[at];
+            let To::Service(matched, home) = traveller.to else { continue };
             packets += 1;
             let (facts, hash, group) = (&traveller.facts, traveller.hash, group_of(view, matched));
             let steady = track_steady(home, (matched.service, group), facts, hash, &self.ticks);
@@ -362,11 +386,12 @@ impl<'m> Datapath<'m> {
         frame: &Frame<'_>,
         (facts, hash): (&Facts, u64),
     ) -> Option<Kept> {
-        let service = service_of(view, matched);
-        let found = self.table.find(hash, service.id);
-        let kept = track(&self.table, found, service, facts, hash, &self.ticks, &view.lifetimes);
+        let found = self.table.find(hash, matched.service);
+        let group = group_of(view, matched);
+        let kept = track(&self.table, found, group, facts, hash, &self.ticks, &view.lifetimes);
         kept.map_or_else(
             |stale| {
+                let service = service_of(view, matched);
                 self.counters.connections.misses.add(1);
                 let key = || headers_of(frame, *facts).key;
                 let selector = self.hash.selector(service.affinity, hash, key);
@@ -465,6 +490,11 @@ fn count(member: &Traffic, matched: Option<&Traffic>, facts: &Facts) {
 #[inline(always)]
 fn group_of<'v>(view: &'v View, matched: &Matched) -> &'v Group {
     &view.plan.groups[matched.group as usize]
+}
+
+/// The same match where the plan has it.
+fn of_plan<'v>(view: &'v View, matched: &Matched) -> &'v Matched {
+    &view.plan.matches[matched.matched as usize].matched
 }
 
 fn service_of<'v>(view: &'v View, matched: &Matched) -> &'v Service {

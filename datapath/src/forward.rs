@@ -195,7 +195,8 @@ impl<'m> Datapath<'m> {
     ) -> Result<Kept, Option<Slot<'m>>> {
         let counters = &self.counters.connections;
         let found = self.table.find(hash, service.id);
-        let kept = track(&self.table, found, service, &facts, hash, &self.ticks, &view.lifetimes);
+        let (group, ticks) = (&service.group, &self.ticks);
+        let kept = track(&self.table, found, group, &facts, hash, ticks, &view.lifetimes);
         let (lookup, counter) = match kept {
             Ok(_) => (Lookup::Hit, &counters.hits),
             Err(_) => (Lookup::Miss, &counters.misses),

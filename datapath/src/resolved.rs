@@ -33,15 +33,14 @@ struct Known<K> {
     found: Found,
 }
 
-/// Sets for IPv4: 512 KiB, of which only those are touched that are used.
-const SETS_V4: usize = 8192;
-/// Sets for IPv6: 128 KiB.
-const SETS_V6: usize = 1024;
+/// Sets of each family: half a MiB for IPv4, a whole one or more for IPv6, of
+/// which only those are touched that are used.
+const SETS: usize = 8192;
 
 impl Resolved {
     /// An empty memory.
     pub(crate) fn new() -> Resolved {
-        Resolved { plan: Cell::new(0), v4: Latest::new(SETS_V4), v6: Latest::new(SETS_V6) }
+        Resolved { plan: Cell::new(0), v4: Latest::new(), v6: Latest::new() }
     }
 
     /// Forgets what was found by any other plan. To be called before each
@@ -61,6 +60,12 @@ impl Resolved {
         (&self.v4.0, self.v4.set(hash_v4(socket)))
     }
 
+    /// The same for IPv6.
+    #[inline]
+    pub(crate) fn first_look_v6(&self, target: &Whereabouts) -> (&[impl Sized], usize) {
+        (&self.v6.0, self.v6.set(target.hash()))
+    }
+
     /// Who wants a packet to that target, which is no port of its own.
     #[inline]
     pub(crate) fn find_v4(&self, plan: &Plan, socket: SocketV4) -> Found {
@@ -71,20 +76,21 @@ impl Resolved {
     /// The same for IPv6.
     #[inline]
     pub(crate) fn find_v6(&self, plan: &Plan, target: &Whereabouts) -> Found {
-        let set = self.v6.set(target.hash());
+        let (_, set) = self.first_look_v6(target);
         self.v6.find(set, *target, || plan.vips.find_further(target))
     }
 }
 
-/// Its upper half depends on all bits of the socket.
+/// The upper half of a product depends on all bits of the socket.
 #[inline]
 fn hash_v4(socket: SocketV4) -> u64 {
-    socket.word().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    let word = socket.word();
+    (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 impl<K: Copy + PartialEq> Latest<K> {
-    fn new(sets: usize) -> Latest<K> {
-        Latest((0..sets).map(|_| Set([Cell::new(None), Cell::new(None)])).collect())
+    fn new() -> Latest<K> {
+        Latest((0..SETS).map(|_| Set([Cell::new(None), Cell::new(None)])).collect())
     }
 
     fn clear(&self) {
@@ -93,7 +99,7 @@ impl<K: Copy + PartialEq> Latest<K> {
 
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        hash as usize & (self.0.len() - 1)
+        hash as usize % SETS
     }
 
     #[inline]
@@ -149,11 +155,9 @@ mod tests {
         let mut planner = Planner::default();
         let (first, second) = (plan(&mut planner, 1, 90), plan(&mut planner, 2, 85));
         let resolved = Resolved::new();
-        for (family, network, hosts) in
-            [(Family::V4, 0xcb00_7100, 40u128), (Family::V6, 0x2001_0db8 << 96, 4)]
-        {
+        for (family, network) in [(Family::V4, 0xcb00_7100), (Family::V6, 0x2001_0db8 << 96)] {
             // More targets than places, twice by each plan in turn.
-            let sockets = (0..hosts).flat_map(|host| (0..600).map(move |port| (host, port)));
+            let sockets = (0..40).flat_map(|host| (0..600).map(move |port| (host, port)));
             let targets: Vec<Target> = sockets
                 .map(|(host, port)| Target {
                     address: network + host,
@@ -162,7 +166,7 @@ mod tests {
                     port,
                 })
                 .collect();
-            assert!(targets.len() > 2 * if family == Family::V4 { SETS_V4 } else { SETS_V6 });
+            assert!(targets.len() > 2 * SETS);
             let mut found = 0;
             for plan in [&first, &second, &first] {
                 resolved.follow(plan);

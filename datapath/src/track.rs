@@ -10,7 +10,7 @@
 //! backend drains or the entry closes, it selects anew.
 
 use plan::group::Selected;
-use plan::{BackendId, Group, Service, ServiceId, Standing};
+use plan::{BackendId, Group, ServiceId, Standing};
 use wire::{Facts, tcp};
 
 use crate::table::{
@@ -41,18 +41,18 @@ impl From<Selected> for Kept {
 pub fn track<'t>(
     table: &ConnectionTable<'_>,
     found: Option<Slot<'t>>,
-    service: &Service,
+    group: &Group,
     facts: &Facts,
     hash: u64,
     ticks: &Ticks,
     lifetimes: &Lifetimes,
 ) -> Result<Kept, Option<Slot<'t>>> {
     let found = found.ok_or(None)?;
-    if let Some(kept) = keep_steady(&found, service, facts, ticks) {
+    if let Some(kept) = keep_steady(&found, group, facts, ticks) {
         return Ok(kept);
     }
     let entry = found.entry();
-    let kept = keep(service, facts, &entry, ticks, lifetimes).ok_or(Some(found))?;
+    let kept = keep(group, facts, &entry, ticks, lifetimes).ok_or(Some(found))?;
     let next = after(entry, facts, ticks);
     if next != entry {
         table.update(&found, hash, next);
@@ -80,10 +80,10 @@ pub fn track_steady(
 
 /// The backend of data whose entry is steady, wherever it is.
 #[inline(always)]
-fn keep_steady(found: &Slot<'_>, service: &Service, facts: &Facts, ticks: &Ticks) -> Option<Kept> {
+fn keep_steady(found: &Slot<'_>, group: &Group, facts: &Facts, ticks: &Ticks) -> Option<Kept> {
     let is_data = !facts.tcp_flags.has_any(SIGNALS);
     let is_steady = is_data && found.is_steady(ticks, is_tcp(facts.protocol));
-    if is_steady { keep_backend(&service.group, found.backend()) } else { None }
+    if is_steady { keep_backend(group, found.backend()) } else { None }
 }
 
 /// A backend that the plan still lets a connection keep.
@@ -99,7 +99,7 @@ const SIGNALS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | t
 /// Whether an entry still decides.
 #[inline]
 fn keep(
-    service: &Service,
+    group: &Group,
     facts: &Facts,
     entry: &Entry,
     ticks: &Ticks,
@@ -108,7 +108,7 @@ fn keep(
     if lifetimes.expired(entry, ticks) {
         return None;
     }
-    let (member, standing) = service.group.member(entry.backend)?;
+    let (member, standing) = group.member(entry.backend)?;
     let opens = is_tcp(facts.protocol) && facts.tcp_flags.opens();
     let keeps = match standing {
         Standing::Active => !(opens && entry.class >= Class::Closing),

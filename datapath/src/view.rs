@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use plan::{Matched, Plan, Service};
+use plan::{Matched, Plan, Service, ServiceId};
 use wire::FlowKey;
 
 use crate::clock::Now;
@@ -45,6 +45,16 @@ impl View {
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
         View { ways_back: self.ways_back, unix_offset_ms: Arc::clone(&self.unix_offset_ms), ..view }
+    }
+
+    /// What services got since the plan was new, in packets.
+    pub fn packets_by_service(&self) -> impl Iterator<Item = (ServiceId, u64)> {
+        self.plan.services().map(|service| {
+            let of_worker = |worker: &WorkerCounters| {
+                worker.members_of(service).iter().map(|traffic| traffic.packets.get()).sum::<u64>()
+            };
+            (service.id, self.counters.iter().map(of_worker).sum())
+        })
     }
 
     /// True for packets that are a tunnel's, to this machine or to a VIP, and
@@ -142,17 +152,21 @@ impl WorkerCounters {
         &self.members[matched.first_member as usize + usize::from(member)]
     }
 
+    /// What was sent to each member of a service.
+    fn members_of(&self, service: &Service) -> &[Traffic] {
+        &self.members[service.first_member as usize..][..service.group.members().len()]
+    }
+
     /// Packets and bytes for a match of the plan.
     ///
     /// # Panics
     /// If the plan is another than these counters are for.
     #[must_use]
     pub fn match_totals(&self, plan: &Plan, index: usize) -> (u64, u64) {
-        let plan::decode::Match { service, alone, .. } = plan.matches[index];
+        let Matched { service, alone, .. } = plan.matches[index].matched;
         let service = plan.service(service).expect("matches are of services");
-        let members = service.first_member as usize..;
         let counted = match alone {
-            true => &self.members[members][..service.group.members().len()],
+            true => self.members_of(service),
             false => &self.matches[index..=index],
         };
         counted.iter().fold((0, 0), |(packets, bytes), traffic| {

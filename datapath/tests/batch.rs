@@ -16,7 +16,7 @@ use datapath::{
     TableReader, View,
 };
 use etherparse::{IpNumber, PacketBuilder};
-use plan::{Planner, proto};
+use plan::{Planner, Service, proto};
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame};
 
 /// SplitMix64.
@@ -44,6 +44,7 @@ impl Random {
 }
 
 const SERVICES: u64 = 4;
+const IDLE: u64 = 255;
 const PEER: [u8; 4] = [10, 0, 0, 2];
 const OWN: [u8; 4] = [10, 0, 0, 1];
 
@@ -58,6 +59,7 @@ fn backend(index: u64) -> proto::Backend {
 
 fn plan(random: &mut Random) -> proto::Plan {
     let backends = 1 + random.below(12);
+    let idle_services = if random.one_in(3) { IDLE } else { 0 };
     proto::Plan {
         generation: 1,
         machine: Some(proto::Machine {
@@ -78,9 +80,21 @@ fn plan(random: &mut Random) -> proto::Plan {
             prefixes: vec!["198.51.100.0/24".into(), "2001:db8:e::/64".into()],
         }],
         backends: (1..=backends).map(backend).collect(),
-        services: (0..SERVICES).map(|index| service(random, index, backends)).collect(),
+        services: (0..SERVICES)
+            .map(|index| service(random, index, backends))
+            .chain((0..idle_services).map(idle))
+            .collect(),
         ..Default::default()
     }
+}
+
+/// A service that nobody asks for. Among many such, those without traffic are
+/// kept apart.
+fn idle(index: u64) -> proto::Service {
+    let mut vip = common::vip(&format!("192.0.2.{index}"));
+    vip.ports = vec![proto::PortRange { first: 80, last: 80 }];
+    vip.protocol = proto::Protocol::Tcp as i32;
+    proto::Service { name: format!("idle-{index}"), vips: vec![vip], ..Default::default() }
 }
 
 fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
@@ -311,7 +325,15 @@ impl Side {
         Side { planner, view, datapath, reader, counters, outbox: Outbox::default() }
     }
 
-    fn set(&mut self, message: &proto::Plan, mtu: u16) {
+    /// Goes on with another plan, after traffic for the services that have
+    /// their bit in `busy`.
+    fn set(&mut self, message: &proto::Plan, mtu: u16, busy: u64) {
+        let packets = |service: &Service| match service.name.strip_prefix('s') {
+            Some(index) => (busy >> index.parse::<u64>().unwrap() & 1) * 2_000_000,
+            None => 0,
+        };
+        let services = self.view.plan.services();
+        self.planner.saw_traffic(services.map(|service| (service.id, packets(service))));
         self.view = view(&mut self.planner, message, mtu);
     }
 
@@ -397,9 +419,9 @@ fn run(seed: u64, batches: u32) -> usize {
     let (mut now_ms, mut reports) = (0u32, 0);
     for number in 0..batches {
         if random.one_in(10) {
-            let message = plan(&mut random);
-            one.set(&message, mtu);
-            all.set(&message, mtu);
+            let (message, busy) = (plan(&mut random), random.below(1 << SERVICES));
+            one.set(&message, mtu, busy);
+            all.set(&message, mtu, busy);
         }
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
         let frames: Vec<Vec<u8>> =

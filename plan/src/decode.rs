@@ -10,6 +10,7 @@ use wire::{Family, Protocol};
 
 use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
+use crate::load::Load;
 use crate::maglev::{self, Candidate, Table};
 use crate::peers::{Ingress, Owners, Peer};
 use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
@@ -109,8 +110,8 @@ pub struct Tunnel {
 /// One Vip with one protocol and port range, as people see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
-    /// Whose it is.
-    pub service: ServiceId,
+    /// What its packets go by, wherever it was found.
+    pub matched: Matched,
     /// Index of the Vip in the service.
     pub vip: u32,
     /// Address, or group and suffix.
@@ -119,8 +120,6 @@ pub struct Match {
     pub protocol: &'static str,
     /// `80`, `8000-8100` or `all`.
     pub ports: String,
-    /// As [`Matched`] has it.
-    pub alone: bool,
 }
 
 impl Plan {
@@ -214,6 +213,7 @@ pub struct Planner {
     /// Ids, which the caller keeps beside the connection tables.
     pub ids: Ids,
     groups: HashMap<GroupKey, Weak<Group>>,
+    load: Load,
 }
 
 /// Ids by name, of backends and services.
@@ -230,7 +230,13 @@ impl Planner {
     /// A planner that goes on with ids from before.
     #[must_use]
     pub fn with_ids(ids: Ids) -> Planner {
-        Planner { ids, groups: HashMap::new() }
+        Planner { ids, ..Planner::default() }
+    }
+
+    /// Tells what services got, in packets, since the last call. The next
+    /// plan is laid out by it.
+    pub fn saw_traffic(&mut self, packets: impl Iterator<Item = (ServiceId, u64)>) {
+        self.load.add(packets);
     }
 
     /// Decodes a plan.
@@ -255,9 +261,14 @@ impl Planner {
         let sources = sources(&message)?;
         let addresses = backend_addresses(&message, &sources)?;
         let (backend_ids, service_ids) = self.assign_ids(&message, &addresses)?;
+        let id = |service: &proto::Service| ServiceId(service_ids[service.name.as_str()]);
+        let ids: Vec<ServiceId> = message.services.iter().map(id).collect();
+        let first_members = first_members(&message, self.load.order(&ids));
+        let quiet = self.load.quiet(&ids);
         let mut decoding = Decoding::new(&message, sources, &addresses, &backend_ids, self)?;
+        decoding.vips.set_quiet(quiet);
         for (index, service) in message.services.iter().enumerate() {
-            decoding.service(index, service, ServiceId(service_ids[service.name.as_str()]))?;
+            decoding.service(index, service, ids[index], first_members[index])?;
         }
         let plan = decoding.finish(&message)?;
         Ok(Plan { message, ..plan })
@@ -305,6 +316,17 @@ impl Planner {
         self.groups.insert(key, Arc::downgrade(&group));
         group
     }
+}
+
+/// Where the counters of each service's members begin, if they are behind
+/// each other in that order.
+fn first_members(message: &proto::Plan, order: Vec<usize>) -> Vec<u32> {
+    let (mut places, mut next) = (vec![0; order.len()], 0);
+    for index in order {
+        places[index] = next;
+        next += message.services[index].members.len() as u32;
+    }
+    places
 }
 
 fn build_group(key: &GroupKey) -> Group {
@@ -659,6 +681,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
         index: usize,
         message: &'m proto::Service,
         id: ServiceId,
+        first_member: u32,
     ) -> Result<(), PlanError> {
         let path = format!("services[{index}]");
         refuse_unsupported(message, &path)?;
@@ -674,7 +697,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let service = Service {
             id,
             name: message.name.clone(),
-            first_member: self.members,
+            first_member,
             affinity: match message.affinity() {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
@@ -700,7 +723,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             service: id,
             style: self.style(service.encap, service.dscp),
             matched: 0,
-            first_member: service.first_member,
+            first_member,
             group: self.group(&service.group),
             alone: wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
@@ -742,13 +765,12 @@ impl<'m, 'p> Decoding<'m, 'p> {
         of_service: Matched,
         info: AddressInfo,
     ) -> Result<(), PlanError> {
-        let Matched { service, alone, .. } = of_service;
         let (target, places) = self.places(path, vip)?;
         for ports in ports {
             let matched = Matched { matched: self.matches.len() as u32, ..of_service };
             let (protocol, text) = ports_text(ports);
             let target = target.clone();
-            self.matches.push(Match { service, vip: index, target, protocol, ports: text, alone });
+            self.matches.push(Match { matched, vip: index, target, protocol, ports: text });
             for place in &places {
                 if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
                     return self.refuse_conflict(path, &conflict.with);
@@ -760,8 +782,11 @@ impl<'m, 'p> Decoding<'m, 'p> {
 
     fn refuse_conflict(&self, path: &str, with: &Matched) -> Result<(), PlanError> {
         let other = &self.matches[with.matched as usize];
-        let position =
-            self.order.iter().position(|id| *id == other.service).unwrap_or(self.order.len());
+        let position = self
+            .order
+            .iter()
+            .position(|id| *id == other.matched.service)
+            .unwrap_or(self.order.len());
         refuse(
             path,
             format!(

@@ -1,7 +1,7 @@
 //! Immutable hash maps in one flat array, for lookups on the packet path.
 //!
 //! Keys come from the config, so nobody outside chooses them: a plain
-//! multiplicative hash is enough. At most half full, linear probing.
+//! multiplicative hash is enough.
 
 /// A key: a number and what kind of number it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,31 +38,33 @@ const NOTHING: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct FlatMap<V> {
     slots: Box<[Slot<V>]>,
+    spread: Spread,
 }
 
 impl<V: Copy + Default> FlatMap<V> {
     /// A map of `entries`, whose keys differ and whose scopes are below
     /// `u64::MAX`.
-    pub fn new(entries: impl ExactSizeIterator<Item = (Key, V)>) -> FlatMap<V> {
-        let size = (entries.len() * 2).next_power_of_two().max(2);
+    pub fn new(entries: &[(Key, V)]) -> FlatMap<V> {
+        let spread = Spread::of(entries.iter().map(|(key, _)| key.hash()), 1);
         let empty = Slot { bits: 0, scope: NOTHING, value: V::default() };
-        let mut slots = vec![empty; size].into_boxed_slice();
-        for (Key { bits, scope }, value) in entries {
+        let mut slots = vec![empty; spread.places()].into_boxed_slice();
+        for (key, value) in entries {
+            let (Key { bits, scope }, value) = (*key, *value);
             debug_assert!(scope != NOTHING);
-            let mut at = Key { bits, scope }.hash() as usize & (size - 1);
+            let mut at = spread.home(key.hash());
             while slots[at].scope != NOTHING {
                 assert!((slots[at].bits, slots[at].scope) != (bits, scope), "keys differ");
-                at = (at + 1) & (size - 1);
+                at = (at + 1) & (slots.len() - 1);
             }
             slots[at] = Slot { bits, scope, value };
         }
-        FlatMap { slots }
+        FlatMap { slots, spread }
     }
 
     /// The slots, and where the search for a key of that hash begins.
     #[inline(always)]
     pub fn first_look(&self, hash: u64) -> (&[impl Sized], usize) {
-        (&self.slots, hash as usize & (self.slots.len() - 1))
+        (&self.slots, self.spread.home(hash))
     }
 
     /// The value of `key`.
@@ -74,8 +76,7 @@ impl<V: Copy + Default> FlatMap<V> {
     /// The value of `key`, whose hash is known.
     #[inline(always)]
     pub fn get_hashed(&self, key: Key, hash: u64) -> Option<&V> {
-        let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
+        let mut at = self.spread.home(hash);
         loop {
             let slot = &self.slots[at];
             if slot.bits == key.bits && slot.scope == key.scope {
@@ -84,63 +85,139 @@ impl<V: Copy + Default> FlatMap<V> {
             if slot.scope == NOTHING {
                 return None;
             }
-            at = (at + 1) & mask;
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 }
 
 /// Keys of one word, never zero, and what they stand for.
+///
+/// Two keys share a bucket, and which of the two is wanted is computed, not
+/// branched on: probing one place after the other would be guessed wrong for
+/// every key that is not at its first.
 #[derive(Debug)]
 pub struct WordMap<V> {
-    slots: Box<[(u64, V)]>,
-    /// Bits of the hash that are no place.
-    shift: u32,
+    buckets: Box<[Bucket<V>]>,
+    spread: Spread,
 }
+
+/// Two keys and their values. Key zero: the place is empty; the second one is
+/// used after the first.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub struct Bucket<V>([(u64, V); 2]);
 
 impl<V: Copy + Default> WordMap<V> {
     /// A map of `entries`, whose keys differ and are not zero.
-    pub fn new(entries: impl ExactSizeIterator<Item = (u64, V)>) -> WordMap<V> {
-        let size = (entries.len() * 2).next_power_of_two().max(2);
-        let slots = vec![(0, V::default()); size].into_boxed_slice();
-        let mut map = WordMap { slots, shift: u64::BITS - size.trailing_zeros() };
-        for (key, value) in entries {
-            let mut at = map.home(key);
-            while map.slots[at].0 != 0 {
-                assert!(map.slots[at].0 != key, "keys differ");
+    pub fn new(entries: &[(u64, V)]) -> WordMap<V> {
+        // Of random keys 1 in 50 or fewer finds its bucket full.
+        let spread = Spread::of(entries.iter().map(|(key, _)| *key), 2);
+        let size = spread.places();
+        let buckets = vec![Bucket([(0, V::default()); 2]); size].into_boxed_slice();
+        let mut map = WordMap { buckets, spread };
+        for entry in entries {
+            let mut at = spread.home(entry.0);
+            while !map.buckets[at].add(*entry) {
                 at = (at + 1) & (size - 1);
             }
-            map.slots[at] = (key, value);
         }
         map
     }
 
-    /// The slots, and where the search for that key begins.
+    /// The bucket of `key`.
     #[inline(always)]
-    pub fn first_look(&self, key: u64) -> (&[impl Sized], usize) {
-        (&self.slots, self.home(key))
+    pub fn bucket(&self, key: u64) -> &Bucket<V> {
+        &self.buckets[self.spread.home(key)]
     }
 
-    /// The value of `key`.
-    #[inline(always)]
-    pub fn get(&self, key: u64) -> Option<&V> {
-        let mut at = self.home(key);
-        loop {
-            let (there, value) = &self.slots[at];
-            let there = *there;
-            if there == key {
+    /// The value of a key that its bucket does not have, if a later bucket
+    /// has it because that one was full.
+    pub fn get_behind(&self, key: u64) -> Option<&V> {
+        let mut at = self.spread.home(key);
+        while self.buckets[at].is_full() {
+            at = (at + 1) & (self.buckets.len() - 1);
+            if let Some(value) = self.buckets[at].get(key) {
                 return Some(value);
             }
-            if there == 0 {
-                return None;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
         }
+        None
+    }
+}
+
+impl<V> Bucket<V> {
+    /// False if it is full.
+    fn add(&mut self, entry: (u64, V)) -> bool {
+        debug_assert!(self.0.iter().all(|(there, _)| *there != entry.0), "keys differ");
+        let place = self.0.iter_mut().find(|(there, _)| *there == 0);
+        place.map(|place| *place = entry).is_some()
     }
 
-    /// The upper bits of a product depend on all bits of the key.
+    fn is_full(&self) -> bool {
+        self.0[1].0 != 0
+    }
+
+    /// The value of `key`, if it is here.
     #[inline(always)]
-    fn home(&self, key: u64) -> usize {
-        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    pub fn get(&self, key: u64) -> Option<&V> {
+        let (there, value) = &self.0[usize::from(self.0[0].0 != key)];
+        (*there == key).then_some(value)
+    }
+}
+
+/// Which place is a key's: the upper bits of a product, which depend on all
+/// bits of the key.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    factor: u64,
+    /// Bits of the product that are no place.
+    shift: u32,
+}
+
+impl Spread {
+    /// Keys that are alike, as addresses in a row are, make some factors
+    /// crowd them: so many are tried.
+    const TRIES: usize = 32;
+
+    /// Twice as many places as keys or more; and the factor by which the
+    /// fewest keys find theirs full, of which each holds so many.
+    fn of(keys: impl ExactSizeIterator<Item = u64> + Clone, of_place: u32) -> Spread {
+        let places = (keys.len() * 2).next_power_of_two().max(2);
+        let shift = u64::BITS - places.trailing_zeros();
+        let factors = std::iter::successors(Some(0x9e37_79b9_7f4a_7c15_u64), |factor| {
+            Some(factor.wrapping_mul(0xd120_2ce9_56ac_8d2d))
+        });
+        let mut best = (usize::MAX, Spread { factor: 0, shift });
+        for factor in factors.take(Spread::TRIES) {
+            let spread = Spread { factor, shift };
+            let crowded = spread.crowded(keys.clone(), of_place);
+            if crowded < best.0 {
+                best = (crowded, spread);
+            }
+            if crowded == 0 {
+                break;
+            }
+        }
+        best.1
+    }
+
+    /// How many keys come to a full place.
+    fn crowded(self, keys: impl Iterator<Item = u64>, of_place: u32) -> usize {
+        let mut counts = vec![0u32; self.places()];
+        let is_full = |key: &u64| {
+            let count = &mut counts[self.home(*key)];
+            *count += 1;
+            *count > of_place
+        };
+        keys.filter(is_full).count()
+    }
+
+    fn places(self) -> usize {
+        1 << (u64::BITS - self.shift)
+    }
+
+    #[inline(always)]
+    fn home(self, key: u64) -> usize {
+        (key.wrapping_mul(self.factor) >> self.shift) as usize
     }
 }
 
@@ -154,7 +231,7 @@ mod tests {
         #[test]
         fn equals_a_hash_map(entries in proptest::collection::hash_map((0u128..200, 0u64..3), 0u32..1000, 0..200)) {
             let entries: HashMap<Key, u32> = entries.into_iter().map(|((bits, scope), value)| (Key { bits, scope }, value)).collect();
-            let map = FlatMap::new(entries.iter().map(|(key, value)| (*key, *value)).collect::<Vec<_>>().into_iter());
+            let map = FlatMap::new(&entries.iter().map(|(key, value)| (*key, *value)).collect::<Vec<_>>());
             for bits in 0..200 {
                 for scope in 0..3 {
                     let key = Key { bits, scope };
@@ -165,10 +242,22 @@ mod tests {
 
         #[test]
         fn words_equal_a_hash_map(entries in proptest::collection::hash_map(1u64..300, 0u32..1000, 0..200), spread in prop::sample::select(vec![1u64, 1 << 17, 1 << 48])) {
-            let map = WordMap::new(entries.iter().map(|(key, value)| (key * spread, *value)).collect::<Vec<_>>().into_iter());
+            let map = WordMap::new(&entries.iter().map(|(key, value)| (key * spread, *value)).collect::<Vec<_>>());
             for key in 1..300 {
-                prop_assert_eq!(map.get(key * spread), entries.get(&key));
+                let found = map.bucket(key * spread).get(key * spread).or_else(|| map.get_behind(key * spread));
+                prop_assert_eq!(found, entries.get(&key));
             }
+        }
+    }
+
+    #[test]
+    fn addresses_in_a_row_do_not_crowd() {
+        for (count, step) in [(100u32, 1u64), (1000, 1), (5000, 2), (10_000, 1), (10_000, 256)] {
+            let sockets = (0..count)
+                .map(|at| (0xcb00_7100 + u64::from(at) * step) << 32 | 4 << 24 | 6 << 16 | 80);
+            let spread = Spread::of(sockets.clone(), 2);
+            let crowded = spread.crowded(sockets, 2);
+            assert!(crowded <= count as usize / 50, "{crowded} of {count} at {step}");
         }
     }
 }

@@ -16,9 +16,11 @@ mod flat_map;
 pub mod group;
 pub mod ids;
 pub mod limits;
+mod load;
 pub mod maglev;
 pub mod peers;
 pub mod service;
+mod sockets_v4;
 pub mod vips;
 
 /// The Plan as a message, generated from `proto/guideway/plan/v1/plan.proto`.
@@ -33,4 +35,5 @@ pub use group::{Group, Standing};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
+pub use sockets_v4::LookV4;
 pub use vips::{Found, Matched, Vips, Whereabouts};

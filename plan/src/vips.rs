@@ -12,13 +12,14 @@
 //! one for each length of prefixes and suffixes for a port of its own at a
 //! suffix.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use wire::ip::AddressBits;
 use wire::{Family, Protocol, SocketV4, Target};
 
-use crate::flat_map::{FlatMap, Key, WordMap};
+use crate::flat_map::{FlatMap, Key};
 use crate::ids::ServiceId;
+use crate::sockets_v4::{LookV4, SocketsV4, SocketsV4Builder, Under};
 
 /// The service a packet is for, with all that most of its packets need: a
 /// service in itself is another line of the cache. Of one plan only.
@@ -128,11 +129,11 @@ pub struct Class {
 /// The index. Built by [`VipsBuilder`].
 #[derive(Debug)]
 pub struct Vips {
-    /// Single ports at exact addresses. They are at `places`, too, but here
-    /// one access tells.
-    sockets_v4: WordMap<Matched>,
+    /// Single ports. They are at `places`, too, but here one access tells.
+    sockets_v4: SocketsV4,
+    /// At exact addresses.
     sockets_v6: FlatMap<Matched>,
-    /// Single ports at suffixes.
+    /// At suffixes, of either family.
     suffix_sockets: FlatMap<Matched>,
     /// At some exact addresses there are more than single ports.
     is_wide: bool,
@@ -176,24 +177,34 @@ impl Vips {
     pub fn find(&self, target: &Target) -> Found {
         let whereabouts = Whereabouts::of(target);
         let found = match SocketV4::of(target) {
-            Some(socket) => self.find_socket_v4(socket),
+            Some(socket) => {
+                let look = self.look_v4(socket);
+                look.found().or_else(|| self.find_behind_v4(look))
+            }
             None => self.find_socket_v6(&whereabouts),
         };
         found.map_or_else(|| self.find_further(&whereabouts), |found| Found::Service(*found))
     }
 
-    /// Where [`Vips::find_socket_v4`] looks first: memory to be asked for ahead.
+    /// Where a single port is looked up.
     #[inline(always)]
     #[must_use]
-    pub fn first_look_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
-        self.sockets_v4.first_look(socket.word())
+    pub fn look_v4(&self, socket: SocketV4) -> LookV4<'_> {
+        self.sockets_v4.look(socket)
     }
 
-    /// The service that has the port at the exact address.
+    /// The service that has the single port where [`LookV4::found`] knows
+    /// none: few are there.
+    #[must_use]
+    pub fn find_behind_v4(&self, look: LookV4<'_>) -> Option<&Matched> {
+        self.sockets_v4.find_behind(look)
+    }
+
+    /// Where [`Vips::find_behind_v4`] looks first: memory to be asked for ahead.
     #[inline(always)]
     #[must_use]
-    pub fn find_socket_v4(&self, socket: SocketV4) -> Option<&Matched> {
-        self.sockets_v4.get(socket.word())
+    pub fn place_behind_v4<'p>(&'p self, look: LookV4<'p>) -> &'p impl Sized {
+        self.sockets_v4.place_behind(look)
     }
 
     /// Where [`Vips::find_socket_v6`] looks first: memory to be asked for ahead.
@@ -388,6 +399,7 @@ pub struct VipsBuilder {
     prefixes: HashMap<Key, u32>,
     prefix_bits: [BTreeSet<u32>; 2],
     classes: Vec<BTreeSet<u32>>,
+    quiet: HashSet<ServiceId>,
 }
 
 #[derive(Debug, Default)]
@@ -404,6 +416,11 @@ impl VipsBuilder {
     pub fn class(&mut self) -> u32 {
         self.classes.push(BTreeSet::new());
         self.classes.len() as u32 - 1
+    }
+
+    /// These services see little traffic: they are found later than others.
+    pub fn set_quiet(&mut self, services: Vec<ServiceId>) {
+        self.quiet = services.into_iter().collect();
     }
 
     /// Puts a prefix into a class; false if it is in one already.
@@ -459,6 +476,11 @@ impl VipsBuilder {
             .map(|bits| Class { suffix_bits: descending(bits), is_wide: false })
             .collect();
         let mut is_wide = false;
+        for (Key { bits, scope }, class) in &self.prefixes {
+            if scope >> 8 == Family::V4 as u64 {
+                sockets.v4.prefix(*bits as u32, (scope & 0xff) as u32, *class);
+            }
+        }
         for (place, building) in &self.places {
             sockets.add(place, building);
             match place {
@@ -469,14 +491,14 @@ impl VipsBuilder {
             }
         }
         Vips {
-            sockets_v4: WordMap::new(sockets.v4.into_iter()),
-            sockets_v6: FlatMap::new(sockets.v6.into_iter()),
-            suffix_sockets: FlatMap::new(sockets.at_suffixes.into_iter()),
+            sockets_v4: sockets.v4.build(&self.quiet),
+            sockets_v6: FlatMap::new(&sockets.v6),
+            suffix_sockets: FlatMap::new(&sockets.at_suffixes),
             is_wide,
-            places: FlatMap::new(keys.into_iter()),
+            places: FlatMap::new(&keys),
             addresses: addresses.into(),
             ranges: ranges.into(),
-            prefixes: FlatMap::new(self.prefixes.into_iter()),
+            prefixes: FlatMap::new(&self.prefixes.into_iter().collect::<Vec<_>>()),
             prefix_bits: self.prefix_bits.map(|bits| descending(&bits).into()),
             classes: classes.into(),
         }
@@ -491,19 +513,24 @@ fn descending(bits: &BTreeSet<u32>) -> Vec<u32> {
 /// Single ports, by how they are looked up.
 #[derive(Default)]
 struct Sockets {
-    v4: Vec<(u64, Matched)>,
+    v4: SocketsV4Builder,
     v6: Vec<(Key, Matched)>,
     at_suffixes: Vec<(Key, Matched)>,
 }
 
 impl Sockets {
     fn add(&mut self, place: &Place, building: &BuildingAddress) {
+        match *place {
+            Place::Exact(Family::V4, address) => self.v4.address(address as u32),
+            Place::Exact(Family::V6, _) => {}
+            Place::Suffix { class, bits, .. } => self.v4.suffix(Under { class, bits }),
+        }
         for (protocol, port, matched) in building.single_ports() {
             match *place {
                 Place::Exact(family, address) => {
                     let target = Target { address, family, protocol, port };
                     match SocketV4::of(&target) {
-                        Some(socket) => self.v4.push((socket.word(), matched)),
+                        Some(socket) => self.v4.socket(socket, matched),
                         None => self.v6.push((socket_key(&target), matched)),
                     }
                 }
@@ -511,6 +538,9 @@ impl Sockets {
                     // Its class knows the family.
                     let target = Target { address, family: Family::V4, protocol, port };
                     self.at_suffixes.push((suffix_socket_key(class, bits, &target), matched));
+                    if let Some(socket) = SocketV4::of(&target) {
+                        self.v4.socket_at_suffix(Under { class, bits }, socket, matched);
+                    }
                 }
             }
         }
@@ -649,6 +679,58 @@ mod tests {
             let vips = index(family, &places);
             for (address, port, protocol) in targets {
                 let target = Target { address, family, protocol: Protocol(protocol), port };
+                prop_assert_eq!(vips.find(&target), vips.find_by_steps(&target));
+            }
+        }
+    }
+
+    /// Prefixes of these lengths, each a class of its own.
+    const LENGTHS: [u32; 6] = [8, 12, 16, 20, 24, 28];
+
+    /// Addresses that have much in common.
+    fn address() -> impl Strategy<Value = u128> {
+        (0u128..2, 0u128..3, 0u128..3, 0u128..3)
+            .prop_map(|(a, b, c, d)| 0xcb00_0000 | a << 20 | b << 16 | c << 8 | d << 3)
+    }
+
+    fn place_among_prefixes() -> impl Strategy<Value = Place> {
+        let lengths = 0..LENGTHS.len();
+        prop_oneof![
+            address().prop_map(|address| Place::Exact(Family::V4, address)),
+            (lengths, 0u32..3, address()).prop_map(|(class, shorter, address)| {
+                let bits = (32 - LENGTHS[class]).saturating_sub(shorter * 4).max(1);
+                Place::Suffix { class: class as u32, bits, suffix: address & low_mask(bits) }
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn under_nested_prefixes_too_and_whoever_is_quiet(
+            prefixes in vec((0..LENGTHS.len(), address()), 0..12),
+            places in vec((place_among_prefixes(), ports()), 0..30),
+            quiet in vec(0u16..30, 0..10),
+            targets in vec((address(), 0u16..7, prop::sample::select(vec![6u8, 17, 47])), 40),
+        ) {
+            let mut building = VipsBuilder::default();
+            for _ in LENGTHS {
+                building.class();
+            }
+            for (class, address) in prefixes {
+                let bits = LENGTHS[class];
+                building.prefix(Family::V4, address & !low_mask(32 - bits), bits, class as u32);
+            }
+            building.set_quiet(quiet.into_iter().map(ServiceId).collect());
+            for ((place, ports), index) in places.into_iter().zip(0..) {
+                let service = ServiceId(index);
+                let matched = Matched { service, matched: index.into(), ..Matched::default() };
+                // Of two that conflict, either will do.
+                let _ = building.add(place, ports, matched, INFO);
+            }
+            let vips = building.build();
+            for (address, port, protocol) in targets {
+                let protocol = Protocol(protocol);
+                let target = Target { address, family: Family::V4, protocol, port };
                 prop_assert_eq!(vips.find(&target), vips.find_by_steps(&target));
             }
         }

@@ -47,9 +47,9 @@ impl SocketV4 {
     /// port, which follow each other without options, are `tail`.
     #[inline(always)]
     pub(crate) fn of_packet(tail: [u8; 8], protocol: Protocol) -> SocketV4 {
-        const SOURCE_PORT: u64 = 0xffff << 32;
-        let middle = u64::from(protocol.0) << 32 | 4 << 40;
-        let word = u64::from_le_bytes(tail) & !SOURCE_PORT | middle;
+        const SOURCE_PORT: u64 = 0xffff << 16;
+        let middle = u64::from(protocol.0) << 16 | 4 << 24;
+        let word = u64::from_be_bytes(tail) & !SOURCE_PORT | middle;
         SocketV4(NonZeroU64::new(word).expect("the family is no zero"))
     }
 
@@ -67,7 +67,7 @@ impl SocketV4 {
     /// The target.
     #[must_use]
     pub fn target(self) -> Target {
-        let [a, b, c, d, protocol, _, high, low] = self.0.get().to_le_bytes();
+        let [a, b, c, d, _, protocol, high, low] = self.0.get().to_be_bytes();
         Target {
             address: u32::from_be_bytes([a, b, c, d]).into(),
             family: Family::V4,
@@ -171,7 +171,7 @@ mod tests {
         };
         let socket = SocketV4::of(&target).unwrap();
         assert_eq!(socket.target(), target);
-        assert_eq!(socket.word().to_le_bytes(), [203, 0, 113, 10, 17, 4, 0x12, 0x34]);
+        assert_eq!(socket.word().to_be_bytes(), [203, 0, 113, 10, 4, 17, 0x12, 0x34]);
         let tail = [203, 0, 113, 10, 0xab, 0xcd, 0x12, 0x34];
         assert_eq!(SocketV4::of_packet(tail, Protocol::UDP), socket);
         assert_eq!(SocketV4::of(&Target { family: Family::V6, ..target }), None);

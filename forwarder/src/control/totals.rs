@@ -107,9 +107,9 @@ impl NamedTotals {
 
 /// The names of the plan's matches, by index.
 fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
-    plan.matches.iter().map(|matched| {
-        let service = plan.service(matched.service).expect("matches are of services");
-        (service.name.clone(), matched.target.clone(), matched.protocol, matched.ports.clone())
+    plan.matches.iter().map(|entry| {
+        let service = plan.service(entry.matched.service).expect("matches are of services");
+        (service.name.clone(), entry.target.clone(), entry.protocol, entry.ports.clone())
     })
 }
 
