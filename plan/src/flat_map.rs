@@ -175,8 +175,10 @@ struct Spread {
 
 impl Spread {
     /// Keys that are alike, as addresses in a row are, make some factors
-    /// crowd them: so many are tried.
+    /// crowd them: so many are tried, fewer for very many keys, so that trying
+    /// takes some milliseconds at most.
     const TRIES: usize = 32;
+    const LOOKS: usize = 1 << 21;
 
     /// Twice as many places as keys or more; and the factor by which the
     /// fewest keys find theirs full, of which each holds so many.
@@ -186,8 +188,9 @@ impl Spread {
         let factors = std::iter::successors(Some(0x9e37_79b9_7f4a_7c15_u64), |factor| {
             Some(factor.wrapping_mul(0xd120_2ce9_56ac_8d2d))
         });
+        let tries = (Spread::LOOKS / keys.len().max(1)).clamp(1, Spread::TRIES);
         let mut best = (usize::MAX, Spread { factor: 0, shift });
-        for factor in factors.take(Spread::TRIES) {
+        for factor in factors.take(tries) {
             let spread = Spread { factor, shift };
             let crowded = spread.crowded(keys.clone(), of_place);
             if crowded < best.0 {

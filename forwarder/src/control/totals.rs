@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    fn view() -> View {
+    fn view(planner: &mut Planner) -> View {
         let backend = |name: &str, address: &str| proto::Backend {
             name: name.into(),
             address: address.into(),
@@ -172,29 +172,58 @@ mod tests {
             ],
             ..Default::default()
         };
-        let plan = Arc::new(Planner::default().plan(message).unwrap());
+        let plan = Arc::new(planner.plan(message).unwrap());
         View::new(plan, Egress::default(), 1)
     }
 
-    #[test]
-    fn a_vip_gets_what_was_counted_for_it_or_for_its_services_members() {
-        let view = view();
+    /// Some packets for each VIP, to some of its backends.
+    fn count(view: &View) {
         for (host, member, packets) in [(1, 0, 3), (1, 1, 4), (2, 0, 5), (2, 1, 6), (3, 1, 7)] {
             let (family, protocol) = (Family::V4, Protocol::TCP);
             let target = Target { address: 0xcb00_7100 + host, family, protocol, port: 80 };
             let Found::Service(matched) = view.plan.vips.find(&target) else { panic!("{host}") };
             (0..packets).for_each(|_| view.counters[0].count(&matched, member, 100));
         }
-        let mut totals = NamedTotals::default();
-        totals.add(&view);
+    }
+
+    /// Holds totals to what was counted by so many plans.
+    fn hold(totals: &NamedTotals, plans: u64) {
         let vips: Vec<_> = totals
             .services()
             .into_iter()
             .map(|line| (line.vip, line.packets, line.bytes))
             .collect();
         let expected = [("203.0.113.1", 7), ("203.0.113.2", 11), ("203.0.113.3", 7)];
-        assert_eq!(vips, expected.map(|(vip, packets)| (vip.to_owned(), packets, packets * 100)));
+        let line =
+            |(vip, packets): (&str, u64)| (vip.to_owned(), packets * plans, packets * plans * 100);
+        assert_eq!(vips, expected.map(line));
         let members: Vec<u64> = totals.backends().iter().map(|line| line.packets).collect();
-        assert_eq!(members, [3, 4, 5, 13]);
+        assert_eq!(members, [3, 4, 5, 13].map(|packets| packets * plans));
+    }
+
+    #[test]
+    fn a_vip_gets_what_was_counted_for_it_or_for_its_services_members() {
+        let view = view(&mut Planner::default());
+        count(&view);
+        let mut totals = NamedTotals::default();
+        totals.add(&view);
+        hold(&totals, 1);
+    }
+
+    #[test]
+    fn counters_in_another_order_are_the_same_by_name() {
+        let (mut planner, mut totals) = (Planner::default(), NamedTotals::default());
+        let first_members = |view: &View| -> Vec<u32> {
+            view.plan.services().map(|service| service.first_member).collect()
+        };
+        let first = view(&mut planner);
+        count(&first);
+        totals.add(&first);
+        planner.saw_traffic(first.packets_by_service());
+        let second = view(&mut planner);
+        assert_eq!([first_members(&first), first_members(&second)], [[0, 2], [2, 0]]);
+        count(&second);
+        totals.add(&second);
+        hold(&totals, 2);
     }
 }
