@@ -18,7 +18,11 @@ pub(crate) struct Resolved {
 }
 
 /// The latest targets of one family.
-struct Latest<K>(Box<[Set<K>]>);
+struct Latest<K> {
+    sets: Box<[Set<K>]>,
+    /// Nothing was remembered: where nobody needs it, a new plan clears nothing.
+    is_empty: Cell<bool>,
+}
 
 /// The two latest targets of a hash, the later one first. Of IPv4 it is one
 /// cache line.
@@ -33,14 +37,15 @@ struct Known<K> {
     found: Found,
 }
 
-/// Sets of each family: half a MiB for IPv4, a whole one or more for IPv6, of
-/// which only those are touched that are used.
-const SETS: usize = 8192;
+/// Sets for IPv4: 512 KiB.
+const SETS_V4: usize = 8192;
+/// Sets for IPv6, each three lines: 192 KiB.
+const SETS_V6: usize = 1024;
 
 impl Resolved {
     /// An empty memory.
     pub(crate) fn new() -> Resolved {
-        Resolved { plan: Cell::new(0), v4: Latest::new(), v6: Latest::new() }
+        Resolved { plan: Cell::new(0), v4: Latest::new(SETS_V4), v6: Latest::new(SETS_V6) }
     }
 
     /// Forgets what was found by any other plan. To be called before each
@@ -57,13 +62,13 @@ impl Resolved {
     /// Where [`Resolved::find_v4`] looks: memory to be asked for ahead.
     #[inline]
     pub(crate) fn first_look_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
-        (&self.v4.0, self.v4.set(hash_v4(socket)))
+        (&self.v4.sets, self.v4.set(hash_v4(socket)))
     }
 
     /// The same for IPv6.
     #[inline]
     pub(crate) fn first_look_v6(&self, target: &Whereabouts) -> (&[impl Sized], usize) {
-        (&self.v6.0, self.v6.set(target.hash()))
+        (&self.v6.sets, self.v6.set(target.hash()))
     }
 
     /// Who wants a packet to that target, which is no port of its own.
@@ -76,7 +81,7 @@ impl Resolved {
     /// The same for IPv6.
     #[inline]
     pub(crate) fn find_v6(&self, plan: &Plan, target: &Whereabouts) -> Found {
-        let (_, set) = self.first_look_v6(target);
+        let set = self.v6.set(target.hash());
         self.v6.find(set, *target, || plan.vips.find_further(target))
     }
 }
@@ -89,27 +94,31 @@ fn hash_v4(socket: SocketV4) -> u64 {
 }
 
 impl<K: Copy + PartialEq> Latest<K> {
-    fn new() -> Latest<K> {
-        Latest((0..SETS).map(|_| Set([Cell::new(None), Cell::new(None)])).collect())
+    fn new(sets: usize) -> Latest<K> {
+        let sets = (0..sets).map(|_| Set([Cell::new(None), Cell::new(None)])).collect();
+        Latest { sets, is_empty: Cell::new(true) }
     }
 
     fn clear(&self) {
-        self.0.iter().flat_map(|set| &set.0).for_each(|place| place.set(None));
+        if !self.is_empty.replace(true) {
+            self.sets.iter().flat_map(|set| &set.0).for_each(|place| place.set(None));
+        }
     }
 
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        hash as usize % SETS
+        hash as usize & (self.sets.len() - 1)
     }
 
     #[inline]
     fn find(&self, set: usize, target: K, look_up: impl FnOnce() -> Found) -> Found {
-        let Set([later, earlier]) = &self.0[set];
+        let Set([later, earlier]) = &self.sets[set];
         let is_it = |known: &Known<K>| known.target == target;
         if let Some(known) = later.get().filter(is_it).or_else(|| earlier.get().filter(is_it)) {
             return known.found;
         }
         let found = look_up();
+        self.is_empty.set(false);
         earlier.set(later.replace(Some(Known { target, found })));
         found
     }
@@ -117,7 +126,7 @@ impl<K: Copy + PartialEq> Latest<K> {
 
 impl<K> std::fmt::Debug for Latest<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Latest({} sets)", self.0.len())
+        write!(f, "Latest({} sets)", self.sets.len())
     }
 }
 
@@ -166,7 +175,7 @@ mod tests {
                     port,
                 })
                 .collect();
-            assert!(targets.len() > 2 * SETS);
+            assert!(targets.len() > 2 * SETS_V4.max(SETS_V6));
             let mut found = 0;
             for plan in [&first, &second, &first] {
                 resolved.follow(plan);

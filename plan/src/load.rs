@@ -4,6 +4,7 @@
 //! remembers the places of.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use crate::ids::ServiceId;
 use crate::limits;
@@ -39,10 +40,10 @@ impl Load {
 
     /// Those services without which 999 of 1,000 packets would still come;
     /// none if there is not much to choose from.
-    pub(crate) fn quiet(&self, services: &[ServiceId]) -> Vec<ServiceId> {
+    pub(crate) fn quiet(&self, services: &[ServiceId]) -> HashSet<ServiceId> {
         let all: u64 = services.iter().map(|service| self.of(*service)).sum();
         if all < PACKETS_MIN || services.len() < SERVICES_MIN {
-            return Vec::new();
+            return HashSet::new();
         }
         let mut without = 0;
         let is_quiet = |service: &ServiceId| {
@@ -100,8 +101,8 @@ mod tests {
     #[test]
     fn nobody_is_quiet_among_few_or_after_little_traffic() {
         let (few, many) = (services(SERVICES_MIN as u16 - 1), services(SERVICES_MIN as u16));
-        assert_eq!(load(&[(2, 2 * PACKETS_MIN)]).quiet(&few), []);
-        assert_eq!(load(&[(2, PACKETS_MIN - 1)]).quiet(&many), []);
+        assert_eq!(load(&[(2, 2 * PACKETS_MIN)]).quiet(&few), HashSet::new());
+        assert_eq!(load(&[(2, PACKETS_MIN - 1)]).quiet(&many), HashSet::new());
         assert_eq!(load(&[(2, PACKETS_MIN)]).quiet(&many).len(), many.len() - 1);
     }
 }

@@ -116,7 +116,7 @@ pub(crate) struct Under {
 pub(crate) struct SocketsV4Builder {
     /// By length and network: the class.
     prefixes: BTreeMap<(u32, u32), u32>,
-    /// By class: the length of its longest suffixes.
+    /// By class, if it has any: the length of its longest suffixes.
     suffix_bits: BTreeMap<u32, u32>,
     addresses: Vec<u32>,
     sockets: Vec<(SocketV4, Matched)>,
@@ -124,15 +124,10 @@ pub(crate) struct SocketsV4Builder {
 }
 
 impl SocketsV4Builder {
-    /// A prefix, and its class.
-    pub(crate) fn prefix(&mut self, network: u32, bits: u32, class: u32) {
+    /// A prefix, its class, and the length of the longest suffixes there.
+    pub(crate) fn prefix(&mut self, network: u32, bits: u32, class: u32, longest: Option<u32>) {
         self.prefixes.insert((bits, network), class);
-    }
-
-    /// A class has a suffix of that length.
-    pub(crate) fn suffix(&mut self, Under { class, bits }: Under) {
-        let longest = self.suffix_bits.entry(class).or_default();
-        *longest = bits.max(*longest);
+        self.suffix_bits.extend(longest.map(|longest| (class, longest)));
     }
 
     /// A VIP has this address.
@@ -174,18 +169,14 @@ impl SocketsV4Builder {
     /// All sights, and which one a class has.
     fn sights(&self) -> ([Sight; SIGHTS_MAX], BTreeMap<u32, u8>) {
         let mut sights = [Sight { mask: u64::MAX, mark: 0 }; SIGHTS_MAX];
-        let with_suffixes: BTreeMap<u32, u32> = self
-            .prefixes
-            .values()
-            .filter_map(|class| Some((*class, *self.suffix_bits.get(class)?)))
-            .collect();
-        let marks = with_suffixes
-            .into_iter()
+        let marks = self
+            .suffix_bits
+            .iter()
             .zip(FIRST_MARK..SIGHTS_MAX)
             .map(|((class, bits), mark)| {
-                let mask = (low_mask(bits) as u64) << 32 | PROTOCOL_AND_PORT;
+                let mask = (low_mask(*bits) as u64) << 32 | PROTOCOL_AND_PORT;
                 sights[mark] = Sight { mask, mark: (mark as u64) << MARK_SHIFT };
-                (class, mark as u8)
+                (*class, mark as u8)
             })
             .collect();
         (sights, marks)

@@ -419,8 +419,8 @@ impl VipsBuilder {
     }
 
     /// These services see little traffic: they are found later than others.
-    pub fn set_quiet(&mut self, services: Vec<ServiceId>) {
-        self.quiet = services.into_iter().collect();
+    pub fn set_quiet(&mut self, services: HashSet<ServiceId>) {
+        self.quiet = services;
     }
 
     /// Puts a prefix into a class; false if it is in one already.
@@ -478,7 +478,8 @@ impl VipsBuilder {
         let mut is_wide = false;
         for (Key { bits, scope }, class) in &self.prefixes {
             if scope >> 8 == Family::V4 as u64 {
-                sockets.v4.prefix(*bits as u32, (scope & 0xff) as u32, *class);
+                let longest = self.classes[*class as usize].last().copied();
+                sockets.v4.prefix(*bits as u32, (scope & 0xff) as u32, *class, longest);
             }
         }
         for (place, building) in &self.places {
@@ -520,10 +521,8 @@ struct Sockets {
 
 impl Sockets {
     fn add(&mut self, place: &Place, building: &BuildingAddress) {
-        match *place {
-            Place::Exact(Family::V4, address) => self.v4.address(address as u32),
-            Place::Exact(Family::V6, _) => {}
-            Place::Suffix { class, bits, .. } => self.v4.suffix(Under { class, bits }),
+        if let Place::Exact(Family::V4, address) = *place {
+            self.v4.address(address as u32);
         }
         for (protocol, port, matched) in building.single_ports() {
             match *place {

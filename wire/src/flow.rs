@@ -37,8 +37,8 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Where an IPv4 packet is to, in one word: as bytes destination address,
-/// protocol, family (4), destination port.
+/// Where an IPv4 packet is to, in one word: from its highest byte on the
+/// destination address, the family (4), the protocol, the destination port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketV4(NonZeroU64);
 
