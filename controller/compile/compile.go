@@ -37,6 +37,7 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		Peers:         peers(c.Peers, states),
 		Encapsulators: texts(c.Encapsulators),
 		Tunnel:        tunnel(c.Tunnel),
+		PathMtu:       pathMTU(c.LearnPathMTU),
 		PrefixGroups:  prefixGroups(c.PrefixGroups),
 		Backends:      backends(c, services),
 		Services:      make([]*planv1.Service, len(services)),
@@ -172,6 +173,14 @@ func tunnel(t config.Tunnel) *planv1.Tunnel {
 		compiled.SourcePrefix = t.SourcePrefix.String()
 	}
 	return compiled
+}
+
+// pathMTU is absent where it says nothing.
+func pathMTU(learn bool) *planv1.PathMtu {
+	if learn {
+		return nil
+	}
+	return &planv1.PathMtu{Learn: &learn}
 }
 
 func prefixGroups(groups []config.PrefixGroup) []*planv1.PrefixGroup {

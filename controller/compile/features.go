@@ -21,6 +21,7 @@ const (
 	FeatureUDP6Checksum     = "udp6-checksum"
 	FeatureSourcePrefix     = "source-prefix"
 	FeatureSteeringSoftware = "steering-software"
+	FeaturePathMTULearn     = "path-mtu-learn"
 )
 
 var encapFeatures = map[planv1.Encap]string{
@@ -35,6 +36,7 @@ func requires(plan *planv1.Plan) []string {
 		FeatureEncapsulators:    len(plan.GetEncapsulators()) > 0,
 		FeatureUDP6Checksum:     plan.GetTunnel().GetUdp6Checksum(),
 		FeatureSourcePrefix:     plan.GetTunnel().GetSourcePrefix() != "",
+		FeaturePathMTULearn:     plan.GetPathMtu() != nil,
 		FeatureSteeringSoftware: plan.GetForwarder().GetSteering() == planv1.Steering_STEERING_SOFTWARE,
 	}
 	for _, service := range plan.GetServices() {

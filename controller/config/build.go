@@ -31,6 +31,7 @@ func (b *builder) build() {
 	b.cluster()
 	b.peers()
 	b.tunnel()
+	b.pathMTU()
 	b.prefixGroups()
 	b.healthChecks()
 	b.pools()
@@ -91,6 +92,11 @@ func (b *builder) tunnel() {
 		}
 		b.config.Tunnel.SourcePrefix = prefix
 	}
+}
+
+func (b *builder) pathMTU() {
+	given := b.schema.GetPathMtu()
+	b.config.LearnPathMTU = given == nil || given.Learn == nil || given.GetLearn()
 }
 
 func (b *builder) prefixGroups() {

@@ -22,6 +22,8 @@ type Config struct {
 	Peers         []Peer
 	Encapsulators []netip.Prefix
 	Tunnel        Tunnel
+	// Learn path MTUs from ICMP errors.
+	LearnPathMTU bool
 	// In order of the file; names are unique, and no prefix is in two groups.
 	PrefixGroups []PrefixGroup
 	// In order of the file, of all shards; names are unique, and no two

@@ -25,6 +25,7 @@ pub const FEATURES: &[&str] = &[
     "encap-ipip",
     "encapsulators",
     "fragments",
+    "path-mtu-learn",
     "source-prefix",
     "spill",
     "steering-software",
@@ -71,6 +72,8 @@ pub struct Plan {
     pub routers: Vec<IpAddr>,
     /// Options of the outer headers.
     pub tunnel: Tunnel,
+    /// Learn path MTUs from ICMP errors.
+    pub learn_path_mtu: bool,
     /// The other load balancers.
     pub peers: Vec<Peer>,
     /// Whose tunnelled packets are accepted.
@@ -926,6 +929,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             source_v6: self.sources.v6,
             routers: routers(message)?,
             tunnel: tunnel(message)?,
+            learn_path_mtu: message.path_mtu.and_then(|path_mtu| path_mtu.learn).unwrap_or(true),
             ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
             owners: Owners::new(&message.machine.clone().unwrap_or_default().name, &self.peers),
             peers: self.peers,

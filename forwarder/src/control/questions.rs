@@ -73,6 +73,7 @@ impl Control {
             devices: running.devices(),
             unresolved: running.unresolved.to_vec(),
             tables: running.maglev_tables(),
+            path_mtus: running.path_mtus(),
             ..empty
         }
     }
@@ -219,6 +220,15 @@ impl Forwarding {
             }
         };
         self.devices.iter().zip(self.engine.ports()).map(device).collect()
+    }
+
+    fn path_mtus(&self) -> Vec<proto::PathMtu> {
+        let learned = |(address, bytes): (&std::net::IpAddr, &u16)| proto::PathMtu {
+            address: address.to_string(),
+            bytes: u32::from(*bytes),
+            ..Default::default()
+        };
+        self.path_mtus.iter().map(learned).collect()
     }
 
     fn maglev_tables(&self) -> Vec<proto::Table> {

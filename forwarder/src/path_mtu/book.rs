@@ -22,6 +22,8 @@ const FLOOR_V6: u16 = 1280;
 /// Whose errors are believed: the outer headers that we write.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
+    /// False: none are.
+    learn: bool,
     source_v4: Option<Ipv4Addr>,
     source_v6: Option<Ipv6Addr>,
     /// Network and host bits that outer IPv4 sources are drawn from instead.
@@ -50,6 +52,7 @@ impl Wanted {
     #[must_use]
     pub fn of(plan: &Plan) -> Wanted {
         Wanted {
+            learn: plan.learn_path_mtu,
             source_v4: plan.source_v4.map(Ipv4Addr::from_bits),
             source_v6: plan.source_v6.map(Ipv6Addr::from_bits),
             source_prefix: plan.tunnel.source_prefix,
@@ -68,7 +71,7 @@ impl Wanted {
             Protocol::UDP => matches!(quoted.destination_port, gue::PORT | geneve::PORT),
             _ => false,
         };
-        if !tunnel || !self.is_source(ip::address(quoted.family, quoted.source)) {
+        if !self.learn || !tunnel || !self.is_source(ip::address(quoted.family, quoted.source)) {
             return BTreeSet::new();
         }
         let exact = self.targets.get(&ip::address(quoted.family, quoted.destination));
@@ -93,7 +96,7 @@ impl Wanted {
 impl Book {
     /// Replaces what is believed; targets that are gone are forgotten.
     pub fn set(&mut self, wanted: Wanted) {
-        self.learnt.retain(|target, _| wanted.targets.contains(target));
+        self.learnt.retain(|target, _| wanted.learn && wanted.targets.contains(target));
         self.wanted = wanted;
     }
 
@@ -156,6 +159,7 @@ mod tests {
     fn book() -> Book {
         let mut book = Book::default();
         book.set(Wanted {
+            learn: true,
             source_v4: Some(Ipv4Addr::from_bits(OWN)),
             source_v6: Some(Ipv6Addr::from_bits(OWN6)),
             source_prefix: None,
@@ -290,6 +294,16 @@ mod tests {
             let expected = if believed { PathMtuTable::from([(there, 1400)]) } else { [].into() };
             assert_eq!((book.table(), book.heard.believed), (expected, u64::from(believed)));
         }
+    }
+
+    #[test]
+    fn nothing_is_learnt_where_the_plan_says_so() {
+        let mut book = book();
+        book.note(Family::V4, &about_gre(1400), Instant::now());
+        book.set(Wanted { learn: false, ..book.wanted.clone() });
+        assert_eq!(book.table(), PathMtuTable::new());
+        book.note(Family::V4, &about_gre(1400), Instant::now());
+        assert_eq!((book.table(), book.heard.ignored), (PathMtuTable::new(), 1));
     }
 
     #[test]

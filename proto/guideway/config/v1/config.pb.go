@@ -63,7 +63,9 @@ type Config struct {
 	// enough for `config compile` and `replay`.
 	Forwarder *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
 	// Prometheus metrics and health of the controller.
-	Metrics       *Metrics `protobuf:"bytes,12,opt,name=metrics,proto3" json:"metrics,omitempty"`
+	Metrics *Metrics `protobuf:"bytes,12,opt,name=metrics,proto3" json:"metrics,omitempty"`
+	// The longest packets that the paths to the backends carry.
+	PathMtu       *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +180,13 @@ func (x *Config) GetForwarder() *Forwarder {
 func (x *Config) GetMetrics() *Metrics {
 	if x != nil {
 		return x.Metrics
+	}
+	return nil
+}
+
+func (x *Config) GetPathMtu() *PathMtu {
+	if x != nil {
+		return x.PathMtu
 	}
 	return nil
 }
@@ -428,6 +437,53 @@ func (x *Tunnel) GetSourcePrefix() string {
 	return ""
 }
 
+type PathMtu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Learn from ICMP errors that the path to a backend carries less than the
+	// egress interface's MTU. `false`: such errors are ignored and what was
+	// learned is forgotten; only the interface's MTU counts. Default: true.
+	Learn         *bool `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathMtu) Reset() {
+	*x = PathMtu{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathMtu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathMtu) ProtoMessage() {}
+
+func (x *PathMtu) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
+func (*PathMtu) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PathMtu) GetLearn() bool {
+	if x != nil && x.Learn != nil {
+		return *x.Learn
+	}
+	return false
+}
+
 type PrefixGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Named by `vips` and `spill`.
@@ -441,7 +497,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +509,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +522,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -540,7 +596,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +608,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +621,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Service) GetName() string {
@@ -701,7 +757,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +769,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +782,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Vip) GetAddress() string {
@@ -780,7 +836,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +848,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +861,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -848,7 +904,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +916,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +929,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -912,7 +968,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +980,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +993,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Pool) GetName() string {
@@ -993,7 +1049,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1061,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1074,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Backend) GetName() string {
@@ -1070,7 +1126,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1138,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1151,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1170,7 +1226,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1238,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1251,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -1236,7 +1292,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1304,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1317,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -1286,7 +1342,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1354,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1367,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -1359,7 +1415,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1427,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1440,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1434,7 +1490,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1502,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1515,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -1495,7 +1551,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1563,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1576,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -1559,7 +1615,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1627,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1640,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Interface) GetName() string {
@@ -1619,7 +1675,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1687,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1700,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Metrics) GetListen() string {
@@ -1658,7 +1714,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9c\x05\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x05\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -1672,7 +1728,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03bgp\x18\n" +
 	" \x01(\v2\x17.guideway.config.v1.BgpR\x03bgp\x12;\n" +
 	"\tforwarder\x18\v \x01(\v2\x1d.guideway.config.v1.ForwarderR\tforwarder\x125\n" +
-	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\"\xa3\x01\n" +
+	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x126\n" +
+	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\"\xa3\x01\n" +
 	"\aCluster\x124\n" +
 	"\x04name\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x04name\x88\x01\x01\x12-\n" +
 	"\vsecret_file\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\n" +
@@ -1692,7 +1749,10 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06Tunnel\x12#\n" +
 	"\rudp6_checksum\x18\x01 \x01(\bR\fudp6Checksum\x121\n" +
 	"\rsource_prefix\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fsourcePrefix\x88\x01\x01B\x10\n" +
-	"\x0e_source_prefix\"g\n" +
+	"\x0e_source_prefix\".\n" +
+	"\aPathMtu\x12\x19\n" +
+	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
+	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
 	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xd9\a\n" +
@@ -1836,65 +1896,67 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Cluster)(nil),             // 1: guideway.config.v1.Cluster
 	(*Machine)(nil),             // 2: guideway.config.v1.Machine
 	(*Peer)(nil),                // 3: guideway.config.v1.Peer
 	(*Tunnel)(nil),              // 4: guideway.config.v1.Tunnel
-	(*PrefixGroup)(nil),         // 5: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 6: guideway.config.v1.Service
-	(*Vip)(nil),                 // 7: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 8: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 9: guideway.config.v1.Spill
-	(*Pool)(nil),                // 10: guideway.config.v1.Pool
-	(*Backend)(nil),             // 11: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 12: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 13: guideway.config.v1.HttpCheck
-	(*TcpCheck)(nil),            // 14: guideway.config.v1.TcpCheck
-	(*Bgp)(nil),                 // 15: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 16: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 17: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 18: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 19: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 20: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(*PathMtu)(nil),             // 5: guideway.config.v1.PathMtu
+	(*PrefixGroup)(nil),         // 6: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 7: guideway.config.v1.Service
+	(*Vip)(nil),                 // 8: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 9: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 10: guideway.config.v1.Spill
+	(*Pool)(nil),                // 11: guideway.config.v1.Pool
+	(*Backend)(nil),             // 12: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 13: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 14: guideway.config.v1.HttpCheck
+	(*TcpCheck)(nil),            // 15: guideway.config.v1.TcpCheck
+	(*Bgp)(nil),                 // 16: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 17: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 18: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 19: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 20: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 21: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	1,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
 	2,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
 	3,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
 	4,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	5,  // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	6,  // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	10, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	12, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	15, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	18, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	20, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	7,  // 11: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	8,  // 12: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	9,  // 13: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	21, // 14: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	21, // 15: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	21, // 16: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	21, // 17: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	11, // 18: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	13, // 19: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	14, // 20: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	21, // 21: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	21, // 22: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	16, // 23: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	21, // 24: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	17, // 25: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	21, // 26: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	19, // 27: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	6,  // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	7,  // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	11, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	13, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	16, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	19, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	21, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	5,  // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
+	8,  // 12: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	9,  // 13: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	10, // 14: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	22, // 15: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	22, // 16: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	22, // 17: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	22, // 18: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	12, // 19: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	14, // 20: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	15, // 21: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	22, // 22: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	22, // 23: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	17, // 24: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	22, // 25: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	18, // 26: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	22, // 27: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	20, // 28: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -1905,24 +1967,25 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[2].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[4].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[6].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

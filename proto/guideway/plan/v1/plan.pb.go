@@ -586,6 +586,7 @@ type Plan struct {
 	Services []*Service `protobuf:"bytes,10,rep,name=services,proto3" json:"services,omitempty"`
 	// Absent: this plan does not change devices (replay, tests).
 	Forwarder     *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
+	PathMtu       *PathMtu   `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -693,6 +694,13 @@ func (x *Plan) GetServices() []*Service {
 func (x *Plan) GetForwarder() *Forwarder {
 	if x != nil {
 		return x.Forwarder
+	}
+	return nil
+}
+
+func (x *Plan) GetPathMtu() *PathMtu {
+	if x != nil {
+		return x.PathMtu
 	}
 	return nil
 }
@@ -932,6 +940,51 @@ func (x *Tunnel) GetSourcePrefix() string {
 	return ""
 }
 
+type PathMtu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Learn path MTUs from ICMP errors about tunnel packets. Absent: true.
+	Learn         *bool `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathMtu) Reset() {
+	*x = PathMtu{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathMtu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathMtu) ProtoMessage() {}
+
+func (x *PathMtu) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
+func (*PathMtu) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PathMtu) GetLearn() bool {
+	if x != nil && x.Learn != nil {
+		return *x.Learn
+	}
+	return false
+}
+
 type PrefixGroup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -942,7 +995,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[5]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1007,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[5]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1020,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -995,7 +1048,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1060,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1073,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Backend) GetName() string {
@@ -1064,7 +1117,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1129,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1142,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Service) GetName() string {
@@ -1213,7 +1266,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1278,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1291,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1309,7 +1362,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1374,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1387,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -1369,7 +1422,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1434,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1447,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -1423,7 +1476,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1488,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1501,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Member) GetBackend() string {
@@ -1485,7 +1538,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1550,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1563,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -1551,7 +1604,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1616,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1629,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1605,7 +1658,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1670,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1683,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -1666,7 +1719,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1731,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1744,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Interface) GetName() string {
@@ -1719,7 +1772,7 @@ var File_guideway_plan_v1_plan_proto protoreflect.FileDescriptor
 
 const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\x9f\x04\n" +
+	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\xd5\x04\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1734,7 +1787,8 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bbackends\x18\t \x03(\v2\x19.guideway.plan.v1.BackendR\bbackends\x125\n" +
 	"\bservices\x18\n" +
 	" \x03(\v2\x19.guideway.plan.v1.ServiceR\bservices\x129\n" +
-	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\"4\n" +
+	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\x124\n" +
+	"\bpath_mtu\x18\f \x01(\v2\x19.guideway.plan.v1.PathMtuR\apathMtu\"4\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\"U\n" +
@@ -1748,7 +1802,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\ahealthy\x18\x03 \x01(\bR\ahealthy\"R\n" +
 	"\x06Tunnel\x12#\n" +
 	"\rudp6_checksum\x18\x01 \x01(\bR\fudp6Checksum\x12#\n" +
-	"\rsource_prefix\x18\x02 \x01(\tR\fsourcePrefix\"=\n" +
+	"\rsource_prefix\x18\x02 \x01(\tR\fsourcePrefix\".\n" +
+	"\aPathMtu\x12\x19\n" +
+	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
+	"\x06_learn\"=\n" +
 	"\vPrefixGroup\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
@@ -1866,7 +1923,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
@@ -1884,50 +1941,52 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*Machine)(nil),      // 13: guideway.plan.v1.Machine
 	(*Peer)(nil),         // 14: guideway.plan.v1.Peer
 	(*Tunnel)(nil),       // 15: guideway.plan.v1.Tunnel
-	(*PrefixGroup)(nil),  // 16: guideway.plan.v1.PrefixGroup
-	(*Backend)(nil),      // 17: guideway.plan.v1.Backend
-	(*Service)(nil),      // 18: guideway.plan.v1.Service
-	(*Vip)(nil),          // 19: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil), // 20: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),    // 21: guideway.plan.v1.PortRange
-	(*Member)(nil),       // 22: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 23: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 24: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 25: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 26: guideway.plan.v1.Interface
+	(*PathMtu)(nil),      // 16: guideway.plan.v1.PathMtu
+	(*PrefixGroup)(nil),  // 17: guideway.plan.v1.PrefixGroup
+	(*Backend)(nil),      // 18: guideway.plan.v1.Backend
+	(*Service)(nil),      // 19: guideway.plan.v1.Service
+	(*Vip)(nil),          // 20: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil), // 21: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),    // 22: guideway.plan.v1.PortRange
+	(*Member)(nil),       // 23: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil), // 24: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),        // 25: guideway.plan.v1.Spill
+	(*Forwarder)(nil),    // 26: guideway.plan.v1.Forwarder
+	(*Interface)(nil),    // 27: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
 	13, // 1: guideway.plan.v1.Plan.machine:type_name -> guideway.plan.v1.Machine
 	14, // 2: guideway.plan.v1.Plan.peers:type_name -> guideway.plan.v1.Peer
 	15, // 3: guideway.plan.v1.Plan.tunnel:type_name -> guideway.plan.v1.Tunnel
-	16, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
-	17, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
-	18, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	25, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
-	19, // 8: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
-	22, // 9: guideway.plan.v1.Service.members:type_name -> guideway.plan.v1.Member
-	2,  // 10: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
-	3,  // 11: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
-	4,  // 12: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	23, // 13: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
-	5,  // 14: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
-	6,  // 15: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
-	7,  // 16: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	24, // 17: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
-	8,  // 18: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	20, // 19: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	21, // 20: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 21: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	1,  // 22: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	26, // 23: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 24: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 25: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	17, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
+	18, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
+	19, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
+	26, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
+	20, // 9: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	23, // 10: guideway.plan.v1.Service.members:type_name -> guideway.plan.v1.Member
+	2,  // 11: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
+	3,  // 12: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
+	4,  // 13: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
+	24, // 14: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	5,  // 15: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
+	6,  // 16: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
+	7,  // 17: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
+	25, // 18: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	8,  // 19: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
+	21, // 20: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	22, // 21: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 22: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	1,  // 23: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	27, // 24: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 25: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 26: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -1935,8 +1994,9 @@ func file_guideway_plan_v1_plan_proto_init() {
 	if File_guideway_plan_v1_plan_proto != nil {
 		return
 	}
-	file_guideway_plan_v1_plan_proto_msgTypes[7].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[8].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_plan_v1_plan_proto_msgTypes[8].OneofWrappers = []any{}
+	file_guideway_plan_v1_plan_proto_msgTypes[9].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -1946,7 +2006,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
