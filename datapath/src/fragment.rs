@@ -13,8 +13,8 @@ pub const PIECES_MAX: usize = 8;
 
 /// Cuts the packet into pieces of at most `mtu` bytes: the first stays in
 /// `frame`, the others go to `emit`. Gives the first piece's bytes; None if
-/// that cannot be done (no memory for a piece, or a path too narrow), with
-/// nothing emitted.
+/// that cannot be done (no memory for a piece, a path too narrow, or a piece
+/// that would begin where no offset reaches), with nothing emitted.
 pub fn split<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
@@ -30,14 +30,16 @@ pub fn split<'m>(
         return None;
     }
     let pieces = payload.len().div_ceil(step);
+    let flags = u16::from_be_bytes([header[6], header[7]]);
+    let (offset, more) = (flags & ipv4::OFFSET_MASK, flags & ipv4::MORE_FRAGMENTS);
+    let further = pieces.saturating_sub(1);
     if pieces > PIECES_MAX
-        || outbox.chunks.len() < pieces
-        || outbox.frames.remaining_capacity() < pieces
+        || usize::from(offset) + further * step / 8 > usize::from(ipv4::OFFSET_MASK)
+        || outbox.chunks.len() < further
+        || outbox.frames.remaining_capacity() < further
     {
         return None;
     }
-    let flags = u16::from_be_bytes([header[6], header[7]]);
-    let (offset, more) = (flags & ipv4::OFFSET_MASK, flags & ipv4::MORE_FRAGMENTS);
     let later = later_header(header);
     for (index, part) in payload.chunks(step).enumerate().skip(1) {
         let last = index + 1 == pieces;

@@ -5,7 +5,13 @@
 use arrayvec::ArrayVec;
 use wire::{BATCH_MAX, Frame};
 
+use crate::fragment::PIECES_MAX;
 use crate::verdict::DeviceIndex;
+
+/// Frames that one batch of a worker can originate: each received frame may
+/// become [`PIECES_MAX`] pieces, of which it holds the first, and be reported
+/// on. With room for all of them no packet's fate depends on its batch.
+pub const ORIGINATED_MAX: usize = BATCH_MAX * PIECES_MAX;
 
 /// Why a frame was originated: the kinds that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,9 +63,9 @@ pub struct Originated<'m> {
 #[derive(Debug, Default)]
 pub struct Outbox<'m> {
     /// Free chunks.
-    pub chunks: ArrayVec<&'m mut [u8], BATCH_MAX>,
+    pub chunks: ArrayVec<&'m mut [u8], ORIGINATED_MAX>,
     /// What was made, in order.
-    pub frames: ArrayVec<Originated<'m>, BATCH_MAX>,
+    pub frames: ArrayVec<Originated<'m>, ORIGINATED_MAX>,
     /// The received frame that is being forwarded.
     pub at: usize,
 }
@@ -88,6 +94,17 @@ impl<'m> Outbox<'m> {
     }
 
     pub(crate) fn push(&mut self, kind: Kind, device: Option<DeviceIndex>, frame: Frame<'m>) {
-        self.frames.push(Originated { kind, after: self.at, device, frame });
+        self.insert(self.frames.len(), kind, device, frame);
+    }
+
+    /// In front of what was made since `at` frames were there.
+    pub(crate) fn insert(
+        &mut self,
+        at: usize,
+        kind: Kind,
+        device: Option<DeviceIndex>,
+        frame: Frame<'m>,
+    ) {
+        self.frames.insert(at, Originated { kind, after: self.at, device, frame });
     }
 }

@@ -288,10 +288,12 @@ impl<'m> SlowPath<'m> {
         };
         let headers =
             headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
+        // Where it is cut, its first piece goes first.
+        let at = outbox.frames.len();
         match self.deliver(view, &mut frame, &headers, way, outbox, &mut NoRecorder) {
             Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
                 self.counters.fragments.released.add(1);
-                outbox.push(Kind::Released, Some(device), frame);
+                outbox.insert(at, Kind::Released, Some(device), frame);
             }
             _ => outbox.take_back(frame),
         }

@@ -1,6 +1,7 @@
 //! The batched path against the one-packet path: verdicts, bytes, originated
 //! frames, counters and connection tables are equal after every batch, on
-//! random traffic, marked packets of the tracer among it, over random plans.
+//! random traffic, marked packets of the tracer among it and packets that have
+//! to be fragmented, over random plans.
 //! `BATCH_TEST_PACKETS=5000000` makes the run longer; a failure names the
 //! seed, which `BATCH_TEST_SEED` repeats.
 
@@ -9,6 +10,7 @@ mod common;
 use std::sync::Arc;
 
 use datapath::batch::Verdicts;
+use datapath::outbox::Originated;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, STALE_MS, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{
@@ -154,10 +156,15 @@ fn suffix(suffix: String) -> proto::Vip {
 }
 
 /// A frame of some flow, now and then of a strange kind.
-fn frame(random: &mut Random, now_ms: u32) -> Vec<u8> {
+fn frame(random: &mut Random, now_ms: u32, fill: Fill) -> Vec<u8> {
     const PAYLOADS: [usize; 5] = [0, 1, 9, 100, 700];
-    let payload_bytes = random.pick(&PAYLOADS);
-    let inner = packet(random, payload_bytes);
+    let inner = match fill {
+        Fill::Mixed => {
+            let payload_bytes = random.pick(&PAYLOADS);
+            packet(random, payload_bytes)
+        }
+        Fill::Long => long(random),
+    };
     match random.below(40) {
         0 => tunnelled(random, &inner),
         1 => arp(),
@@ -170,6 +177,23 @@ fn frame(random: &mut Random, now_ms: u32) -> Vec<u8> {
         }
         _ => padded(inner),
     }
+}
+
+/// What a batch is full of.
+#[derive(Clone, Copy)]
+enum Fill {
+    Mixed,
+    /// Packets of full length that may be fragmented.
+    Long,
+}
+
+fn long(random: &mut Random) -> Vec<u8> {
+    let mut bytes = packet(random, 1500);
+    if bytes[12] == 8 {
+        bytes[20..22].fill(0);
+        sum_v4(&mut bytes);
+    }
+    bytes
 }
 
 /// A packet that somebody traces; or that looks like one, stale, repeated or
@@ -304,6 +328,7 @@ struct Side {
     reader: TableReader<'static>,
     counters: &'static Counters,
     outbox: Outbox<'static>,
+    spare: Vec<&'static mut [u8]>,
 }
 
 /// What can be seen after a batch.
@@ -322,7 +347,15 @@ impl Side {
         let datapath = Datapath::new(&secret(), table, counters, Clock::default(), 0);
         let mut planner = Planner::default();
         let view = view(&mut planner, message, mtu);
-        Side { planner, view, datapath, reader, counters, outbox: Outbox::default() }
+        Side {
+            planner,
+            view,
+            datapath,
+            reader,
+            counters,
+            outbox: Outbox::default(),
+            spare: Vec::new(),
+        }
     }
 
     /// Goes on with another plan, after traffic for the services that have
@@ -337,30 +370,34 @@ impl Side {
         self.view = view(&mut self.planner, message, mtu);
     }
 
-    fn begin(&mut self, now_ms: u32) {
+    fn lend_chunks(&mut self) {
         while !self.outbox.chunks.is_full() {
-            self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
+            let chunk = self.spare.pop().unwrap_or_else(|| Vec::leak(vec![0; CHUNK_BYTES]));
+            self.outbox.chunks.push(chunk);
         }
-        self.datapath.begin(now_ms, &self.view);
     }
 
+    /// Batches of one: each has the whole outbox.
     fn one_by_one(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
-        self.begin(now_ms);
-        let mut done = Vec::new();
+        self.datapath.begin(now_ms, &self.view);
+        let (mut done, mut originated) = (Vec::new(), Vec::new());
         for (at, bytes) in frames.iter().enumerate() {
             let mut chunk = vec![0; CHUNK_BYTES];
             let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
+            self.lend_chunks();
             self.outbox.at = at;
             let verdict =
                 self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut NoRecorder);
             self.counters.count(verdict);
             done.push((format!("{verdict:?}"), frame.bytes().to_vec()));
+            originated.extend(self.originated());
         }
-        self.seen(done)
+        self.seen(done, originated)
     }
 
     fn at_once(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
-        self.begin(now_ms);
+        self.datapath.begin(now_ms, &self.view);
+        self.lend_chunks();
         let mut chunks: Vec<Vec<u8>> = frames.iter().map(|_| vec![0; CHUNK_BYTES]).collect();
         let mut batch: Batch<'_> = chunks
             .iter_mut()
@@ -374,13 +411,26 @@ impl Side {
             .iter()
             .zip(&batch)
             .map(|(verdict, frame)| (format!("{verdict:?}"), frame.bytes().to_vec()));
-        self.seen(done.collect())
+        let (done, originated) = (done.collect(), self.originated());
+        self.seen(done, originated)
     }
 
-    fn seen(&mut self, frames: Vec<(String, Vec<u8>)>) -> Seen {
+    /// Takes what was originated; its memory is lent again.
+    fn originated(&mut self) -> Vec<String> {
+        let made: Vec<_> = self.outbox.frames.drain(..).collect();
+        let tell = |made: &Originated<'_>| {
+            let Originated { kind, after, device, frame } = made;
+            format!("kind: {kind:?}, after {after}, by {device:?}: {:02x?}", frame.bytes())
+        };
+        let told = made.iter().map(tell).collect();
+        self.spare.extend(made.into_iter().map(|made| made.frame.into_chunk()));
+        told
+    }
+
+    fn seen(&self, frames: Vec<(String, Vec<u8>)>, originated: Vec<String>) -> Seen {
         Seen {
             frames,
-            originated: self.outbox.frames.drain(..).map(|made| format!("{made:?}")).collect(),
+            originated,
             entries: self.reader.entries().collect(),
             counters: format!("{:?} {:?}", self.counters, self.view.counters),
         }
@@ -412,7 +462,7 @@ fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
 fn run(seed: u64, batches: u32) -> usize {
     let mut random = Random(seed);
     let message = plan(&mut random);
-    let mtu = random.pick(&[100u16, 300, 1600, 1600]);
+    let mtu = random.pick(&[100u16, 300, 576, 1600, 1600]);
     let connections = random.pick(&[4u64, 16, 64]);
     let side = || Side::new(&message, mtu, connections);
     let (mut one, mut all) = (side(), side());
@@ -424,8 +474,9 @@ fn run(seed: u64, batches: u32) -> usize {
             all.set(&message, mtu, busy);
         }
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
-        let frames: Vec<Vec<u8>> =
-            (0..=random.below(BATCH_MAX as u64 - 1)).map(|_| frame(&mut random, now_ms)).collect();
+        let fill = if random.one_in(4) { Fill::Long } else { Fill::Mixed };
+        let count = 1 + random.below(BATCH_MAX as u64);
+        let frames: Vec<Vec<u8>> = (0..count).map(|_| frame(&mut random, now_ms, fill)).collect();
         let (expected, got) = (one.one_by_one(now_ms, &frames), all.at_once(now_ms, &frames));
         for (at, (expected, got)) in expected.frames.iter().zip(&got.frames).enumerate() {
             assert_eq!(

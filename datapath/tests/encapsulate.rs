@@ -222,3 +222,46 @@ fn outer_sources_are_drawn_from_the_source_prefix() {
     }
     assert!(sources.len() > 150);
 }
+
+/// The offsets and lengths in bytes of the pieces that reach the backend, or
+/// why none does: of a fragment at `offset` (in units of eight bytes) over a
+/// path of that MTU.
+fn pieces_of(offset: u16, payload: usize, mtu: u16) -> Result<Vec<(usize, usize)>, DropReason> {
+    let mut machine = machine(false, |plan| plan.services[0].set_fragments(proto::Fragments::On));
+    let egress = Egress::new(&machine.view.plan, |_| vec![common::hop(mtu)]);
+    machine.view = machine.view.with_egress(egress);
+    let with_offset = |flags: u16, payload| {
+        let mut frame = packet(false, 0, &vec![9; payload]);
+        frame[20..22].copy_from_slice(&flags.to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    machine.forward(0, &with_offset(0x2000, 16));
+    machine.outbox.frames.clear();
+    let (verdict, _, first) = machine.forward(0, &with_offset(offset, payload));
+    if let Verdict::Drop(reason) = verdict {
+        return Err(reason);
+    }
+    let further = machine.outbox.frames.iter().map(|made| made.frame.bytes());
+    let piece = |frame: &[u8]| {
+        let inner = &frame[38..];
+        let word = |at: usize| u16::from_be_bytes([inner[at], inner[at + 1]]);
+        (usize::from(word(6) & 0x1fff) * 8, usize::from(word(2)) - 20)
+    };
+    Ok(std::iter::once(&first[..]).chain(further).map(piece).collect())
+}
+
+#[test]
+fn pieces_of_a_fragment_follow_each_other_up_to_the_last_offset() {
+    // 552 bytes fit behind GRE, of which the header takes 20 and 528 are 66 units.
+    let whole = pieces_of(8_000, 1_400, 576).unwrap();
+    assert_eq!(whole, [(64_000, 528), (64_528, 528), (65_056, 352)]);
+    // The last piece begins at the last offset there is.
+    assert_eq!(pieces_of(8_125, 520, 576).unwrap(), [(65_000, 528)]);
+    assert_eq!(pieces_of(8_125, 528, 576).unwrap(), [(65_000, 528), (65_528, 8)]);
+    // It would begin behind that, where the offset begins anew.
+    assert_eq!(pieces_of(8_126, 528, 576), Err(DropReason::TooBig));
+    assert_eq!(pieces_of(8_191, 1_400, 576), Err(DropReason::TooBig));
+}

@@ -2,8 +2,10 @@
 //! root or devices; the runner of the golden tests, and what a bug report
 //! needs.
 //!
-//! Time is the capture's. A batch ends where the millisecond changes; time
-//! never goes back. Every next hop is 02:00:00:00:00:fe, our own address
+//! Time is the capture's. A batch ends where the millisecond changes, and
+//! behind a frame for the slow path, which sees what those before it left in
+//! the tables and nothing else: so no output depends on the size of batches.
+//! Time never goes back. Every next hop is 02:00:00:00:00:fe, our own address
 //! 02:00:00:00:00:01.
 
 use std::collections::BTreeMap;
@@ -12,7 +14,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use datapath::batch::Verdicts;
-use datapath::outbox::Kind;
+use datapath::outbox::{Kind, Originated};
 use datapath::reply::{ReplyLink, WaysBack};
 use datapath::verdict::DeviceIndex;
 use datapath::{
@@ -22,7 +24,9 @@ use datapath::{
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
 use serde_json::{Value, json};
-use wire::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, MacAddress};
+use wire::{
+    BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Fragment, Frame, MacAddress, Protocol, headers,
+};
 
 use crate::{offline, secret};
 
@@ -73,7 +77,11 @@ pub fn replay(options: &Options) -> Result<Value, Failure> {
         if !goes_on || batch.len() == options.batch {
             replay.run(&mut batch, &mut outputs)?;
         }
+        let ends_batch = replay.may_be_slow(&packet);
         batch.push(packet);
+        if ends_batch {
+            replay.run(&mut batch, &mut outputs)?;
+        }
     }
     replay.run(&mut batch, &mut outputs)?;
     outputs.finish(&replay)
@@ -90,6 +98,7 @@ struct Replay {
     slow: SlowPath<'static>,
     outbox: Outbox<'static>,
     counters: &'static Counters,
+    /// Chunks to use again: memory for more is made where they do not suffice.
     chunks: Vec<&'static mut [u8]>,
     received: u64,
     /// The latest time seen, in nanoseconds.
@@ -121,8 +130,7 @@ impl Replay {
             datapath: Datapath::new(secret, table, counters, Clock::default(), 0),
             outbox: Outbox::default(),
             counters,
-            // As many as a batch has, and as many for what it originates.
-            chunks: (0..2 * BATCH_MAX).map(|_| Vec::leak(vec![0; CHUNK_BYTES])).collect(),
+            chunks: Vec::new(),
             received: 0,
             now_ns: 0,
         }
@@ -137,9 +145,10 @@ impl Replay {
         self.slow.begin(now_ms);
         let (mut frames, refused) = self.frames(batch);
         let mut verdicts = Verdicts::new();
-        let journeys = self.forward(&mut frames, &mut verdicts, outputs.journeys.is_some());
+        let (journeys, originated) =
+            self.forward(&mut frames, &mut verdicts, outputs.journeys.is_some());
         let mut forwarded = frames.into_iter().zip(verdicts).zip(journeys);
-        let mut originated = std::mem::take(&mut self.outbox.frames).into_iter().peekable();
+        let mut originated = originated.into_iter().peekable();
         let mut index = 0;
         for (packet, refused) in batch.drain(..).zip(refused) {
             self.now_ns = self.now_ns.max(packet.timestamp_ns);
@@ -185,16 +194,15 @@ impl Replay {
         (accepted.map(|(packet, _)| self.frame(packet)).collect(), refused)
     }
 
-    /// The verdict on each frame; the journeys are empty unless `record`.
+    /// The verdict on each frame, its journey (empty unless `record`), and
+    /// what was originated, in order.
     fn forward(
         &mut self,
         frames: &mut Batch<'static>,
         verdicts: &mut Verdicts,
         record: bool,
-    ) -> Vec<Journey> {
-        while !self.outbox.chunks.is_full() {
-            self.outbox.chunks.push(self.chunks.pop().expect("enough for an outbox"));
-        }
+    ) -> (Vec<Journey>, Vec<Originated<'static>>) {
+        self.lend_chunks();
         let mut journeys = vec![Journey::default(); frames.len()];
         if record {
             for (index, (frame, journey)) in frames.iter_mut().zip(&mut journeys).enumerate() {
@@ -204,19 +212,41 @@ impl Replay {
         } else {
             self.datapath.forward_batch(&self.view, frames, &mut self.outbox, verdicts);
         }
+        let mut originated: Vec<_> = self.outbox.frames.drain(..).collect();
         let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
         for (index, ((frame, verdict), journey)) in slow {
             let Verdict::Slow(budget) = *verdict else { continue };
+            self.lend_chunks();
             self.outbox.at = index;
             *verdict = self.slow.forward(&self.view, frame, budget, &mut self.outbox, journey);
+            originated.extend(self.outbox.frames.drain(..));
         }
-        self.outbox.frames.sort_by_key(|originated| originated.after);
-        journeys
+        originated.sort_by_key(|originated| originated.after);
+        (journeys, originated)
+    }
+
+    /// True if the slow path may have to decide: ICMP, fragments, and what
+    /// came in a tunnel.
+    fn may_be_slow(&self, packet: &Packet) -> bool {
+        let Ok(Some(headers)) = headers::parse(&packet.bytes) else { return false };
+        headers.fragment != Fragment::Whole
+            || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6)
+            || self.view.takes_tunnel(&headers.key)
+    }
+
+    fn lend_chunks(&mut self) {
+        while !self.outbox.chunks.is_full() {
+            let chunk = self.chunk();
+            self.outbox.chunks.push(chunk);
+        }
+    }
+
+    fn chunk(&mut self) -> &'static mut [u8] {
+        self.chunks.pop().unwrap_or_else(|| Vec::leak(vec![0; CHUNK_BYTES]))
     }
 
     fn frame(&mut self, packet: &Packet) -> Frame<'static> {
-        let chunk = self.chunks.pop().expect("as many chunks as frames in a batch");
-        Frame::copy_of(chunk, &packet.bytes).expect("refusal() checked the length")
+        Frame::copy_of(self.chunk(), &packet.bytes).expect("refusal() checked the length")
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use datapath::batch::Verdicts;
+use datapath::outbox::ORIGINATED_MAX;
 use datapath::table::{Identity, words_for};
 use datapath::verdict::DeviceIndex;
 use datapath::{
@@ -16,8 +17,8 @@ use wire::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, MacAddress, he
 
 /// Few, so that buckets fill up.
 const CONNECTIONS: u64 = 16;
-/// A batch's frames, as many in the outbox, and some to spare.
-const CHUNKS: usize = 3 * BATCH_MAX;
+/// A batch's frames, and those that it can originate.
+const CHUNKS: usize = BATCH_MAX + ORIGINATED_MAX;
 
 /// What a machine needs that outlives it. To be used again and again: asking
 /// the system for it costs more than forwarding.

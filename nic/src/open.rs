@@ -22,9 +22,10 @@ use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::memory::Pool;
 
-/// Frames that a worker may hold beyond its rings: the batch in hand, those
-/// waiting on rings between threads, replies being made.
-const CHUNKS_IN_HAND: usize = 16 * BATCH_MAX;
+/// Frames that a worker may hold beyond its rings: the batch in hand and what
+/// it originates (eight times as many), those waiting on rings between threads
+/// (as many again to the slow path, and as many for what that originates).
+const CHUNKS_IN_HAND: usize = 32 * BATCH_MAX;
 
 /// How frames are got from an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

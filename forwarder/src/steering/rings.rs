@@ -10,14 +10,15 @@
 
 use std::os::fd::RawFd;
 
+use datapath::outbox::ORIGINATED_MAX;
 use nic::wait::Waker;
 use nic::{Chunk, Meter, Pool, Queue};
 use rtrb::{Consumer, Producer, RingBuffer};
-use wire::{BATCH_MAX, Batch, Frame};
+use wire::{Batch, Frame};
 
-/// Free chunks that a worker has at hand: for the slow path, and its own
-/// batch.
-const CHUNKS_KEPT: usize = 4 * BATCH_MAX;
+/// Free chunks that a worker has at hand: for what its own batch originates,
+/// and the slow path for it.
+const CHUNKS_KEPT: usize = ORIGINATED_MAX;
 
 /// Chunks that a worker keeps, those lent and those on their way back.
 pub const CHUNKS_OF_WORKER: usize = 6 * CHUNKS_KEPT;

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use datapath::decapsulate::Budget;
-use datapath::outbox::Originated;
+use datapath::outbox::{ORIGINATED_MAX, Originated};
 use datapath::slow::SlowPath;
 use datapath::{NoRecorder, Outbox, Verdict, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Chunk, Pool};
 use rtrb::{Consumer, Producer, RingBuffer};
-use wire::{BATCH_MAX, Frame};
+use wire::Frame;
 
 use super::{Board, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms};
 
@@ -28,9 +28,8 @@ use super::{Board, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms};
 const QUESTIONS_MAX: usize = 512;
 
 /// Chunks lent to the slow path: what it may originate from one worker's
-/// frames before the worker comes round. A datagram of 64 KiB has 45
-/// fragments.
-const STOCK_MAX: usize = 2 * BATCH_MAX;
+/// frames before the worker comes round.
+const STOCK_MAX: usize = ORIGINATED_MAX;
 
 /// A frame that a worker cannot decide on.
 pub struct Question {

@@ -189,6 +189,10 @@ def is_later(packet):
     return IPv6(packet)[IPv6ExtHdrFragment].offset > 0
 
 
+def may_not_be_fragmented(packet):
+    return packet[0] >> 4 == 6 or packet[6] & 0x40
+
+
 def is_icmp_error(packet):
     kinds = {4: (1, (3, 11, 12)), 6: (58, (1, 2, 3, 4))}[packet[0] >> 4]
     protocol, after = (packet[9], packet[(packet[0] & 15) * 4:]) if packet[0] >> 4 == 4 else (packet[6], packet[40:])
@@ -245,15 +249,18 @@ class Folder:
         if datagram and not is_later(packet):
             now = self.times[self.current - 1]
             for piece in (piece for since, piece in self.waiting.pop(datagram, []) if now - since <= WAIT_SECONDS):
-                demand("a fragment that waited", self.decapsulate(self.take()), piece)
+                self.check_whole_or_pieces(piece, lambda: self.decapsulate(self.take()))
         if is_icmp_error(packet) and self.tables and self.tables[self.current - 1] == "miss":
             for _ in range(self.plan.peer_count):
                 demand("a copy", self.to_balancer(self.take(), self.plan.peers, 1)[0], packet)
 
     def check_sent(self, packet):
-        inner = self.decapsulate(self.take())
-        if inner[0] >> 4 == 4 and packet[6] & 0x20 == 0 and inner[6] & 0x20:
-            return self.check_pieces(packet, inner)
+        self.check_whole_or_pieces(packet, lambda: self.decapsulate(self.take()))
+
+    def check_whole_or_pieces(self, packet, take):
+        inner = take()
+        if inner[0] >> 4 == 4 and not may_not_be_fragmented(packet) and len(inner) < len(packet):
+            return self.check_pieces(packet, inner, take)
         if inner != packet:
             at = next((i for i, (a, b) in enumerate(zip(inner, packet)) if a != b), min(len(inner), len(packet)))
             raise Wrong(f"the inner packet of {len(inner)} bytes is not the received one of {len(packet)}: offset {at}")
@@ -264,10 +271,14 @@ class Folder:
             to = ipaddress.ip_address(destination(packet))
             there = [net[int(to) & int(net.hostmask)] for net in self.plan.spills if net.version == to.version]
             return demand("what is spilled", self.to_balancer(self.take(), there, 2)[0], packet)
-        inner, peer = self.to_balancer(self.take(), self.plan.peers, 1)
-        demand("what is redirected", inner, packet)
         hosts = (datagram[0], datagram[1]) if packet[0] >> 4 == 4 else datagram[0]
-        demand("the machine in charge", self.in_charge.setdefault(hosts, peer), peer)
+
+        def take():
+            inner, peer = self.to_balancer(self.take(), self.plan.peers, 1)
+            demand("the machine in charge", self.in_charge.setdefault(hosts, peer), peer)
+            return inner
+
+        self.check_whole_or_pieces(packet, take)
 
     def to_balancer(self, frame, targets, recursion):
         link = Ether(frame)
@@ -277,21 +288,23 @@ class Folder:
         demand("encapsulation towards load balancers", encap, "ENCAP_GRE")
         return inner, link.payload.dst
 
-    def check_pieces(self, packet, first):
-        """RFC 791: put together again, the pieces are the packet."""
-        payload, piece = b"", first
+    def check_pieces(self, packet, first, take):
+        """RFC 791: put together again, the pieces are the packet, which may be a fragment itself."""
+        payload, piece, whole = b"", first, IP(packet)
         header = (packet[0] & 15) * 4
         while True:
             here = IP(piece)
             demand("a piece's checksum is right", header_checksum_is_right(here), True)
             demand("a piece's length", here.len, len(piece))
-            demand("a piece's offset", here.frag * 8, len(payload))
-            demand("a piece's identification", here.id, IP(packet).id)
+            demand("a piece's offset", (here.frag - whole.frag) * 8, len(payload))
+            demand("a piece's identification", here.id, whole.id)
             demand("a piece's addresses", piece[12:20], packet[12:20])
             payload += piece[here.ihl * 4:]
-            if not here.flags.MF:
+            if len(payload) >= len(packet) - header:
                 break
-            piece = self.decapsulate(self.take())
+            demand("more pieces follow", bool(here.flags.MF), True)
+            piece = take()
+        demand("more fragments follow", here.flags.MF, whole.flags.MF)
         demand("the pieces' payload", payload, packet[header:])
         demand("the first piece's options", first[20:header], packet[20:header])
 

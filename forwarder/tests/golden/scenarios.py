@@ -362,6 +362,34 @@ def packets_too_big_for_the_egress_are_answered_or_fragmented(c):
 
 
 @scenario
+def a_full_batch_has_the_fate_of_its_packets_alone(c):
+    """--egress-mtu 576. Whatever a batch has to originate, and whatever order its packets come in, it gives the same
+    bytes as batches of one (the runner compares)."""
+    c.journeys = True
+    for flow in range(64):
+        c.add("sent", f"flow {flow}: may be fragmented, three pieces",
+              tcp(flags="A", client_port=30000 + flow, payload=b"x" * 1460, id=flow))
+    c.wait(1)
+    error = icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001))
+    c.add("sent", "an ICMP error about a connection that no table knows: a copy to the peer", error)
+    c.add("sent", "only then the connection's first packet", tcp(flags="A", client_port=40001))
+    c.add("sent", "the error again: now a table knows, and no copy is needed", error)
+    sources = [f"192.0.2.{client}" for client in range(1, 21)]
+    for source in sources:
+        first, middle, last = pieces(udp(80, source=source, payload=bytes(1200)), 480, number=400)
+        c.add("-", f"{source}: the last fragment comes first", last)
+        c.add("sent", "a whole packet", tcp(flags="A", client_port=31000, payload=b"x" * 1460))
+        c.add("-", "middle", middle)
+        c.add("-", "first", first)
+    c.wait(1)
+    for source in sources:
+        c.add("-", f"{source}: 1400 bytes, the last piece of which ends where datagrams do", lie4(
+            udp(80, source=source, payload=bytes(1392), id=400), 20, (8_016).to_bytes(2, "big")))
+        c.add("too_big", "1400 bytes at the last offset: further pieces would overlap what came before", lie4(
+            udp(80, source=source, payload=bytes(1392), id=400), 20, (8_191).to_bytes(2, "big")))
+
+
+@scenario
 def icmp_to_a_vip_is_answered_forwarded_or_dropped(c):
     c.journeys = True
     c.add("replied", "echo request", echo(), table="none")
