@@ -25,24 +25,25 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{Group, LookV4, Matched, Service, Whereabouts};
+use plan::{LookV4, Matched, Whereabouts};
 use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
 use crate::decapsulate::Budget;
+use crate::decide::{ChosenMember, Why, steady_member};
 use crate::drop_reason::DropReason;
 use crate::egress::Tunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{
-    Arrived, Datapath, Destination, Remember, Untracked, destination, match_service, receive,
+    Arrived, Datapath, Destination, Flow, Remember, destination, group_of, match_service, receive,
+    service_of,
 };
 use crate::outbox::Outbox;
 use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::send::{headers_of, send};
-use crate::table::Home;
+use crate::table::{Home, is_tcp, steady_backend};
 use crate::trace::{self, Mark};
-use crate::track::{Kept, track, track_steady};
 use crate::verdict::Verdict;
 use crate::view::{Traffic, View};
 
@@ -351,12 +352,14 @@ impl<'m> Datapath<'m> {
             let traveller = &mut travellers[at];
             let To::Service(matched, home) = traveller.to else { continue };
             packets += 1;
-            let (facts, hash, group) = (&traveller.facts, traveller.hash, group_of(view, matched));
-            let steady = track_steady(home, (matched.service, group), facts, hash, &self.ticks);
-            let Kept { member, backend } = match steady {
-                Some(kept) => kept,
+            let (facts, hash, service) = (&traveller.facts, traveller.hash, matched.service);
+            let steady = steady_member(group_of(view, matched), facts, || {
+                steady_backend(home, hash, service, &self.ticks, is_tcp(facts.protocol))
+            });
+            let ChosenMember { member, backend } = match steady {
+                Some(chosen) => chosen,
                 None => match self.choose_other(view, matched, frame, (facts, hash)) {
-                    Some(kept) => kept,
+                    Some(chosen) => chosen,
                     None => continue,
                 },
             };
@@ -385,21 +388,21 @@ impl<'m> Datapath<'m> {
         matched: &Matched,
         frame: &Frame<'_>,
         (facts, hash): (&Facts, u64),
-    ) -> Option<Kept> {
+    ) -> Option<ChosenMember> {
         let found = self.table.find(hash, matched.service);
-        let group = group_of(view, matched);
-        let kept = track(&self.table, found, group, facts, hash, &self.ticks, &view.lifetimes);
-        kept.map_or_else(
-            |stale| {
-                let service = service_of(view, matched);
-                self.counters.connections.misses.add(1);
-                let key = || headers_of(frame, *facts).key;
-                let selector = self.hash.selector(service.affinity, hash, key);
-                let flow = Untracked { hash, selector, stale };
-                self.select(view, service, flow, Remember::of(frame), &mut NoRecorder)
-            },
-            Some,
-        )
+        let steady = steady_member(group_of(view, matched), facts, || {
+            found?.steady_backend(&self.ticks, is_tcp(facts.protocol))
+        });
+        if steady.is_some() {
+            return steady;
+        }
+        let flow = Flow { hash, found, remember: Remember::of(frame) };
+        let key = || headers_of(frame, *facts).key;
+        let decision = self.decide(view, matched, facts, flow, key, &mut NoRecorder);
+        if decision.why != Why::Tracked {
+            self.counters.connections.misses.add(1);
+        }
+        decision.chosen
     }
 
     #[inline(never)]
@@ -487,18 +490,9 @@ fn count(member: &Traffic, matched: Option<&Traffic>, facts: &Facts) {
     }
 }
 
-#[inline(always)]
-fn group_of<'v>(view: &'v View, matched: &Matched) -> &'v Group {
-    &view.plan.groups[matched.group as usize]
-}
-
 /// The same match where the plan has it.
 fn of_plan<'v>(view: &'v View, matched: &Matched) -> &'v Matched {
     &view.plan.matches[matched.matched as usize].matched
-}
-
-fn service_of<'v>(view: &'v View, matched: &Matched) -> &'v Service {
-    view.plan.service(matched.service).expect("a match names a service of its plan")
 }
 
 /// False for a packet that may have a mark of the tracer.

@@ -1,9 +1,10 @@
 //! "Why does this packet go there?", answered for any five-tuple without a
 //! packet: by the same stages, changing nothing.
 
-use plan::{BackendId, Found, Matched, Standing};
+use plan::{BackendId, Found, Matched};
 use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
 
+use crate::decide::{Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::egress::NextHop;
 use crate::encapsulate::encapsulate;
@@ -49,7 +50,7 @@ pub struct Tracked {
     pub class: Class,
     /// Since it was written, in milliseconds.
     pub idle_ms: u64,
-    /// The plan lets it decide.
+    /// It decides: it has not expired, and the plan lets its backend keep it.
     pub decides: bool,
 }
 
@@ -73,18 +74,16 @@ pub fn explain(
     told.matched = Some(matched);
     let service = view.plan.service(matched.service).expect("a match names a service of its plan");
     told.selector = hash.selector(service.affinity, flow, || *key);
-    if let Some(selected) = service.group.select(told.selector) {
-        told.slot = Some(selected.slot);
-        told.by_hash = Some(selected.backend);
-    }
-    told.tracked = tables.iter().enumerate().find_map(|(worker, table)| {
-        let (entry, idle_ms) = table.find(flow, service.id)?;
-        let standing = service.group.member(entry.backend).map(|(_, standing)| standing);
-        let decides = standing.is_some_and(|standing| standing != Standing::Gone);
-        Some(Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides })
+    let rules = (service, &view.lifetimes);
+    let untracked = decide_untracked(rules, told.selector);
+    told.slot = untracked.slot;
+    told.by_hash = untracked.chosen.map(|chosen| chosen.backend);
+    let (decision, tracked) = decide_by_tables(tables, rules, flow, Signal::Data, told.selector);
+    told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
+        let decides = decision.why == Why::Tracked;
+        Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides }
     });
-    let kept = told.tracked.filter(|tracked| tracked.decides).map(|tracked| tracked.backend);
-    told.backend = kept.or(told.by_hash);
+    told.backend = decision.chosen.map(|chosen| chosen.backend);
     let Some(backend) = told.backend else {
         return Explanation { end: Some(DropReason::NoBackend), ..told };
     };

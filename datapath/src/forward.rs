@@ -3,22 +3,22 @@
 
 use std::cell::Cell;
 
-use plan::{Found, Matched, Service};
+use plan::{Found, Group, Matched, Service};
 use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::{Budget, decapsulate};
+use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::limiter::Limiter;
 use crate::outbox::Outbox;
-use crate::recorder::{Journey, Lookup, Recorder};
+use crate::recorder::{Journey, Recorder};
 use crate::resolved::Resolved;
 use crate::send::{ANSWERS_PER_SECOND, Answering, redirect, send};
 use crate::table::{ConnectionTable, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Tracer};
-use crate::track::{Kept, track};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
 
@@ -124,21 +124,20 @@ impl<'m> Datapath<'m> {
             Destination::Owner => return self.to_owner(view, frame, headers, *budget, outbox),
         };
         recorder.matched(matched);
-        let service =
-            view.plan.service(matched.service).expect("a match names a service of its plan");
 
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let facts = headers.facts();
-        let chosen = match self.track(view, service, facts, hash, recorder) {
-            Ok(kept) => Some(kept),
-            Err(stale) => {
-                let selector = self.hash.selector(service.affinity, hash, || headers.key);
-                let flow = Untracked { hash, selector, stale };
-                self.select(view, service, flow, remember, recorder)
-            }
-        };
-        let Some(Kept { member, backend }) = chosen else {
+        let (facts, found) = (headers.facts(), self.table.find(hash, matched.service));
+        let flow = Flow { hash, found, remember };
+        let decision = self.decide(view, &matched, &facts, flow, || headers.key, recorder);
+        recorder.tracked(decision.why.lookup());
+        let connections = &self.counters.connections;
+        match decision.why {
+            Why::Tracked => connections.hits.add(1),
+            _ => connections.misses.add(1),
+        }
+        let Some(ChosenMember { member, backend }) = decision.chosen else {
+            let service = service_of(view, &matched);
             return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
         recorder.backend(backend);
@@ -176,64 +175,64 @@ impl<'m> Datapath<'m> {
         let mut journey = Journey::default();
         let link = *frame.bytes().first_chunk().expect("it was parsed");
         let verdict = self
-            .onward(view, frame, arrived, Remember::No, outbox, &mut journey)
+            .onward(view, frame, arrived, Remember::Nothing, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
         reporter.report(mark, arrived.budget, (verdict, &journey), (frame, &link), outbox);
         verdict
     }
 
-    /// The backend that the connection keeps, or the entry that no longer
-    /// decides.
-    fn track(
+    /// The backend that the flow's entry names, or that Maglev hashing selects
+    /// (paper 3.4); and remembers it.
+    #[inline(always)]
+    pub(crate) fn decide(
         &self,
         view: &View,
-        service: &Service,
-        facts: Facts,
-        hash: u64,
+        matched: &Matched,
+        facts: &Facts,
+        flow: Flow<'_>,
+        key: impl FnOnce() -> FlowKey,
         recorder: &mut impl Recorder,
-    ) -> Result<Kept, Option<Slot<'m>>> {
-        let counters = &self.counters.connections;
-        let found = self.table.find(hash, service.id);
-        let (group, ticks) = (&service.group, &self.ticks);
-        let kept = track(&self.table, found, group, &facts, hash, ticks, &view.lifetimes);
-        let (lookup, counter) = match kept {
-            Ok(_) => (Lookup::Hit, &counters.hits),
-            Err(_) => (Lookup::Miss, &counters.misses),
-        };
-        recorder.tracked(lookup);
-        counter.add(1);
-        kept
+    ) -> Decision {
+        let (ticks, lifetimes) = (&self.ticks, &view.lifetimes);
+        let group = group_of(view, matched);
+        let rules = Rules { service: matched.service, group, lifetimes, ticks };
+        let entry = flow.found.map(|found| found.entry());
+        let decision = decide(&rules, entry, facts, || {
+            let affinity = service_of(view, matched).affinity;
+            let selector = self.hash.selector(affinity, flow.hash, key);
+            recorder.selects(selector);
+            selector
+        });
+        if let Some(slot) = decision.slot {
+            recorder.selected(slot);
+        }
+        self.remember(view, matched, &flow, &decision);
+        decision
     }
 
-    /// The backend in charge of the flow, by Maglev hashing (paper 3.4), and
-    /// remembers it; None: no backend takes new connections.
-    #[inline]
-    pub(crate) fn select(
+    /// Writes what was decided into the connection table.
+    #[inline(always)]
+    fn remember(
         &self,
         view: &View,
-        service: &Service,
-        flow: Untracked<'_>,
-        remember: Remember,
-        recorder: &mut impl Recorder,
-    ) -> Option<Kept> {
-        recorder.selects(flow.selector);
-        let selected = service.group.select(flow.selector)?;
-        recorder.selected(selected.slot);
-        if remember == Remember::Yes {
-            self.counters_of(view).new_connections(service, selected.member).add(1);
-            let counters = &self.counters.connections;
-            let flow = (flow.hash, flow.stale);
-            self.table.insert(
-                flow,
-                service,
-                selected.backend,
-                &self.ticks,
-                &view.lifetimes,
-                counters,
-            );
+        matched: &Matched,
+        Flow { hash, found, remember }: &Flow<'_>,
+        decision: &Decision,
+    ) {
+        match (decision.effect, found, decision.chosen) {
+            (Effect::Update(entry), Some(found), _) if *remember != Remember::Nothing => {
+                self.table.update(found, *hash, entry);
+            }
+            (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
+                let service = service_of(view, matched);
+                self.counters_of(view).new_connections(service, chosen.member).add(1);
+                let (moment, counters) =
+                    ((&self.ticks, &view.lifetimes), &self.counters.connections);
+                self.table.insert((*hash, *found), entry, service.quota, moment, counters);
+            }
+            _ => {}
         }
-        Some(selected.into())
     }
 
     /// Sends a packet that no backend can serve to another cluster (paper
@@ -305,30 +304,42 @@ pub(crate) struct Arrived {
     pub tunnelled: bool,
 }
 
-/// A flow that no entry decides for.
+/// A packet's flow, and what the connection table has on it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Untracked<'t> {
+pub(crate) struct Flow<'t> {
     /// The flow hash.
     pub hash: u64,
-    /// What selects.
-    pub selector: u64,
-    /// Its entry that no longer decides.
-    pub stale: Option<Slot<'t>>,
+    /// Its entry.
+    pub found: Option<Slot<'t>>,
+    /// What may be written.
+    pub remember: Remember,
 }
 
-/// Whether a selection becomes an entry of the connection table.
+/// What of a decision is written into the connection table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remember {
-    Yes,
-    /// Of a marked packet, or of one that went astray.
-    No,
+    All,
+    /// Updates only: of a packet that went astray.
+    Known,
+    /// Of a traced packet, which only looks.
+    Nothing,
 }
 
 impl Remember {
     #[inline]
     pub(crate) fn of(frame: &Frame<'_>) -> Remember {
-        if frame.is_stray() { Remember::No } else { Remember::Yes }
+        if frame.is_stray() { Remember::Known } else { Remember::All }
     }
+}
+
+#[inline(always)]
+pub(crate) fn group_of<'v>(view: &'v View, matched: &Matched) -> &'v Group {
+    &view.plan.groups[matched.group as usize]
+}
+
+#[inline(always)]
+pub(crate) fn service_of<'v>(view: &'v View, matched: &Matched) -> &'v Service {
+    view.plan.service(matched.service).expect("a match names a service of its plan")
 }
 
 /// Parses the frame, and takes it out of its tunnel if it came in one; None:

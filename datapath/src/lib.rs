@@ -16,6 +16,7 @@ pub mod batch;
 pub mod clock;
 pub mod counters;
 pub mod decapsulate;
+pub mod decide;
 pub mod drop_reason;
 pub mod egress;
 pub mod encapsulate;
@@ -35,7 +36,6 @@ pub mod slow;
 pub mod steer;
 pub mod table;
 pub mod trace;
-pub mod track;
 pub mod verdict;
 pub mod view;
 

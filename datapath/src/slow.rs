@@ -9,12 +9,13 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Matched, Service, Standing};
+use plan::{BackendId, Found, Matched, Service};
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::Budget;
+use crate::decide::{Signal, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
@@ -182,9 +183,9 @@ impl<'m> SlowPath<'m> {
             view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&key);
         recorder.hashed(hash);
-        let tracked = self.tracked(service, hash);
+        let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
-        let selected = self.select(service, &key, hash, recorder);
+        let selected = self.select(view, service, &key, hash, recorder);
         let is_copy = budget <= Budget::REDIRECTED;
         if is_copy && (tracked.is_none() || tracked == selected) {
             return Err(DropReason::CopyNotNeeded);
@@ -240,9 +241,9 @@ impl<'m> SlowPath<'m> {
             view.plan.service(matched.service).expect("a match names a service of its plan");
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let tracked = self.tracked(service, hash);
+        let tracked = self.tracked(view, service, hash, (&headers.facts()).into());
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
-        let backend = tracked.or_else(|| self.select(service, &headers.key, hash, recorder));
+        let backend = tracked.or_else(|| self.select(view, service, &headers.key, hash, recorder));
         let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, decision, self.now);
         self.counters.fragments.first.add(1);
@@ -337,17 +338,24 @@ impl<'m> SlowPath<'m> {
         Ok(verdict)
     }
 
-    /// The backend that some worker's table has for the flow, if it may keep
-    /// it.
-    fn tracked(&self, service: &Service, hash: u64) -> Option<BackendId> {
-        let (entry, _) = self.tables.iter().find_map(|table| table.find(hash, service.id))?;
-        let (_, standing) = service.group.member(entry.backend)?;
-        (standing != Standing::Gone).then_some(entry.backend)
+    /// The backend that some worker's table names for the flow, if its entry
+    /// still decides.
+    fn tracked(
+        &self,
+        view: &View,
+        service: &Service,
+        hash: u64,
+        signal: Signal,
+    ) -> Option<BackendId> {
+        let rules = (service, &view.lifetimes);
+        let (decision, _) = decide_by_tables(&self.tables, rules, hash, signal, hash);
+        decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
     }
 
     /// The backend that the hash says.
     fn select(
         &self,
+        view: &View,
         service: &Service,
         key: &FlowKey,
         hash: u64,
@@ -355,9 +363,9 @@ impl<'m> SlowPath<'m> {
     ) -> Option<BackendId> {
         let selector = self.hash.selector(service.affinity, hash, || *key);
         recorder.selects(selector);
-        let selected = service.group.select(selector)?;
-        recorder.selected(selected.slot);
-        Some(selected.backend)
+        let decision = decide_untracked((service, &view.lifetimes), selector);
+        recorder.selected(decision.slot?);
+        decision.chosen.map(|chosen| chosen.backend)
     }
 }
 

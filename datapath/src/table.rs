@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plan::{BackendId, Plan, Service, ServiceId, Timeouts, limits};
+use plan::{BackendId, Plan, ServiceId, Timeouts, limits};
 use wire::Protocol;
 
 use crate::clock::Now;
@@ -340,19 +340,13 @@ pub struct Slot<'m> {
 }
 
 impl Slot<'_> {
-    /// True for an established entry that was written in this tick: it has
-    /// not expired, and data changes nothing in it.
+    /// The backend of an established entry that was written in this tick: it
+    /// has not expired, and data changes nothing in it.
     #[inline]
     #[must_use]
-    pub fn is_steady(&self, ticks: &Ticks, is_tcp: bool) -> bool {
-        self.word & STATE_MASK == u64::from(ticks.steady[usize::from(is_tcp)])
-    }
-
-    /// Its backend.
-    #[inline]
-    #[must_use]
-    pub fn backend(&self) -> BackendId {
-        BackendId((self.word >> BACKEND_SHIFT) as u16)
+    pub fn steady_backend(&self, ticks: &Ticks, is_tcp: bool) -> Option<BackendId> {
+        let is_steady = self.word & STATE_MASK == u64::from(ticks.steady[usize::from(is_tcp)]);
+        is_steady.then_some(BackendId((self.word >> BACKEND_SHIFT) as u16))
     }
 
     /// All it says.
@@ -543,30 +537,28 @@ impl<'m> ConnectionTable<'m> {
         found.place.store(entry.to_word(hash), Ordering::Relaxed);
     }
 
-    /// Remembers a selection as unconfirmed: over a `stale` one of the same
-    /// flow, which [`find`] gave but which no longer decides; or in an empty
-    /// place, or over an expired entry, or over the oldest unconfirmed one.
+    /// Enters a new connection of a service that may have `quota`: over a
+    /// `stale` entry of the same flow, which [`find`] gave but which no longer
+    /// decides; or in an empty place, or over an expired entry, or over the
+    /// oldest unconfirmed one.
     ///
     /// [`find`]: ConnectionTable::find
     #[inline]
     pub fn insert(
         &self,
         (hash, stale): (u64, Option<Slot<'_>>),
-        service: &Service,
-        backend: BackendId,
-        ticks: &Ticks,
-        lifetimes: &Lifetimes,
+        entry: Entry,
+        quota: u32,
+        (ticks, lifetimes): (&Ticks, &Lifetimes),
         counters: &ConnectionCounters,
     ) -> Inserted {
-        let class = Class::Unconfirmed;
-        let word =
-            Entry { service: service.id, backend, class, time: ticks.of(class) }.to_word(hash);
+        let word = entry.to_word(hash);
         if let Some(stale) = stale {
             counters.inserts.add(1);
             stale.place.store(word, Ordering::Relaxed);
             return Inserted::Tracked;
         }
-        if self.connections(service.id) >= service.quota {
+        if self.connections(entry.service) >= quota {
             counters.refused_quota.add(1);
             return Inserted::Quota;
         }
@@ -577,7 +569,7 @@ impl<'m> ConnectionTable<'m> {
             counters.refused_full.add(1);
             return Inserted::Full;
         };
-        self.count(service.id, 1);
+        self.count(entry.service, 1);
         counters.inserts.add(1);
         place.store(word, Ordering::Relaxed);
         Inserted::Tracked
@@ -815,8 +807,13 @@ impl<'m> TableReader<'m> {
             .map(|place| place.load(Ordering::Relaxed))
             .filter(|word| (word ^ wanted) & MATCH_MASK == 0)
             .find_map(Entry::from_word)?;
-        let ticks = Ticks::new(Now(self.words[header::NOW].load(Ordering::Relaxed)));
-        Some((entry, u64::from(ticks.since(&entry)) * Ticks::unit_ms(entry.class)))
+        Some((entry, u64::from(self.ticks().since(&entry)) * Ticks::unit_ms(entry.class)))
+    }
+
+    /// The moment when its worker last looked.
+    #[must_use]
+    pub fn ticks(&self) -> Ticks {
+        Ticks::new(Now(self.words[header::NOW].load(Ordering::Relaxed)))
     }
 
     /// Whole sweeps so far. Two more than when a plan was taken: no entry

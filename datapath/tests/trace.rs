@@ -85,6 +85,22 @@ fn a_marked_packet_is_forwarded_and_reported_on() {
 }
 
 #[test]
+fn a_marked_packet_leaves_the_entry_of_its_flow_as_it_was() {
+    let mut machine = machine();
+    let entry = |machine: &Machine, bytes: &[u8]| {
+        let key = wire::headers::parse(bytes).unwrap().unwrap().key;
+        let hash = datapath::FlowHash::new(&secret()).flow(&key);
+        machine.datapath.table().find(hash, plan::ServiceId(0)).unwrap().entry()
+    };
+    let plain = common::udp(u32::from_be_bytes(CLIENT), 9);
+    machine.forward(0, &plain);
+    let before = entry(&machine, &plain);
+    assert!(matches!(machine.forward(1_000, &marked(&mark(7), UNIX_MS, 9)).0, Verdict::Send(_)));
+    assert_eq!(reports(&mut machine).len(), 1);
+    assert_eq!(entry(&machine, &plain), before, "it confirms nothing");
+}
+
+#[test]
 fn forged_stale_and_repeated_marks_are_ordinary_packets() {
     let mut machine = machine();
     let good = marked(&mark(1), UNIX_MS, 9);

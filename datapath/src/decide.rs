@@ -1,0 +1,265 @@
+//! THE decision: which backend gets a packet, and what its connection's entry
+//! says afterwards (paper 3.3 and 3.4).
+//!
+//! Pure: the caller has looked the entry up, and the owner of the connection
+//! table writes the [`Effect`]. Workers do both ([`crate::forward`],
+//! [`crate::batch`]); slow path, tracer and `explain` only read. There is no
+//! second copy of these rules: [`steady_member`] is a filter in front of them,
+//! which answers "as `decide`" or nothing.
+//!
+//! | class | becomes | by |
+//! |---|---|---|
+//! | unconfirmed | established | a packet that is no SYN, at least a tick later |
+//! | established | closing | FIN: two minutes; RST: ten seconds |
+//! | closing by RST | established | any later packet: RSTs are forged |
+//!
+//! A SYN never changes an established entry of an active backend; where the
+//! backend drains or the entry closes, it selects anew.
+
+use plan::group::Selected;
+use plan::{BackendId, Group, Service, ServiceId, Standing};
+use wire::{Facts, Protocol, tcp};
+
+use crate::clock::Now;
+use crate::recorder::Lookup;
+use crate::table::{Class, Entry, Lifetimes, TableReader, Ticks};
+
+/// What one service's packets are decided by at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules<'v> {
+    /// The service.
+    pub service: ServiceId,
+    /// Its members.
+    pub group: &'v Group,
+    /// When entries expire.
+    pub lifetimes: &'v Lifetimes,
+    /// The moment.
+    pub ticks: &'v Ticks,
+}
+
+/// What a packet says about its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// TCP: SYN without ACK.
+    Syn,
+    /// TCP: RST.
+    Rst,
+    /// TCP: FIN.
+    Fin,
+    /// Any other TCP.
+    Data,
+    /// Another protocol.
+    Datagram,
+}
+
+impl Signal {
+    /// The flags that are not [`Signal::Data`], and some that may be.
+    const FLAGS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+}
+
+impl From<&Facts> for Signal {
+    #[inline(always)]
+    fn from(facts: &Facts) -> Signal {
+        match facts.tcp_flags {
+            _ if facts.protocol != Protocol::TCP => Signal::Datagram,
+            flags if flags.opens() => Signal::Syn,
+            flags if flags.has(tcp::Flags::RST) => Signal::Rst,
+            flags if flags.has(tcp::Flags::FIN) => Signal::Fin,
+            _ => Signal::Data,
+        }
+    }
+}
+
+/// A member that gets a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChosenMember {
+    /// Its index in the group.
+    pub member: u16,
+    /// Its backend.
+    pub backend: BackendId,
+}
+
+/// What was decided about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Who gets it. None: no backend takes new connections.
+    pub chosen: Option<ChosenMember>,
+    /// Why.
+    pub why: Why,
+    /// The Maglev table's slot, where that selected.
+    pub slot: Option<u32>,
+    /// What becomes of the flow's entry.
+    pub effect: Effect,
+}
+
+/// Why a backend gets a packet: the flow's entry names it, or else the Maglev
+/// table selects, because...
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// The flow's entry names it.
+    Tracked,
+    /// The flow has no entry.
+    Untracked,
+    /// The entry has expired; the sweep has not reached it yet.
+    Expired,
+    /// The entry's backend may no longer keep connections.
+    Gone,
+    /// A SYN begins a connection that the entry's backend is not to take.
+    Opened,
+}
+
+impl Why {
+    /// The same as seen from the connection table.
+    #[inline]
+    #[must_use]
+    pub fn lookup(self) -> Lookup {
+        if self == Why::Tracked { Lookup::Hit } else { Lookup::Miss }
+    }
+}
+
+/// What becomes of a flow's entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// It says this from now on.
+    Update(Entry),
+    /// This one is made, in place of the one there was.
+    Insert(Entry),
+}
+
+/// Decides about a packet whose flow's entry is `entry`.
+#[inline(always)]
+pub fn decide(
+    rules: &Rules<'_>,
+    entry: Option<Entry>,
+    packet: impl Into<Signal>,
+    selector: impl FnOnce() -> u64,
+) -> Decision {
+    let why = match entry {
+        None => Why::Untracked,
+        Some(entry) => {
+            let signal = packet.into();
+            match keep(rules, &entry, signal) {
+                Err(why) => why,
+                Ok(chosen) => {
+                    let effect = effect(entry, signal, rules.ticks);
+                    let (chosen, why) = (Some(chosen), Why::Tracked);
+                    return Decision { chosen, why, slot: None, effect };
+                }
+            }
+        }
+    };
+    let Some(Selected { member, backend, slot }) = rules.group.select(selector()) else {
+        return Decision { chosen: None, why, slot: None, effect: Effect::None };
+    };
+    let (service, class) = (rules.service, Class::Unconfirmed);
+    let entry = Entry { service, backend, class, time: rules.ticks.of(class) };
+    let chosen = ChosenMember { member, backend };
+    Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
+}
+
+/// As [`decide`] decides, without an effect, about data whose flow's entry is
+/// steady: written in this tick, with this backend. None: ask `decide`.
+#[inline(always)]
+#[must_use]
+pub fn steady_member(
+    group: &Group,
+    facts: &Facts,
+    steady: impl FnOnce() -> Option<BackendId>,
+) -> Option<ChosenMember> {
+    if facts.tcp_flags.has_any(Signal::FLAGS) {
+        return None;
+    }
+    let backend = steady()?;
+    let (member, standing) = group.member(backend)?;
+    (standing != Standing::Gone).then_some(ChosenMember { member, backend })
+}
+
+/// An entry in some worker's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrackedBy {
+    /// The worker whose table it is.
+    pub worker: usize,
+    /// The entry.
+    pub entry: Entry,
+    /// Since it was written, in milliseconds.
+    pub idle_ms: u64,
+}
+
+/// Decides for a thread that only reads the workers' tables: by the first of
+/// them whose entry decides, as its worker would.
+#[must_use]
+pub fn decide_by_tables(
+    tables: &[TableReader<'_>],
+    (service, lifetimes): (&Service, &Lifetimes),
+    hash: u64,
+    signal: Signal,
+    selector: u64,
+) -> (Decision, Option<TrackedBy>) {
+    let decide_at = |ticks: &Ticks, entry| {
+        let rules = Rules { service: service.id, group: &service.group, lifetimes, ticks };
+        decide(&rules, entry, signal, || selector)
+    };
+    let mut undecided = None;
+    for (worker, table) in tables.iter().enumerate() {
+        let Some((entry, idle_ms)) = table.find(hash, service.id) else { continue };
+        let by_table = decide_at(&table.ticks(), Some(entry));
+        let tracked = Some(TrackedBy { worker, entry, idle_ms });
+        if by_table.why == Why::Tracked {
+            return (by_table, tracked);
+        }
+        undecided.get_or_insert((by_table, tracked));
+    }
+    undecided.unwrap_or_else(|| (decide_untracked((service, lifetimes), selector), None))
+}
+
+/// Decides about a flow without an entry, for those who only read.
+#[must_use]
+pub fn decide_untracked((service, lifetimes): (&Service, &Lifetimes), selector: u64) -> Decision {
+    let ticks = &Ticks::new(Now(0));
+    let rules = Rules { service: service.id, group: &service.group, lifetimes, ticks };
+    decide(&rules, None, Signal::Data, || selector)
+}
+
+/// The entry's member, if it still decides.
+#[inline]
+fn keep(rules: &Rules<'_>, entry: &Entry, signal: Signal) -> Result<ChosenMember, Why> {
+    if rules.lifetimes.expired(entry, rules.ticks) {
+        return Err(Why::Expired);
+    }
+    let (member, standing) = rules.group.member(entry.backend).ok_or(Why::Gone)?;
+    let opens = signal == Signal::Syn;
+    match standing {
+        Standing::Active if opens && entry.class >= Class::Closing => Err(Why::Opened),
+        Standing::Keeps if opens => Err(Why::Opened),
+        Standing::Gone => Err(Why::Gone),
+        _ => Ok(ChosenMember { member, backend: entry.backend }),
+    }
+}
+
+/// What a packet changes in its entry. Its time changes with the tick, so
+/// that a busy flow is written once in a tick of its class.
+#[inline]
+fn effect(entry: Entry, signal: Signal, ticks: &Ticks) -> Effect {
+    let Some(class) = class_after(&entry, signal, ticks) else { return Effect::None };
+    let next = Entry { class, time: ticks.of(class), ..entry };
+    if next == entry { Effect::None } else { Effect::Update(next) }
+}
+
+/// The class and a fresh time; None: the packet changes nothing.
+#[inline]
+fn class_after(entry: &Entry, signal: Signal, ticks: &Ticks) -> Option<Class> {
+    match (entry.class, signal) {
+        (Class::Unconfirmed, Signal::Syn) => Some(Class::Unconfirmed),
+        // Within a tick it may still be a flood, and a RST confirms nothing.
+        (Class::Unconfirmed, _) if signal == Signal::Rst || ticks.since(entry) == 0 => None,
+        (_, Signal::Datagram) => Some(Class::Datagram),
+        (Class::Established, Signal::Syn) => None,
+        (Class::Established, Signal::Rst) => Some(Class::Reset),
+        // More RSTs do not lengthen the ten seconds.
+        (_, Signal::Rst) => None,
+        (Class::Closing, _) | (_, Signal::Fin) => Some(Class::Closing),
+        _ => Some(Class::Established),
+    }
+}

@@ -1,0 +1,138 @@
+//! The filter in front of the decision against the decision, over every entry,
+//! state of its backend, protocol and flag.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::message;
+use datapath::counters::ConnectionCounters;
+use datapath::decide::{Decision, Effect, Rules, Why, decide, steady_member};
+use datapath::table::{Entry, Lifetimes, Ticks, steady_backend};
+use datapath::{Class, ConnectionTable, Now};
+use plan::proto::{BackendState, OnDown};
+use plan::{BackendId, Plan, Planner, Service};
+use wire::{Facts, Family, Protocol, tcp};
+
+const HASH: u64 = 0x1234_5678_9abc_def0;
+
+/// A service with backends in every state.
+fn plan() -> Plan {
+    let mut message = message(4);
+    let service = &mut message.services[0];
+    service.set_on_down(OnDown::Keep);
+    let states =
+        [BackendState::Active, BackendState::Draining, BackendState::Down, BackendState::Disabled];
+    for (member, state) in service.members.iter_mut().zip(states) {
+        member.set_state(state);
+    }
+    Planner::default().plan(message).unwrap()
+}
+
+fn facts(protocol: Protocol, flags: u8) -> Facts {
+    let tcp_flags = tcp::Flags(flags);
+    Facts { family: Family::V4, protocol, tcp_flags, traffic_class: 0, packet_bytes: 40 }
+}
+
+/// A connection table with one entry.
+struct OneEntry {
+    table: ConnectionTable<'static>,
+    lifetimes: Lifetimes,
+    ticks: Ticks,
+    plan: Arc<Plan>,
+}
+
+impl OneEntry {
+    fn new() -> OneEntry {
+        let plan = Arc::new(plan());
+        let one = OneEntry {
+            table: ConnectionTable::in_memory(4).0,
+            lifetimes: Lifetimes::new(&plan),
+            ticks: Ticks::new(Now(1_234_567_890)),
+            plan,
+        };
+        let entry = Entry { service: one.service().id, ..ANY };
+        let (moment, counters) = ((&one.ticks, &one.lifetimes), ConnectionCounters::default());
+        one.table.insert((HASH, None), entry, 1, moment, &counters);
+        one
+    }
+
+    fn service(&self) -> &Service {
+        self.plan.services().next().unwrap()
+    }
+
+    fn set(&self, entry: Entry) {
+        let found = self.table.find(HASH, entry.service).expect("the entry is there");
+        self.table.update(&found, HASH, entry);
+    }
+
+    /// What the filter answers where the entry is looked for at home, and
+    /// where it was found: the same.
+    fn filtered(&self, facts: &Facts) -> Option<Decision> {
+        let (service, is_tcp) = (self.service(), facts.protocol == Protocol::TCP);
+        let home = self.table.home(HASH);
+        let at_home = steady_member(&service.group, facts, || {
+            steady_backend(home, HASH, service.id, &self.ticks, is_tcp)
+        });
+        let found = steady_member(&service.group, facts, || {
+            self.table.find(HASH, service.id)?.steady_backend(&self.ticks, is_tcp)
+        });
+        assert_eq!(at_home, found);
+        let decision = |chosen| Decision {
+            chosen: Some(chosen),
+            why: Why::Tracked,
+            slot: None,
+            effect: Effect::None,
+        };
+        found.map(decision)
+    }
+
+    fn decided(&self, facts: &Facts) -> Decision {
+        let service = self.service();
+        let rules = Rules {
+            service: service.id,
+            group: &service.group,
+            lifetimes: &self.lifetimes,
+            ticks: &self.ticks,
+        };
+        let entry = self.table.find(HASH, service.id).map(|found| found.entry());
+        decide(&rules, entry, facts, || HASH)
+    }
+}
+
+const ANY: Entry = Entry {
+    service: plan::ServiceId(0),
+    backend: BackendId(1),
+    class: Class::Unconfirmed,
+    time: 0,
+};
+
+#[test]
+fn the_filter_answers_as_the_decision_or_not_at_all() {
+    let one = OneEntry::new();
+    let backends: Vec<BackendId> =
+        one.service().group.members().iter().map(|member| member.backend).collect();
+    let unknown = BackendId(999);
+    let mut answered = 0;
+    for class in
+        [Class::Unconfirmed, Class::Established, Class::Datagram, Class::Closing, Class::Reset]
+    {
+        let times = if class >= Class::Closing { 512 } else { 1024 };
+        for time in 0..times {
+            for backend in backends.iter().copied().chain([unknown]) {
+                one.set(Entry { service: one.service().id, backend, class, time });
+                for protocol in [Protocol::TCP, Protocol::UDP] {
+                    for flags in 0..=u8::MAX {
+                        let facts = facts(protocol, flags);
+                        let Some(decision) = one.filtered(&facts) else { continue };
+                        assert_eq!(decision, one.decided(&facts), "{class:?} {time} {facts:?}");
+                        answered += 1;
+                    }
+                }
+            }
+        }
+    }
+    // Two classes, in one tick of 1,024, of three backends, with 32 sets of
+    // flags that are no signals.
+    assert_eq!(answered, 2 * 3 * 32);
+}
