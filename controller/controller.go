@@ -322,8 +322,8 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 
 func statusOf(s forwarder.Status) brain.ForwarderStatus {
 	status := brain.ForwarderStatus{Generation: s.Generation, RestartRequired: s.RestartRequired}
-	for _, w := range s.Workers {
-		status.Workers = append(status.Workers, brain.Worker{Index: w.Index, HeartbeatAge: time.Duration(w.HeartbeatAgeMs) * time.Millisecond})
+	for _, t := range s.Threads {
+		status.Threads = append(status.Threads, brain.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
 	}
 	for _, d := range s.Devices {
 		status.Devices = append(status.Devices, brain.Device{Interface: d.Interface, Up: d.Up})

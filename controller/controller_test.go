@@ -89,7 +89,7 @@ func (p *peer) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwa
 	generation := p.running().GetGeneration()
 	return &forwarderv1.GetStatusResponse{
 		Generation: generation,
-		Workers:    []*forwarderv1.Worker{{Generation: generation}},
+		Threads:    []*forwarderv1.Thread{{Name: "worker-0", Generation: generation}},
 		Devices:    []*forwarderv1.Device{{Interface: "eth1", Up: true}},
 	}, nil
 }

@@ -39,6 +39,9 @@ func TestSoftwareSteering(t *testing.T) {
 	t.Run("a flood of one five-tuple goes round the workers", func(t *testing.T) {
 		floodGoesRound(t, running, hosts[1])
 	})
+	t.Run("a hanging thread withdraws the routes", func(t *testing.T) {
+		aHangingThreadWithdrawsTheRoutes(t, running, "lb-1")
+	})
 	checkAtRest(t, running)
 }
 

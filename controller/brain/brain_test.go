@@ -79,7 +79,7 @@ func (w *world) accept() {
 func (w *world) status() {
 	w.do(ForwarderStatus{
 		Generation: w.running.GetGeneration(),
-		Workers:    []Worker{{Index: 0, HeartbeatAge: 10 * time.Millisecond}},
+		Threads:    []Thread{{Name: "worker-0", HeartbeatAge: 10 * time.Millisecond}},
 		Devices:    []Device{{Interface: "eth1", Up: true}},
 		Unresolved: w.unresolved,
 	})
@@ -489,7 +489,10 @@ func TestABackendDownLongBeforeTheMachineWasCutOffStaysDown(t *testing.T) {
 }
 
 func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
-	healthy := ForwarderStatus{Workers: []Worker{{Index: 0}, {Index: 1}}, Devices: []Device{{Interface: "eth1", Up: true}}}
+	threads := func(slowPath time.Duration) []Thread {
+		return []Thread{{Name: "worker-0"}, {Name: "worker-1"}, {Name: "slow-path", HeartbeatAge: slowPath}}
+	}
+	healthy := ForwarderStatus{Threads: threads(0), Devices: []Device{{Interface: "eth1", Up: true}}}
 	cases := []struct {
 		name   string
 		event  func(generation uint64) Event
@@ -499,9 +502,19 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 		{"a worker hangs", func(g uint64) Event {
 			sick := healthy
 			sick.Generation = g
-			sick.Workers = []Worker{{Index: 0}, {Index: 1, HeartbeatAge: heartbeatAgeMax + time.Millisecond}}
+			sick.Threads = []Thread{{Name: "worker-0"}, {Name: "worker-1", HeartbeatAge: heartbeatAgeMax + time.Millisecond}}
 			return sick
-		}, "worker 1 has not gone round its loop for 1.001s"},
+		}, "thread worker-1 has not gone round its loop for 1.001s"},
+		{"the slow path hangs", func(g uint64) Event {
+			sick := healthy
+			sick.Generation, sick.Threads = g, threads(heartbeatAgeMax+time.Millisecond)
+			return sick
+		}, "thread slow-path has not gone round its loop for 1.001s"},
+		{"it has a plan but no threads", func(g uint64) Event {
+			sick := healthy
+			sick.Generation, sick.Threads = g, nil
+			return sick
+		}, "it has a plan but no threads that forward"},
 		{"a device is down", func(g uint64) Event {
 			sick := healthy
 			sick.Generation = g

@@ -35,7 +35,7 @@ type (
 	// ForwarderStatus comes with every look at it.
 	ForwarderStatus struct {
 		Generation      uint64
-		Workers         []Worker
+		Threads         []Thread
 		Devices         []Device
 		Unresolved      []Unresolved
 		RestartRequired string
@@ -81,10 +81,12 @@ type (
 	Tick struct{}
 )
 
-// Worker, Device and Unresolved are what the brain looks at in a status.
+// Thread, Device and Unresolved are what the brain looks at in a status.
 type (
-	Worker struct {
-		Index        uint32
+	// Thread that packets need: if any of them hangs, the machine forwards
+	// nothing, or not all of it.
+	Thread struct {
+		Name         string
 		HeartbeatAge time.Duration
 	}
 	Device struct {

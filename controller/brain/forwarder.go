@@ -133,7 +133,7 @@ func (s *State) setForwarderHealth(reason string) {
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now
 		if reason == "" {
-			s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its workers go round, its devices are up")
+			s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its threads go round, its devices are up")
 		} else {
 			s.note("forwarder", "forwarder", "healthy", "unhealthy", reason)
 		}
@@ -143,9 +143,9 @@ func (s *State) setForwarderHealth(reason string) {
 
 // ailmentOf names what is wrong in a status; empty: nothing.
 func ailmentOf(e ForwarderStatus) string {
-	for _, w := range e.Workers {
-		if w.HeartbeatAge > heartbeatAgeMax {
-			return fmt.Sprintf("worker %d has not gone round its loop for %v", w.Index, w.HeartbeatAge)
+	for _, t := range e.Threads {
+		if t.HeartbeatAge > heartbeatAgeMax {
+			return fmt.Sprintf("thread %s has not gone round its loop for %v", t.Name, t.HeartbeatAge)
 		}
 	}
 	for _, d := range e.Devices {
@@ -153,8 +153,8 @@ func ailmentOf(e ForwarderStatus) string {
 			return fmt.Sprintf("device %s is down", d.Interface)
 		}
 	}
-	if e.Generation > 0 && len(e.Workers) == 0 {
-		return "it has a plan but no workers"
+	if e.Generation > 0 && len(e.Threads) == 0 {
+		return "it has a plan but no threads that forward"
 	}
 	return ""
 }

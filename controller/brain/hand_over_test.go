@@ -91,7 +91,7 @@ func TestWorkersAtRestAreNoAilmentDuringAHandOver(t *testing.T) {
 	w := handOver(t)
 	resting := ForwarderStatus{
 		Generation: w.running.GetGeneration(),
-		Workers:    []Worker{{HeartbeatAge: 2 * heartbeatAgeMax}},
+		Threads:    []Thread{{Name: "worker-0", HeartbeatAge: 2 * heartbeatAgeMax}},
 		Devices:    []Device{{Interface: "eth1", Up: true}},
 	}
 	w.do(resting)

@@ -18,7 +18,7 @@ use crate::steering::{self, Hub};
 use crate::tables::Tables;
 use crate::worker::capture::{self, Filter, Source, Switch};
 use crate::worker::samples::DropSamples;
-use crate::worker::{self, Board, Books, Desk, Stage, slow};
+use crate::worker::{self, Board, Books, Role, Stage, slow};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -100,14 +100,17 @@ pub struct QueueMeter {
     pub meter: Meter,
 }
 
-/// Some workers did not take a view.
+/// Some threads did not do in time what they do in each round.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "worker {} (behind the workers come the slow path, and the steering thread if there is one) has not gone round its loop for {} s: restart the forwarder",
-    .0.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
-    SWAP_PATIENCE.as_secs()
+    "{} did not go round the loop within {} s: restart the forwarder",
+    threads.iter().map(|role| format!("thread {role}")).collect::<Vec<_>>().join(", "),
+    timeout.as_secs()
 )]
-pub struct Hanging(Vec<usize>);
+pub struct Hanging {
+    threads: Vec<Role>,
+    timeout: Duration,
+}
 
 impl Engine {
     /// Starts all workers, each on what it owns.
@@ -158,13 +161,11 @@ impl Engine {
         hub: Option<(Hub, Option<usize>)>,
     ) -> Result<Engine> {
         let workers = start.io.len();
-        let others = 1 + usize::from(hub.is_some());
         let connections = start.connections_max.div_ceil(workers as u64);
         let slow_waiter = Waiter::new([])?;
         let Inherited { connections: counts, taps } = start.inherited;
         let (passers, passing) = passing::prepare(&start.interfaces, workers, taps)?;
-        // Behind the workers' desks: the slow path's, and the steering thread's.
-        let board = Board::new(start.view, workers + others);
+        let board = Board::new(start.view, workers, hub.is_some());
         let mut engine = Engine::without_workers(board, queues, hub.is_some(), passing.ports());
         engine.wakers.push(slow_waiter.waker());
         let (mut parts, mut answerers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
@@ -278,7 +279,6 @@ impl Engine {
             hash: FlowHash::for_steering(secret),
             books: Books { counters, samples },
             tap,
-            desk: wakers.len() + 1,
             wakers,
             board: Arc::clone(&self.board),
             cpu,
@@ -314,9 +314,8 @@ impl Engine {
     /// on nothing is taken from devices, nor written to connection tables:
     /// a successor may go on with both. On failure all go on.
     pub fn rest(&self) -> Result<(), Hanging> {
-        let workers = self.workers();
-        let behind = workers + 1 + usize::from(self.steered);
-        let steering = if self.steered { workers + 1..behind } else { 0..0 };
+        let (workers, behind) = (self.workers(), self.board.desks().len());
+        let steering = workers + 1..behind;
         for (stage, desks) in [
             (Stage::Receiving, steering),
             (Stage::Workers, 0..workers),
@@ -325,9 +324,9 @@ impl Engine {
             self.board.rest(stage);
             self.wakers.iter().for_each(Waker::wake);
             let rest = self.board.wait_at_rest(desks, stage, REST_PATIENCE);
-            rest.map_err(|busy| {
+            rest.map_err(|threads| {
                 self.resume();
-                Hanging(busy)
+                Hanging { threads, timeout: REST_PATIENCE }
             })?;
         }
         Ok(())
@@ -382,16 +381,10 @@ impl Engine {
         self.tables.len()
     }
 
-    /// What workers say of themselves.
+    /// What the threads that packets need say of themselves: workers first.
     #[must_use]
-    pub fn desks(&self) -> &[Desk] {
-        &self.board.desks()[..self.workers()]
-    }
-
-    /// Age of the oldest heartbeat, the slow path's included.
-    #[must_use]
-    pub fn heartbeat_age_ms(&self) -> u64 {
-        self.board.desks().iter().map(Desk::heartbeat_age_ms).max().unwrap_or(0)
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     /// Each worker's counters, then the slow path's and the steering thread's.
@@ -454,7 +447,8 @@ impl Engine {
 
     fn wake_and_wait(&self) -> Result<(), Hanging> {
         self.wakers.iter().for_each(Waker::wake);
-        self.board.wait(SWAP_PATIENCE).map_err(Hanging)
+        let waited = self.board.wait(SWAP_PATIENCE);
+        waited.map_err(|threads| Hanging { threads, timeout: SWAP_PATIENCE })
     }
 
     fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {

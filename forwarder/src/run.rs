@@ -51,8 +51,8 @@ pub struct Options {
     pub announce: bool,
 }
 
-/// A worker that has not gone round for this long is not alive; the watchdog
-/// then lets the service manager end us, so that BGP withdraws.
+/// A thread that packets need and that has not gone round for this long is not
+/// alive; the watchdog then lets the service manager end us, so that BGP withdraws.
 const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(2);
 
 /// How often a plan that could not be saved is tried again.
@@ -318,9 +318,9 @@ async fn watch_dog(notifier: Notifier, interval: Duration, control: Arc<Control>
     let mut ticks = tokio::time::interval(interval);
     loop {
         ticks.tick().await;
-        match control.heartbeat_age() {
-            Some(age) if age > HEARTBEAT_AGE_MAX => {
-                tracing::error!(?age, "a worker does not go round")
+        match control.liveness().oldest() {
+            Some(oldest) if oldest.age > HEARTBEAT_AGE_MAX => {
+                tracing::error!(thread = %oldest.role, age = ?oldest.age, "a thread that packets need does not go round its loop")
             }
             _ => notifier.alive(),
         }

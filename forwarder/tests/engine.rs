@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
+use guideway_forwarder::liveness::Liveness;
 use guideway_forwarder::tables::Tables;
+use guideway_forwarder::worker::Role;
 use nic::memory_device::{MemoryPeer, pair};
 use nic::{Pool, WorkerIo};
 use plan::Planner;
@@ -81,6 +83,15 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.engine.stop();
+    }
+}
+
+/// Waits until it is so.
+fn until(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it does not become so");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -185,6 +196,27 @@ fn fragments_that_came_early_follow_their_first_one() {
     });
     assert_eq!((totals.unaccounted(received), totals.sent, totals.held), (0, 20, 60));
     assert_eq!(rig.sent().len(), 80, "every piece went to the backend");
+}
+
+#[test]
+fn a_hanging_worker_is_told_by_name_while_the_others_live() {
+    let rig = Rig::new();
+    let liveness = Liveness::default();
+    assert_eq!(liveness.oldest(), None, "nothing runs yet");
+    liveness.follow(rig.engine.board());
+    let roles = || liveness.heartbeats().iter().map(|heartbeat| heartbeat.role).collect::<Vec<_>>();
+    assert_eq!(roles(), [Role::Worker(0), Role::SlowPath]);
+    let hang = rig.peer.hang();
+    until(|| liveness.oldest().unwrap().age > Duration::from_millis(500));
+    assert_eq!(liveness.oldest().unwrap().role, Role::Worker(0));
+    assert!(liveness.heartbeats()[1].age < Duration::from_millis(400), "the slow path lives");
+    let stuck = rig.engine.rest().unwrap_err().to_string();
+    assert_eq!(
+        stuck,
+        "thread worker-0 did not go round the loop within 1 s: restart the forwarder"
+    );
+    drop(hang);
+    until(|| liveness.oldest().unwrap().age < Duration::from_millis(100));
 }
 
 #[test]

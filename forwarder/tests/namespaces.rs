@@ -245,9 +245,10 @@ fn check_what_is_counted(forwarder: &mut Forwarder) {
     let found = forwarder.connections(GetConnectionsRequest { lookup: Some(lookup) }).found;
     assert_eq!(found.len(), 1, "one worker knows the flow");
     let status = forwarder.status();
-    assert_eq!((status.workers.len(), status.devices.len()), (2, 2));
+    let names: Vec<&str> = status.threads.iter().map(|thread| thread.name.as_str()).collect();
+    assert_eq!((names, status.devices.len()), (vec!["worker-0", "worker-1", "slow-path"], 2));
     assert!(
-        status.workers.iter().all(|worker| worker.generation == 1 && worker.heartbeat_age_ms < 500)
+        status.threads.iter().all(|thread| thread.generation == 1 && thread.heartbeat_age_ms < 500)
     );
     let devices: Vec<(bool, u32)> =
         status.devices.iter().map(|device| (device.up, device.mtu)).collect();

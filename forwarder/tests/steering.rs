@@ -14,9 +14,10 @@ use common::{Net, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
+use guideway_forwarder::liveness::Liveness;
 use guideway_forwarder::tables::Tables;
-use guideway_forwarder::worker;
 use guideway_forwarder::worker::capture::Filter;
+use guideway_forwarder::worker::{self, Role};
 use nic::memory_device::{MemoryPeer, pair};
 use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
@@ -214,6 +215,21 @@ fn flows_keep_worker_and_order(
 }
 
 #[test]
+fn a_hanging_steering_thread_is_told_by_name() {
+    let rig = Rig::new(64);
+    let liveness = Liveness::default();
+    liveness.follow(rig.engine.board());
+    assert_eq!(liveness.heartbeats().len(), WORKERS + 2);
+    let _hang = rig.peer.hang();
+    let start = Instant::now();
+    while liveness.oldest().unwrap().age < Duration::from_millis(500) {
+        assert!(start.elapsed() < Duration::from_secs(5), "all threads go round");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(liveness.oldest().unwrap().role, Role::Steering);
+}
+
+#[test]
 fn every_flow_keeps_its_worker_and_its_order() {
     let mut rig = Rig::new(256);
     flows_keep_worker_and_order(&mut rig, 1000..1100, |packet| packet);
@@ -320,7 +336,8 @@ fn steered_on_a_single_queue(driver: &str) {
     let counters = forwarder.counters();
     assert_eq!((counters.unaccounted, counters.received, counters.sent), (0, 100, 100));
     let status = forwarder.status();
-    assert_eq!(status.workers.len(), worker::cpus().len().saturating_sub(1).max(1));
+    let workers = status.threads.iter().filter(|thread| thread.role == "worker").count();
+    assert_eq!(workers, worker::cpus().len().saturating_sub(1).max(1));
     assert!(forwarder.metrics().contains("guideway_astray_packets_total 0\n"));
     assert_eq!(forwarder.terminate(), Some(0));
 }

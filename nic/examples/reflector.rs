@@ -49,7 +49,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let workers: Vec<(JoinHandle<_>, Waker)> =
         lanes.into_iter().map(|lane| start(lane, Arc::clone(&stop))).collect::<Result<_, _>>()?;
     devices[0].filter().set(&prefixes, &[], false)?;
-    println!("ready: {interface} {} queues={}", devices[0], workers.len());
+    println!("ready: {interface} {} queues={}", devices[0].driver(), workers.len());
     io::stdin().read_to_end(&mut Vec::new())?;
     stop.store(true, Ordering::Relaxed);
     for (worker, (thread, waker)) in workers.into_iter().enumerate() {

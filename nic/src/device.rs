@@ -4,7 +4,7 @@
 //! and transmit rings, owned by one worker. Nothing here ever waits; for that
 //! there is [`crate::wait`].
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -24,11 +24,6 @@ pub trait Queue: Send {
 
     /// Readable when frames are there; None for a device without kernel.
     fn fd(&self) -> Option<RawFd>;
-
-    /// The kernel's socket, for a successor; None for a queue without one.
-    fn socket(&self) -> Option<Arc<OwnedFd>> {
-        None
-    }
 
     /// A handle to the queue's counters that any thread may read.
     fn meter(&self) -> Meter;

@@ -22,6 +22,11 @@ pub struct MemoryPeer {
     cable: Arc<Mutex<Cable>>,
 }
 
+/// See [`MemoryPeer::hang`].
+pub struct Hang<'p> {
+    _cable: MutexGuard<'p, Cable>,
+}
+
 #[derive(Default)]
 struct Cable {
     to_worker: VecDeque<Vec<u8>>,
@@ -59,6 +64,13 @@ impl MemoryPeer {
     /// faulty driver would: the conservation law must notice.
     pub fn leak(&self, frames: usize) {
         self.lock().leaks += frames;
+    }
+
+    /// Has the next call to the device hang until the value is dropped, as a
+    /// faulty driver would.
+    #[must_use]
+    pub fn hang(&self) -> Hang<'_> {
+        Hang { _cable: self.lock() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Cable> {

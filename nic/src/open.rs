@@ -15,7 +15,7 @@ use std::fmt;
 use wire::{BATCH_MAX, CHUNK_BYTES};
 
 use crate::af_packet::PacketDevice;
-use crate::af_xdp::{self, ModeWish, QueueOptions, Umem, XdpDevice};
+use crate::af_xdp::{self, Mode, ModeWish, QueueOptions, Umem, XdpDevice};
 use crate::device::Queue;
 use crate::error::OpenError;
 use crate::filter::Filter;
@@ -35,6 +35,16 @@ pub enum Driver {
     AfXdp,
     /// AF_PACKET.
     AfPacket,
+}
+
+/// As people and programs call it.
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Driver::AfXdp => "af_xdp",
+            Driver::AfPacket => "af_packet",
+        })
+    }
 }
 
 /// An interface to open.
@@ -206,6 +216,24 @@ impl Device {
         }
     }
 
+    /// How frames are got from it.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        match self {
+            Device::AfXdp(_) => Driver::AfXdp,
+            Device::AfPacket(_) => Driver::AfPacket,
+        }
+    }
+
+    /// How the XDP filter is attached; None: the driver is AF_PACKET.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        match self {
+            Device::AfXdp(device) => Some(device.mode()),
+            Device::AfPacket(_) => None,
+        }
+    }
+
     /// The interface as it was when opened.
     #[must_use]
     pub fn interface(&self) -> &Interface {
@@ -229,16 +257,6 @@ impl Device {
         match self {
             Device::AfXdp(device) => device.filter_ref(),
             Device::AfPacket(device) => device.filter_ref(),
-        }
-    }
-}
-
-/// The driver and how it is attached: `af_xdp native`, `af_packet`.
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Device::AfXdp(device) => write!(f, "af_xdp {}", device.mode()),
-            Device::AfPacket(_) => f.write_str("af_packet"),
         }
     }
 }

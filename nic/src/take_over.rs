@@ -13,7 +13,7 @@
 //! sockets' rings or buffers. Nothing is opened anew, so nothing can be lost
 //! but what finds them full.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use wire::CHUNK_BYTES;
@@ -160,8 +160,9 @@ fn free(mut pool: Pool) -> Pool {
 fn inherit(estate: DeviceEstate, pools: &[Pool]) -> Result<(Device, Vec<HeirQueue>), OpenError> {
     let DeviceEstate { interface, mode, held, sockets, ring_entries } = estate;
     let Some(mode) = mode else {
-        let device = PacketDevice::inherit(&interface, sockets.len() as u32, held)?;
-        let queues = sockets.into_iter().map(PacketQueue::new).map(HeirQueue::Packet).collect();
+        let mut device = PacketDevice::inherit(&interface, sockets.len() as u32, held)?;
+        let queue = |socket| HeirQueue::Packet(device.inherit_queue(socket));
+        let queues = sockets.into_iter().map(queue).collect();
         return Ok((Device::AfPacket(device), queues));
     };
     refuse_other_queues(&interface, sockets.len() as u32)?;
@@ -185,12 +186,11 @@ fn refuse_other_queues(name: &str, workers: u32) -> Result<(), OpenError> {
 }
 
 impl Device {
-    /// Puts our filter in the place of the predecessor's, which did the same;
-    /// `sockets` are the device's.
-    pub fn switch(&mut self, sockets: &[Arc<OwnedFd>]) -> Result<(), OpenError> {
+    /// Puts our filter in the place of the predecessor's, which did the same.
+    pub fn switch(&mut self) -> Result<(), OpenError> {
         match self {
             Device::AfXdp(device) => device.switch(),
-            Device::AfPacket(device) => device.switch(sockets.iter().map(|socket| socket.as_fd())),
+            Device::AfPacket(device) => device.switch(),
         }
     }
 
@@ -203,12 +203,12 @@ impl Device {
         }
     }
 
-    /// How the XDP filter is attached; None: the driver is AF_PACKET.
+    /// The sockets of its queues, in their order, for a successor.
     #[must_use]
-    pub fn mode(&self) -> Option<Mode> {
+    pub fn sockets(&self) -> &[Arc<OwnedFd>] {
         match self {
-            Device::AfXdp(device) => Some(device.mode()),
-            Device::AfPacket(_) => None,
+            Device::AfXdp(device) => device.sockets(),
+            Device::AfPacket(device) => device.sockets(),
         }
     }
 }

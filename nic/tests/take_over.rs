@@ -68,8 +68,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
         pages: lane.pool.memory().pages(),
     };
     let (claim, link) = device.held();
-    let socket =
-        |lane: &WorkerIo| -> OwnedFd { lane.queues[0].socket().unwrap().try_clone().unwrap() };
+    let socket = |socket: &Arc<OwnedFd>| -> OwnedFd { socket.try_clone().unwrap() };
     let estate = DeviceEstate {
         interface: "eth0".into(),
         mode: device.mode(),
@@ -77,7 +76,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
             claim: claim.try_clone_to_owned().unwrap(),
             link: link.map(|link| link.try_clone_to_owned().unwrap()),
         },
-        sockets: lanes.iter().map(socket).collect(),
+        sockets: device.sockets().iter().map(socket).collect(),
         ring_entries: QueueOptions::default().ring_entries,
     };
     (lanes.iter().map(memory).collect(), vec![estate])
@@ -102,11 +101,9 @@ fn echoed_through_hand_overs(driver: Driver, mode: ModeWish) -> usize {
             set_filters(heir.devices(), &PREFIXES, &[]);
             drop(workers.stop());
             let (mut inherited, lanes) = heir.into_workers();
-            let sockets: Vec<_> =
-                lanes.iter().map(|lane| lane.queues[0].socket().unwrap()).collect();
             lent = estates(&inherited[0], &lanes);
             workers = Workers::start(lanes, destination);
-            inherited[0].switch(&sockets).unwrap();
+            inherited[0].switch().unwrap();
             drop(std::mem::replace(&mut devices, inherited));
         }
         assert!(!traffic.is_finished(), "all datagrams were back before the last hand-over");

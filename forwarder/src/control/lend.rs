@@ -148,20 +148,19 @@ impl Lending<'_> {
     pub fn running(&self) -> Option<(Running, Vec<OwnedFd>)> {
         let (forwarding, machine) = (self.running.as_ref()?, self.changes.machine.as_ref()?);
         let taps = forwarding.engine.taps();
-        let estate = machine.estate();
         let memory = |memory: &&nic::memory::Memory| Memory {
             chunks: memory.chunks(),
             huge: memory.pages() == Pages::Huge,
         };
-        let devices = machine.devices().iter().zip(&estate.sockets).enumerate();
-        let device = |(index, (device, sockets)): (usize, (&nic::Device, &Vec<_>))| Device {
+        let devices = machine.devices().iter().enumerate();
+        let device = |(index, device): (usize, &nic::Device)| Device {
             interface: device.interface().name.clone(),
             xdp: device.mode().map(|mode| match mode {
                 Mode::Native => Xdp::Native,
                 Mode::Generic => Xdp::Generic,
             }),
             has_link: device.held().1.is_some(),
-            sockets: sockets.len(),
+            sockets: device.sockets().len(),
             has_tap: taps.get(index).is_some_and(Option::is_some),
         };
         let unresolved = self.unresolved.backends.iter();
@@ -169,7 +168,7 @@ impl Lending<'_> {
             plan: forwarding.view.plan.message.clone(),
             workers: forwarding.engine.workers(),
             shared: forwarding.engine.is_steered(),
-            memories: estate.memories.iter().map(memory).collect(),
+            memories: machine.memories().iter().map(memory).collect(),
             devices: devices.map(device).collect(),
             ring_entries: machine.ring_entries(),
             unresolved: unresolved
@@ -184,14 +183,13 @@ impl Lending<'_> {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let Some(machine) = &self.changes.machine else { return Vec::new() };
-        let estate = machine.estate();
         let mut descriptors: Vec<BorrowedFd<'_>> =
-            estate.memories.iter().map(|memory| memory.file()).collect();
-        for (device, sockets) in machine.devices().iter().zip(&estate.sockets) {
+            machine.memories().iter().map(|memory| memory.file()).collect();
+        for device in machine.devices() {
             let (claim, link) = device.held();
             descriptors.push(claim);
             descriptors.extend(link);
-            descriptors.extend(sockets.iter().map(rustix::fd::AsFd::as_fd));
+            descriptors.extend(device.sockets().iter().map(rustix::fd::AsFd::as_fd));
         }
         descriptors
     }

@@ -7,9 +7,8 @@ use datapath::{Secret, View};
 use nic::af_xdp::QueueOptions;
 use nic::memory::Memory;
 use nic::take_over::Heir;
-use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, Queue, SharedIo, WorkerIo};
+use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};
 use plan::{Plan, proto};
-use rustix::fd::OwnedFd;
 
 use crate::engine::{Engine, Inherited, Start};
 use crate::run::Options;
@@ -24,21 +23,11 @@ const CONNECTIONS_MAX_DEFAULT: u64 = 1_000_000;
 /// Open devices, and what they were opened for.
 pub struct Machine {
     devices: Vec<Device>,
-    /// Each device's queues.
-    queues: Vec<usize>,
     asked: proto::Forwarder,
     key_id: String,
     cluster: String,
-    estate: Estate,
-}
-
-/// What a successor needs of packet memory and sockets, which are the
-/// workers'.
-pub struct Estate {
-    /// Each worker's; the one of all.
-    pub memories: Vec<&'static Memory>,
-    /// By device, in the queues' order.
-    pub sockets: Vec<Vec<Arc<OwnedFd>>>,
+    /// Each worker's packet memory; the one of all.
+    memories: Vec<&'static Memory>,
 }
 
 /// A device as status and metrics show it.
@@ -74,31 +63,10 @@ impl Io {
         }
     }
 
-    fn estate(&self, devices: usize) -> Estate {
-        let socket = |queue: &dyn Queue| queue.socket().expect("a device's queue has a socket");
+    fn memories(&self) -> Vec<&'static Memory> {
         match self {
-            Io::PerWorker(io) => Estate {
-                memories: io.iter().map(|io| io.pool.memory()).collect(),
-                sockets: (0..devices)
-                    .map(|device| io.iter().map(|io| socket(&*io.queues[device])).collect())
-                    .collect(),
-            },
-            Io::Shared(io, _) => {
-                let of_device = |queues: &Vec<Box<dyn Queue>>| -> Vec<_> {
-                    queues.iter().map(|queue| socket(&**queue)).collect()
-                };
-                Estate {
-                    memories: vec![io.pool.memory()],
-                    sockets: io.queues.iter().map(of_device).collect(),
-                }
-            }
-        }
-    }
-
-    fn queues(&self, devices: usize) -> Vec<usize> {
-        match self {
-            Io::PerWorker(io) => vec![io.len(); devices],
-            Io::Shared(io, _) => io.queues.iter().map(Vec::len).collect(),
+            Io::PerWorker(io) => io.iter().map(|io| io.pool.memory()).collect(),
+            Io::Shared(io, _) => vec![io.pool.memory()],
         }
     }
 }
@@ -140,8 +108,7 @@ impl Machine {
 
     fn of(plan: &Plan, devices: Vec<Device>, io: Io) -> (Machine, Io) {
         let machine = Machine {
-            queues: io.queues(devices.len()),
-            estate: io.estate(devices.len()),
+            memories: io.memories(),
             devices,
             asked: plan.message.forwarder.clone().unwrap_or_default(),
             key_id: plan.key_id.clone(),
@@ -152,9 +119,7 @@ impl Machine {
 
     /// Puts our filters in the place of the predecessor's.
     pub fn switch(&mut self) -> std::result::Result<(), nic::OpenError> {
-        let Machine { devices, estate, .. } = self;
-        let mut devices = devices.iter_mut().zip(&estate.sockets);
-        devices.try_for_each(|(device, sockets)| device.switch(sockets))
+        self.devices.iter_mut().try_for_each(Device::switch)
     }
 
     /// What is open.
@@ -163,10 +128,10 @@ impl Machine {
         &self.devices
     }
 
-    /// What else a successor needs.
+    /// Each worker's packet memory; the one of all.
     #[must_use]
-    pub fn estate(&self) -> &Estate {
-        &self.estate
+    pub fn memories(&self) -> &[&'static Memory] {
+        &self.memories
     }
 
     /// Entries of each ring of an AF_XDP socket.
@@ -252,8 +217,7 @@ impl Machine {
     /// For people.
     #[must_use]
     pub fn shown(&self) -> Arc<[ShownDevice]> {
-        let devices = self.devices.iter().zip(&self.queues);
-        devices.map(|(device, queues)| shown(device, *queues)).collect()
+        self.devices.iter().map(shown).collect()
     }
 
     /// What the filters did, by device.
@@ -320,17 +284,14 @@ fn device_config(interface: &proto::Interface) -> DeviceConfig {
     DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() }
 }
 
-fn shown(device: &Device, queues: usize) -> ShownDevice {
-    // The device says `af_xdp native` or `af_packet`.
-    let text = device.to_string();
-    let (driver, mode) = text.split_once(' ').unwrap_or((&text, "-"));
+fn shown(device: &Device) -> ShownDevice {
     let interface = device.interface();
     ShownDevice {
         interface: interface.name.clone(),
         index: interface.index,
-        driver: driver.to_owned(),
-        mode: mode.to_owned(),
-        queues: queues as u32,
+        driver: device.driver().to_string(),
+        mode: device.mode().map_or_else(|| "-".to_owned(), |mode| mode.to_string()),
+        queues: device.sockets().len() as u32,
     }
 }
 

@@ -28,6 +28,7 @@ use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
 use crate::engine::{Engine, Inherited};
+use crate::liveness::Liveness;
 use crate::next_hops::{NextHops, Snapshot, Wanted};
 use crate::path_mtu::{self, PathMtuTable, PathMtus};
 use crate::proto::{TakenOver, UnresolvedBackend};
@@ -83,6 +84,8 @@ pub struct Control {
     path_mtus: PathMtus,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
+    /// Of what runs.
+    liveness: Arc<Liveness>,
     /// All views'.
     unix_offset_ms: Arc<AtomicI64>,
     stopping: AtomicBool,
@@ -146,6 +149,7 @@ impl Control {
             path_mtus: PathMtus::start()?,
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
+            liveness: Arc::default(),
             unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
             stopping: AtomicBool::new(false),
             handing_over: watch::Sender::new(false),
@@ -264,6 +268,7 @@ impl Control {
             running.engine.stop();
         }
         self.update(|shown| shown.running = None);
+        self.liveness.forget();
         changes.machine = None;
     }
 
@@ -503,6 +508,7 @@ impl Control {
     }
 
     fn show(&self, running: Forwarding) {
+        self.liveness.follow(running.engine.board());
         self.update(|shown| shown.running = Some(running.clone()));
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use datapath::outbox::Kind;
 use datapath::table::Class;
@@ -13,11 +13,12 @@ use wire::{Family, Protocol, ip};
 
 use super::{Control, Forwarding, Refusal, plan_proto};
 use crate::explained::explained;
+use crate::liveness::Liveness;
 use crate::metrics::page;
 use crate::passing::Port;
 use crate::proto;
-use crate::worker::monotonic_ms;
 use crate::worker::samples::Sample;
+use crate::worker::{Desk, monotonic_ms};
 
 /// Connections by service, backend and class.
 pub type ConnectionCounts = BTreeMap<(ServiceId, BackendId, &'static str), u64>;
@@ -38,11 +39,10 @@ impl Control {
         }
     }
 
-    /// Age of the oldest heartbeat; None: no workers yet.
+    /// Whether the threads that packets need go round.
     #[must_use]
-    pub fn heartbeat_age(&self) -> Option<Duration> {
-        let shown = self.shown.load();
-        Some(Duration::from_millis(shown.running.as_ref()?.engine.heartbeat_age_ms()))
+    pub fn liveness(&self) -> &Arc<Liveness> {
+        &self.liveness
     }
 
     /// How the forwarder is.
@@ -63,13 +63,7 @@ impl Control {
         let Some(running) = &shown.running else { return empty };
         proto::GetStatusResponse {
             generation: running.view.plan.generation,
-            workers: running
-                .engine
-                .desks()
-                .iter()
-                .enumerate()
-                .map(|(i, desk)| desk.status(i))
-                .collect(),
+            threads: running.engine.board().desks().iter().map(Desk::status).collect(),
             devices: running.devices(),
             unresolved: running.unresolved.to_vec(),
             tables: running.maglev_tables(),
@@ -223,7 +217,7 @@ impl Forwarding {
     }
 
     fn path_mtus(&self) -> Vec<proto::PathMtu> {
-        let learned = |(address, bytes): (&std::net::IpAddr, &u16)| proto::PathMtu {
+        let learned = |(address, bytes): (&IpAddr, &u16)| proto::PathMtu {
             address: address.to_string(),
             bytes: u32::from(*bytes),
             ..Default::default()

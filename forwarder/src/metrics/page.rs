@@ -407,22 +407,24 @@ impl Running<'_> {
     }
 
     fn workers(&self, page: &mut Page) {
-        let desks = self.engine.desks();
+        let desks = self.engine.board().desks();
+        let workers = &desks[..self.engine.workers()];
         let mut busy = page.metric(
             "guideway_worker_busy_ratio",
             Gauge,
             "Share of the latest second spent on frames.",
         );
-        for (index, desk) in desks.iter().enumerate() {
-            busy.sample(&[("worker", &index.to_string())], desk.status(index).busy_ratio);
+        for (index, desk) in workers.iter().enumerate() {
+            busy.sample(&[("worker", &index.to_string())], desk.busy_ratio());
         }
         let mut age = page.metric(
-            "guideway_worker_heartbeat_age_seconds",
+            "guideway_thread_heartbeat_age_seconds",
             Gauge,
-            "Since the worker went round.",
+            "Since the thread (a worker, the slow path, the steering thread) went round its loop.",
         );
-        for (index, desk) in desks.iter().enumerate() {
-            age.sample(&[("worker", &index.to_string())], desk.heartbeat_age_ms() as f64 / 1000.0);
+        for desk in desks {
+            let thread = desk.role().to_string();
+            age.sample(&[("thread", &thread)], desk.heartbeat_age_ms() as f64 / 1000.0);
         }
     }
 }

@@ -30,7 +30,7 @@ use nic::{Pool, Queue, SharedIo, WorkerIo};
 use wire::{Batch, Frame};
 
 use crate::worker::capture::Tap;
-use crate::worker::{Board, Books, Desk, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms, pin};
+use crate::worker::{Board, Books, Desk, REST_PAUSE, Role, SLEEP_MAX, Stage, monotonic_ms, pin};
 use place::{Place, Placement};
 use rings::Link;
 
@@ -108,8 +108,6 @@ pub struct Parts {
     pub wakers: Vec<Waker>,
     /// Where views are posted.
     pub board: Arc<Board>,
-    /// Which desk there is the thread's.
-    pub desk: usize,
     /// The core to run on; None: the kernel's choice.
     pub cpu: Option<usize>,
     /// Never sleep.
@@ -118,11 +116,14 @@ pub struct Parts {
 
 /// Starts the thread, which ends when the board says stop.
 pub fn start(parts: Parts) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("steering".into()).spawn(move || Steerer::new(parts).run())
+    let name = Role::Steering.to_string();
+    std::thread::Builder::new().name(name).spawn(move || Steerer::new(parts).run())
 }
 
 struct Steerer {
     parts: Parts,
+    /// Which desk is the thread's.
+    desk: usize,
     view: Arc<View>,
     epoch: u64,
     placement: Placement,
@@ -135,6 +136,7 @@ impl Steerer {
     fn new(parts: Parts) -> Steerer {
         let workers = parts.hub.links.len();
         Steerer {
+            desk: parts.board.desk_of(Role::Steering),
             view: parts.board.view(),
             epoch: 0,
             placement: Placement::new(workers),
@@ -145,12 +147,12 @@ impl Steerer {
     }
 
     fn run(mut self) {
-        self.desk().set_cpu(pin(self.parts.cpu, "steering"));
+        self.desk().set_cpu(pin(self.parts.cpu, Role::Steering));
         while !self.parts.board.stopped() {
             if self.parts.board.rests(Stage::Receiving) {
                 self.rest();
             }
-            self.parts.board.adopt(self.parts.desk, &mut self.epoch, &mut self.view);
+            self.parts.board.adopt(self.desk, &mut self.epoch, &mut self.view);
             let now_ms = monotonic_ms();
             self.desk().beat(now_ms);
             self.parts.books.samples.begin(now_ms);
@@ -245,7 +247,7 @@ impl Steerer {
     }
 
     fn desk(&self) -> &Desk {
-        &self.parts.board.desks()[self.parts.desk]
+        &self.parts.board.desks()[self.desk]
     }
 }
 

@@ -11,6 +11,7 @@
 //! **Invariant:** a worker never frees a view: it gives up its reference
 //! before it acknowledges, and the control thread keeps its own until then.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,10 +35,44 @@ pub enum Stage {
     All,
 }
 
+/// What a thread that packets need does. Written out it is the name that the
+/// operating system shows (`top -H`), the log, status and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs packets to completion.
+    Worker(usize),
+    /// Decides what needs all workers' tables.
+    SlowPath,
+    /// Receives and sends for all workers (`steering: software`).
+    Steering,
+}
+
+impl Role {
+    /// As the gRPC status has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Worker(_) => "worker",
+            Role::SlowPath => "slow_path",
+            Role::Steering => "steering",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Worker(index) => write!(f, "worker-{index}"),
+            Role::SlowPath => f.write_str("slow-path"),
+            Role::Steering => f.write_str("steering"),
+        }
+    }
+}
+
 /// A thread at rest looks this often whether it may go on.
 pub const REST_PAUSE: Duration = Duration::from_micros(200);
 
-/// What to forward by, for all workers.
+/// What to forward by, for all threads.
 #[derive(Debug)]
 pub struct Board {
     view: ArcSwap<View>,
@@ -48,11 +83,12 @@ pub struct Board {
     desks: Box<[Desk]>,
 }
 
-/// What one worker says of itself. Written by the worker only, on a cache
+/// What one thread says of itself. Written by the thread only, on a cache
 /// line of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub struct Desk {
+    role: Role,
     acknowledged: AtomicU64,
     generation: AtomicU64,
     heartbeat_ms: AtomicU64,
@@ -63,16 +99,29 @@ pub struct Desk {
 }
 
 impl Board {
-    /// A board for `workers` workers.
+    /// A board for so many workers, the slow path, and the steering thread if
+    /// there is one. Worker i has the desk of that number.
     #[must_use]
-    pub fn new(view: Arc<View>, workers: usize) -> Board {
+    pub fn new(view: Arc<View>, workers: usize, steered: bool) -> Board {
+        let steering = steered.then_some(Role::Steering);
+        let roles = (0..workers).map(Role::Worker).chain([Role::SlowPath]).chain(steering);
         Board {
             view: ArcSwap::new(view),
             epoch: AtomicU64::new(1),
             stop: AtomicBool::new(false),
             rest: AtomicU32::new(Stage::Work as u32),
-            desks: (0..workers).map(|_| Desk::default()).collect(),
+            desks: roles.map(Desk::new).collect(),
         }
+    }
+
+    /// The desk of the thread with that role.
+    ///
+    /// # Panics
+    /// If there is no such thread.
+    #[must_use]
+    pub fn desk_of(&self, role: Role) -> usize {
+        let desk = self.desks.iter().position(|desk| desk.role == role);
+        desk.expect("a thread is started only if the board has a desk for it")
     }
 
     /// Replaces the view; the old one, to be kept until all have
@@ -96,15 +145,14 @@ impl Board {
         }
     }
 
-    /// Waits until every worker forwards by what was posted last. Err: the
-    /// workers that do not go round.
-    pub fn wait(&self, patience: Duration) -> Result<(), Vec<usize>> {
+    /// Waits until every thread forwards by what was posted last. Err: those
+    /// that do not go round.
+    pub fn wait(&self, patience: Duration) -> Result<(), Vec<Role>> {
         let epoch = self.epoch.load(Ordering::Acquire);
         let start = Instant::now();
         loop {
-            let late =
-                (0..self.desks.len()).filter(|worker| self.desks[*worker].acknowledged() < epoch);
-            let late: Vec<usize> = late.collect();
+            let late = self.desks.iter().filter(|desk| desk.acknowledged() < epoch);
+            let late: Vec<Role> = late.map(|desk| desk.role).collect();
             if late.is_empty() {
                 return Ok(());
             }
@@ -147,11 +195,12 @@ impl Board {
         desks: std::ops::Range<usize>,
         stage: Stage,
         patience: Duration,
-    ) -> Result<(), Vec<usize>> {
+    ) -> Result<(), Vec<Role>> {
         let start = Instant::now();
         loop {
-            let busy = |desk: &usize| self.desks[*desk].resting() < stage as u32;
-            let busy: Vec<usize> = desks.clone().filter(busy).collect();
+            let busy = self.desks[desks.clone()].iter();
+            let busy = busy.filter(|desk| desk.resting() < stage as u32);
+            let busy: Vec<Role> = busy.map(|desk| desk.role).collect();
             if busy.is_empty() {
                 return Ok(());
             }
@@ -175,7 +224,7 @@ impl Board {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// All workers' desks.
+    /// All threads' desks.
     #[must_use]
     pub fn desks(&self) -> &[Desk] {
         &self.desks
@@ -183,6 +232,26 @@ impl Board {
 }
 
 impl Desk {
+    /// Its thread counts as alive from the beginning, not from its first
+    /// round.
+    fn new(role: Role) -> Desk {
+        Desk {
+            role,
+            acknowledged: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            heartbeat_ms: AtomicU64::new(monotonic_ms()),
+            busy_permille: AtomicU32::new(0),
+            cpu: AtomicI32::new(-1),
+            resting: AtomicU32::new(Stage::Work as u32),
+        }
+    }
+
+    /// What its thread does.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Acquire)
     }
@@ -204,7 +273,7 @@ impl Desk {
         self.resting.store(stage as u32, Ordering::Release);
     }
 
-    /// The worker goes round its loop.
+    /// The thread goes round its loop.
     #[inline]
     pub fn beat(&self, now_ms: u64) {
         self.heartbeat_ms.store(now_ms, Ordering::Relaxed);
@@ -228,14 +297,21 @@ impl Desk {
 
     /// As the gRPC status has it.
     #[must_use]
-    pub fn status(&self, index: usize) -> crate::proto::Worker {
-        crate::proto::Worker {
-            index: index as u32,
+    pub fn status(&self) -> crate::proto::Thread {
+        crate::proto::Thread {
+            role: self.role.name().to_owned(),
+            name: self.role.to_string(),
             heartbeat_age_ms: self.heartbeat_age_ms(),
             generation: self.generation.load(Ordering::Relaxed),
             cpu: self.cpu.load(Ordering::Relaxed),
-            busy_ratio: f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0,
+            busy_ratio: self.busy_ratio(),
         }
+    }
+
+    /// The share of the latest second spent on frames, 0 to 1.
+    #[must_use]
+    pub fn busy_ratio(&self) -> f64 {
+        f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0
     }
 }
 

@@ -31,7 +31,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wire::{Batch, Frame};
 
 use crate::passing::Passer;
-pub use board::{Board, Desk, REST_PAUSE, Stage, monotonic_ms, monotonic_ns};
+pub use board::{Board, Desk, REST_PAUSE, Role, Stage, monotonic_ms, monotonic_ns};
 use capture::Tap;
 pub use outgoing::Books;
 use outgoing::{Fate, Outgoing};
@@ -86,7 +86,7 @@ impl Parts {
 
 /// Starts a worker's thread, which ends when the board says stop.
 pub fn start(parts: Parts) -> io::Result<JoinHandle<()>> {
-    let name = format!("worker-{}", parts.index);
+    let name = Role::Worker(parts.index).to_string();
     std::thread::Builder::new().name(name).spawn(move || Worker::new(parts).run())
 }
 
@@ -126,7 +126,7 @@ impl Worker {
     }
 
     fn run(mut self) {
-        self.desk().set_cpu(pin(self.parts.cpu, &format!("worker-{}", self.parts.index)));
+        self.desk().set_cpu(pin(self.parts.cpu, Role::Worker(self.parts.index)));
         while !self.parts.board.stopped() {
             if self.parts.board.rests(Stage::Workers) {
                 self.rest();
@@ -242,13 +242,13 @@ impl Worker {
 }
 
 /// Has the calling thread run on that core only; None: the kernel's choice.
-pub fn pin(cpu: Option<usize>, thread: &str) -> Option<usize> {
+pub fn pin(cpu: Option<usize>, thread: Role) -> Option<usize> {
     cpu.filter(|cpu| {
         let mut set = CpuSet::new();
         set.set(*cpu);
         let done = sched_setaffinity(None, &set);
         if let Err(error) = done {
-            tracing::warn!(thread, cpu, %error, "pinning failed");
+            tracing::warn!(%thread, cpu, %error, "pinning failed");
         }
         done.is_ok()
     })

@@ -20,9 +20,9 @@ use datapath::{NoRecorder, Outbox, Verdict, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Chunk, Pool};
 use rtrb::{Consumer, Producer, RingBuffer};
-use wire::Frame;
+use wire::{BATCH_MAX, Frame};
 
-use super::{Board, REST_PAUSE, SLEEP_MAX, Stage, monotonic_ms};
+use super::{Board, REST_PAUSE, Role, SLEEP_MAX, Stage, monotonic_ms};
 
 /// Questions a worker may have open. More is a flood, and is dropped.
 const QUESTIONS_MAX: usize = 512;
@@ -155,7 +155,7 @@ pub struct Parts {
     pub path: SlowPath<'static>,
     /// Its ends of the rings, one for each worker.
     pub answerers: Vec<Answerer>,
-    /// Where views are posted; its desk is behind the workers'.
+    /// Where views are posted.
     pub board: Arc<Board>,
     /// What it sleeps on.
     pub waiter: Waiter,
@@ -163,7 +163,9 @@ pub struct Parts {
 
 /// Starts the thread, which ends when the board says stop.
 pub fn start(parts: Parts) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("slow-path".into()).spawn(move || Thread::new(parts).run())
+    std::thread::Builder::new()
+        .name(Role::SlowPath.to_string())
+        .spawn(move || Thread::new(parts).run())
 }
 
 struct Thread {
@@ -180,7 +182,7 @@ impl Thread {
 
     fn run(mut self) {
         let board = Arc::clone(&self.parts.board);
-        let desk = &board.desks()[self.parts.answerers.len()];
+        let desk = &board.desks()[board.desk_of(Role::SlowPath)];
         desk.set_cpu(None);
         while !board.stopped() {
             if board.epoch() != self.epoch {
@@ -203,13 +205,15 @@ impl Thread {
         }
     }
 
-    /// Answers what was asked; false: nothing was.
+    /// Answers what was asked, at most a batch of each worker's, so that under
+    /// any flood it goes round; false: nothing was.
     fn round(&mut self) -> bool {
         let Thread { parts, view, .. } = self;
         let mut asked = false;
         for answerer in &mut parts.answerers {
             let mut answered = false;
-            while let Ok(question) = answerer.questions.pop() {
+            for _ in 0..BATCH_MAX {
+                let Ok(question) = answerer.questions.pop() else { break };
                 answerer.decide(question, &mut parts.path, view);
                 answered = true;
             }

@@ -21,7 +21,8 @@ mod socket;
 
 pub use queue::PacketQueue;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::claim::Claim;
 use crate::error::OpenError;
@@ -39,6 +40,8 @@ pub struct PacketDevice {
     group: Option<Group>,
     queues: u32,
     claim: Claim,
+    /// By queue.
+    sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl PacketDevice {
@@ -49,26 +52,24 @@ impl PacketDevice {
         let claim = Claim::new(name)?;
         let (program, filter) = Program::attach(&interface)?;
         tracing::info!(interface = name, queues, "packet filter attached");
-        Ok(PacketDevice { interface, program, filter, group: None, queues, claim })
+        let sockets = Vec::new();
+        Ok(PacketDevice { interface, program, filter, group: None, queues, claim, sockets })
     }
 
     /// Shares a predecessor's claim, and loads the filters beside its own.
     pub(crate) fn inherit(name: &str, queues: u32, held: Held) -> Result<PacketDevice, OpenError> {
         let interface = Interface::find(name)?;
         let (program, filter) = Program::inherit(&interface, held.link)?;
-        let claim = Claim::inherit(held.claim);
-        Ok(PacketDevice { interface, program, filter, group: None, queues, claim })
+        let (claim, sockets) = (Claim::inherit(held.claim), Vec::new());
+        Ok(PacketDevice { interface, program, filter, group: None, queues, claim, sockets })
     }
 
-    /// Has the filters do what the predecessor's did, on these sockets.
-    pub(crate) fn switch<'s>(
-        &mut self,
-        sockets: impl IntoIterator<Item = BorrowedFd<'s>>,
-    ) -> Result<(), OpenError> {
-        for (queue, socket) in (0..).zip(sockets) {
+    /// Has the filters do what the predecessor's did, on its sockets.
+    pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
+        for (queue, socket) in (0..).zip(&self.sockets) {
             let name = self.interface.name.clone();
             let failed = |error| OpenError::Socket { kind: "AF_PACKET", name, queue, error };
-            self.program.guard(socket).map_err(failed)?;
+            self.program.guard(socket.as_fd()).map_err(failed)?;
         }
         self.program.switch(&self.interface)
     }
@@ -76,6 +77,21 @@ impl PacketDevice {
     /// What a successor needs besides the sockets.
     pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
         (self.claim.fd(), self.program.link())
+    }
+
+    /// The queue on a predecessor's socket.
+    pub(crate) fn inherit_queue(&mut self, socket: OwnedFd) -> PacketQueue {
+        self.keep(PacketQueue::new(socket))
+    }
+
+    fn keep(&mut self, queue: PacketQueue) -> PacketQueue {
+        self.sockets.push(Arc::clone(queue.socket()));
+        queue
+    }
+
+    /// The sockets of its queues, in their order.
+    pub(crate) fn sockets(&self) -> &[Arc<OwnedFd>] {
+        &self.sockets
     }
 
     /// The interface as it was when opened.
@@ -108,6 +124,6 @@ impl PacketDevice {
             let by_queue = self.queues == self.interface.rx_queues;
             self.group = Some(socket::join(&fd, self.group, by_queue).map_err(failed)?);
         }
-        Ok(PacketQueue::new(fd))
+        Ok(self.keep(PacketQueue::new(fd)))
     }
 }

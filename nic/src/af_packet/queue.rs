@@ -81,6 +81,11 @@ impl PacketQueue {
         }
     }
 
+    /// The kernel's socket, for a successor.
+    pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
     /// Receives into the chunks; how many were filled.
     fn receive(&mut self, chunks: &mut Batch<'static>) -> usize {
         for (index, chunk) in chunks.iter_mut().enumerate() {
@@ -191,10 +196,6 @@ impl Queue for PacketQueue {
 
     fn fd(&self) -> Option<RawFd> {
         Some(self.fd.as_raw_fd())
-    }
-
-    fn socket(&self) -> Option<Arc<OwnedFd>> {
-        Some(Arc::clone(&self.fd))
     }
 
     fn meter(&self) -> Meter {

@@ -27,7 +27,8 @@ mod socket;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 pub use program::ProgramFailure;
 pub use queue::XdpQueue;
@@ -112,6 +113,8 @@ pub struct XdpDevice {
     program: Program,
     filter: Filter,
     claim: Claim,
+    /// By queue.
+    sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl XdpDevice {
@@ -123,7 +126,7 @@ impl XdpDevice {
         let claim = Claim::new(name)?;
         let (program, filter) = Program::attach(&interface, wish)?;
         tracing::info!(interface = name, mode = %program.mode(), queues = interface.rx_queues, "XDP filter attached");
-        Ok(XdpDevice { interface, program, filter, claim })
+        Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
     }
 
     /// Shares a predecessor's claim, and loads the filter beside its own,
@@ -132,7 +135,8 @@ impl XdpDevice {
         let interface = Interface::find(name)?;
         let missing = || OpenError::NotHandedOver { name: name.to_owned(), what: "XDP link" };
         let (program, filter) = Program::inherit(held.link.ok_or_else(missing)?, mode)?;
-        Ok(XdpDevice { interface, program, filter, claim: Claim::inherit(held.claim) })
+        let claim = Claim::inherit(held.claim);
+        Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
     }
 
     /// Puts our filter in the place of the predecessor's.
@@ -143,6 +147,11 @@ impl XdpDevice {
     /// What a successor needs besides the sockets.
     pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
         (self.claim.fd(), Some(self.program.link()))
+    }
+
+    /// The sockets of its queues, in their order.
+    pub(crate) fn sockets(&self) -> &[Arc<OwnedFd>] {
+        &self.sockets
     }
 
     /// The interface as it was when opened.
@@ -191,7 +200,7 @@ impl XdpDevice {
             busy_poll: options.busy_poll,
         };
         let socket = Socket::open(umem, &binding).map_err(failed)?;
-        self.connect(queue, socket.fd.as_raw_fd())?;
+        self.connect(queue, &socket.fd)?;
         let queue = XdpQueue::new(socket, options.ring_entries, pool);
         tracing::debug!(
             interface = self.interface.name,
@@ -214,13 +223,14 @@ impl XdpDevice {
         // SAFETY: the predecessor tells what it made them with, from the same
         // options; what does not fit the kernel does not map.
         let socket = unsafe { Socket::inherit(socket, ring_entries) }.map_err(failed)?;
-        self.connect(queue, socket.fd.as_raw_fd())?;
+        self.connect(queue, &socket.fd)?;
         Ok(XdpQueue::inherit(socket, ring_entries, pool))
     }
 
-    fn connect(&mut self, queue: u32, socket: RawFd) -> Result<(), OpenError> {
+    fn connect(&mut self, queue: u32, socket: &Arc<OwnedFd>) -> Result<(), OpenError> {
+        self.sockets.push(Arc::clone(socket));
         let name = self.interface.name.clone();
-        self.program.connect(queue, socket).map_err(|error| OpenError::Socket {
+        self.program.connect(queue, socket.as_raw_fd()).map_err(|error| OpenError::Socket {
             kind: "AF_XDP",
             name,
             queue,

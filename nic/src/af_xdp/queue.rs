@@ -211,10 +211,6 @@ impl Queue for XdpQueue {
         Some(self.fd.as_raw_fd())
     }
 
-    fn socket(&self) -> Option<Arc<OwnedFd>> {
-        Some(Arc::clone(&self.fd))
-    }
-
     fn meter(&self) -> Meter {
         Meter::new(&self.tally, Some(Arc::clone(&self.statistics)))
     }

@@ -178,7 +178,8 @@ impl Echo {
         let thread = spawn_within(&lab.forwarder, move || {
             let (mut devices, lanes) = nic::open(&configs, &QueueOptions::default()).unwrap();
             set_filters(&mut devices, &PREFIXES, &[]);
-            let description = devices[0].to_string();
+            let mode = devices[0].mode().map(|mode| format!(" {mode}"));
+            let description = format!("{}{}", devices[0].driver(), mode.unwrap_or_default());
             let (workers, wakers): (Vec<_>, Vec<_>) = lanes
                 .into_iter()
                 .map(|lane| echo_worker(lane, destination, Arc::clone(&stopped)))

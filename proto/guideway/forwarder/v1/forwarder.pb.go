@@ -243,8 +243,9 @@ type GetStatusResponse struct {
 	// 0: no plan yet.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// `derived` or as in plan.Cluster.key_id.
-	KeyId   string    `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Workers []*Worker `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
+	KeyId string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Every thread that packets need; empty: no plan yet.
+	Threads []*Thread `protobuf:"bytes,5,rep,name=threads,proto3" json:"threads,omitempty"`
 	Devices []*Device `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Active backends whose next hop is not known.
 	Unresolved []*UnresolvedBackend `protobuf:"bytes,7,rep,name=unresolved,proto3" json:"unresolved,omitempty"`
@@ -323,9 +324,9 @@ func (x *GetStatusResponse) GetKeyId() string {
 	return ""
 }
 
-func (x *GetStatusResponse) GetWorkers() []*Worker {
+func (x *GetStatusResponse) GetThreads() []*Thread {
 	if x != nil {
-		return x.Workers
+		return x.Threads
 	}
 	return nil
 }
@@ -546,10 +547,13 @@ func (x *TakenOver) GetEmptied() []string {
 	return nil
 }
 
-type Worker struct {
+type Thread struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Index uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Since the worker last went round its loop.
+	// worker, slow_path, steering
+	Role string `protobuf:"bytes,6,opt,name=role,proto3" json:"role,omitempty"`
+	// As `top -H` shows it: worker-0, slow-path, steering.
+	Name string `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
+	// Since the thread last went round its loop.
 	HeartbeatAgeMs uint64 `protobuf:"varint,2,opt,name=heartbeat_age_ms,json=heartbeatAgeMs,proto3" json:"heartbeat_age_ms,omitempty"`
 	// The generation it forwards by.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
@@ -561,20 +565,20 @@ type Worker struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Worker) Reset() {
-	*x = Worker{}
+func (x *Thread) Reset() {
+	*x = Thread{}
 	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Worker) String() string {
+func (x *Thread) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Worker) ProtoMessage() {}
+func (*Thread) ProtoMessage() {}
 
-func (x *Worker) ProtoReflect() protoreflect.Message {
+func (x *Thread) ProtoReflect() protoreflect.Message {
 	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -586,40 +590,47 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Worker.ProtoReflect.Descriptor instead.
-func (*Worker) Descriptor() ([]byte, []int) {
+// Deprecated: Use Thread.ProtoReflect.Descriptor instead.
+func (*Thread) Descriptor() ([]byte, []int) {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Worker) GetIndex() uint32 {
+func (x *Thread) GetRole() string {
 	if x != nil {
-		return x.Index
+		return x.Role
 	}
-	return 0
+	return ""
 }
 
-func (x *Worker) GetHeartbeatAgeMs() uint64 {
+func (x *Thread) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Thread) GetHeartbeatAgeMs() uint64 {
 	if x != nil {
 		return x.HeartbeatAgeMs
 	}
 	return 0
 }
 
-func (x *Worker) GetGeneration() uint64 {
+func (x *Thread) GetGeneration() uint64 {
 	if x != nil {
 		return x.Generation
 	}
 	return 0
 }
 
-func (x *Worker) GetCpu() int32 {
+func (x *Thread) GetCpu() int32 {
 	if x != nil {
 		return x.Cpu
 	}
 	return 0
 }
 
-func (x *Worker) GetBusyRatio() float64 {
+func (x *Thread) GetBusyRatio() float64 {
 	if x != nil {
 		return x.BusyRatio
 	}
@@ -2600,7 +2611,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x15\n" +
 	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x127\n" +
-	"\aworkers\x18\x05 \x03(\v2\x1d.guideway.forwarder.v1.WorkerR\aworkers\x127\n" +
+	"\athreads\x18\x05 \x03(\v2\x1d.guideway.forwarder.v1.ThreadR\athreads\x127\n" +
 	"\adevices\x18\x06 \x03(\v2\x1d.guideway.forwarder.v1.DeviceR\adevices\x12H\n" +
 	"\n" +
 	"unresolved\x18\a \x03(\v2(.guideway.forwarder.v1.UnresolvedBackendR\n" +
@@ -2626,16 +2637,17 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0fpredecessor_pid\x18\x02 \x01(\rR\x0epredecessorPid\x12/\n" +
 	"\x13predecessor_version\x18\x03 \x01(\tR\x12predecessorVersion\x12\x19\n" +
 	"\bpause_us\x18\x04 \x01(\x04R\apauseUs\x12\x18\n" +
-	"\aemptied\x18\x05 \x03(\tR\aemptied\"\x99\x01\n" +
-	"\x06Worker\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\rR\x05index\x12(\n" +
+	"\aemptied\x18\x05 \x03(\tR\aemptied\"\xb1\x01\n" +
+	"\x06Thread\x12\x12\n" +
+	"\x04role\x18\x06 \x01(\tR\x04role\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\x05R\x03cpu\x12\x1d\n" +
 	"\n" +
-	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatio\"\xbf\x01\n" +
+	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xbf\x01\n" +
 	"\x06Device\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
@@ -2828,7 +2840,7 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*GetStatusResponse)(nil),      // 5: guideway.forwarder.v1.GetStatusResponse
 	(*PathMtu)(nil),                // 6: guideway.forwarder.v1.PathMtu
 	(*TakenOver)(nil),              // 7: guideway.forwarder.v1.TakenOver
-	(*Worker)(nil),                 // 8: guideway.forwarder.v1.Worker
+	(*Thread)(nil),                 // 8: guideway.forwarder.v1.Thread
 	(*Device)(nil),                 // 9: guideway.forwarder.v1.Device
 	(*UnresolvedBackend)(nil),      // 10: guideway.forwarder.v1.UnresolvedBackend
 	(*Table)(nil),                  // 11: guideway.forwarder.v1.Table
@@ -2862,7 +2874,7 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	37, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
 	37, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	8,  // 2: guideway.forwarder.v1.GetStatusResponse.workers:type_name -> guideway.forwarder.v1.Worker
+	8,  // 2: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
 	9,  // 3: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
 	10, // 4: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
 	11, // 5: guideway.forwarder.v1.GetStatusResponse.tables:type_name -> guideway.forwarder.v1.Table
