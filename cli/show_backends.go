@@ -76,8 +76,9 @@ func (p picture) backendsOfPlan() []shownBackend {
 		addresses[b.Name] = b.Address
 	}
 	backends := []shownBackend{}
+	members := p.plan.Members()
 	for _, service := range p.plan.GetServices() {
-		for _, member := range service.Members {
+		for _, member := range members[service.Group] {
 			backends = append(backends, shownBackend{
 				Service: service.Name, Name: member.Backend, Address: addresses[member.Backend], Weight: member.Weight,
 				State: strings.ToLower(strings.TrimPrefix(member.State.String(), "BACKEND_STATE_")), ago: "-",

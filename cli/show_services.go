@@ -58,8 +58,9 @@ func (p picture) services() []shownService {
 			services = append(services, serviceOfState(s))
 		}
 	} else {
+		members := p.plan.Members()
 		for _, s := range p.plan.GetServices() {
-			services = append(services, serviceOfPlan(s))
+			services = append(services, serviceOfPlan(s, members[s.Group]))
 		}
 	}
 	for i := range services {
@@ -75,12 +76,12 @@ func serviceOfState(s *controllerv1.Service) shownService {
 	}
 }
 
-func serviceOfPlan(s *planv1.Service) shownService {
-	shown := shownService{Name: s.Name, State: "serving", Backends: len(s.Members)}
+func serviceOfPlan(s *planv1.Service, members []*planv1.Member) shownService {
+	shown := shownService{Name: s.Name, State: "serving", Backends: len(members)}
 	for _, vip := range s.Vips {
 		shown.VIPs = append(shown.VIPs, vipOfPlan(vip))
 	}
-	for _, member := range s.Members {
+	for _, member := range members {
 		if member.State == planv1.BackendState_BACKEND_STATE_ACTIVE {
 			shown.BackendsActive++
 		}

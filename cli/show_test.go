@@ -62,6 +62,10 @@ func (*fakeForwarder) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*fo
 				Target: &planv1.Vip_Address{Address: "203.0.113.10"}, Protocol: planv1.Protocol_PROTOCOL_TCP,
 				Ports: []*planv1.PortRange{{First: 80, Last: 80}, {First: 8000, Last: 8100}},
 			}},
+			Group: "web",
+		}},
+		Groups: []*planv1.Group{{
+			Name:    "web",
 			Members: []*planv1.Member{{Backend: "web-1", Weight: 2, State: planv1.BackendState_BACKEND_STATE_DRAINING}},
 		}},
 	}}, nil

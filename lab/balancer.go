@@ -250,28 +250,29 @@ func (lab *Lab) planMatches(plan *planv1.Plan, cluster int) error {
 		}
 	}
 	for _, service := range plan.GetServices() {
-		if len(service.GetMembers()) != len(weights) {
-			return fmt.Errorf("service %s has %d backends, not %d", service.GetName(), len(service.GetMembers()), len(weights))
+		members := plan.Members()[service.GetGroup()]
+		if len(members) != len(weights) {
+			return fmt.Errorf("service %s has %d backends, not %d", service.GetName(), len(members), len(weights))
 		}
-		for _, member := range service.GetMembers() {
+		for _, member := range members {
 			if err := memberMatches(member, weights); err != nil {
 				return fmt.Errorf("service %s: %w", service.GetName(), err)
 			}
 		}
-		if err := lab.settingsMatch(service); err != nil {
+		if err := lab.settingsMatch(service, members); err != nil {
 			return fmt.Errorf("service %s: %w", service.GetName(), err)
 		}
 	}
 	return nil
 }
 
-func (lab *Lab) settingsMatch(service *planv1.Service) error {
+func (lab *Lab) settingsMatch(service *planv1.Service, members []*planv1.Member) error {
 	want := "ENCAP_" + strings.ToUpper(cmp.Or(lab.settings.Encap, "gre"))
 	if got := service.GetEncap().String(); got != want {
 		return fmt.Errorf("its encap is %s, not %s", got, want)
 	}
 	overIPv6 := lab.settings.TCPOverIPv6 || service.GetName() == "echo-udp"
-	for _, member := range service.GetMembers() {
+	for _, member := range members {
 		if strings.HasSuffix(member.GetBackend(), nameSuffixIPv6) != overIPv6 {
 			return fmt.Errorf("its backend is %s", member.GetBackend())
 		}

@@ -120,7 +120,7 @@ func FlowKey(protocol uint32, source, destination netip.AddrPort) *forwarderv1.F
 // StateOf a backend in a service of a plan.
 func StateOf(plan *planv1.Plan, service, backend string) planv1.BackendState {
 	for _, s := range plan.GetServices() {
-		for _, member := range s.GetMembers() {
+		for _, member := range plan.Members()[s.GetGroup()] {
 			if s.GetName() == service && member.GetBackend() == backend {
 				return member.GetState()
 			}

@@ -62,7 +62,7 @@ func killBackends(t *testing.T, running *lab.Lab, machine string, indices ...int
 		t.Fatal(err)
 	}
 	for _, service := range plan.GetServices() {
-		for _, member := range service.GetMembers() {
+		for _, member := range plan.Members()[service.GetGroup()] {
 			waitState(t, running, machine, service.GetName(), member.GetBackend(), planv1.BackendState_BACKEND_STATE_DOWN)
 		}
 	}

@@ -121,6 +121,7 @@ impl Setup {
             }),
             prefix_groups: (0..self.groups()).map(|group| self.prefix_group(group)).collect(),
             backends: (0..self.backends).map(|index| self.backend(index)).collect(),
+            groups: (0..self.groups_of_members()).map(|index| self.group(index)).collect(),
             services: (0..self.services).map(|index| self.service(index)).collect(),
             ..Default::default()
         }
@@ -191,8 +192,6 @@ impl Setup {
     }
 
     fn service(&self, index: u32) -> proto::Service {
-        let pools = self.pools.max(1);
-        let backends = (index % pools..self.backends).step_by(pools as usize);
         proto::Service {
             name: format!("service-{index:05}"),
             vips: vec![proto::Vip {
@@ -200,7 +199,7 @@ impl Setup {
                 ports: vec![proto::PortRange { first: 80, last: 80 }],
                 protocol: proto::Protocol::Tcp as i32,
             }],
-            members: backends.map(|index| self.member(index)).collect(),
+            group: pool_name(index % self.pools.max(1)),
             table_size: self.table_size,
             encap: self.encap as i32,
             fragments: proto::Fragments::On as i32,
@@ -208,6 +207,17 @@ impl Setup {
             connections_quota: u64::from(self.hash_only),
             ..Default::default()
         }
+    }
+
+    /// A pool that no service has makes no group.
+    fn groups_of_members(&self) -> u32 {
+        self.pools.max(1).min(self.services)
+    }
+
+    fn group(&self, index: u32) -> proto::Group {
+        let backends = (index..self.backends).step_by(self.pools.max(1) as usize);
+        let members = backends.map(|index| self.member(index)).collect();
+        proto::Group { name: pool_name(index), members }
     }
 
     fn member(&self, index: u32) -> proto::Member {
@@ -251,6 +261,10 @@ fn next_hop() -> NextHop {
         destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
         mtu: MTU,
     }
+}
+
+fn pool_name(index: u32) -> String {
+    format!("pool-{index:05}")
 }
 
 fn backend_name(index: u32) -> String {
@@ -337,9 +351,8 @@ mod tests {
     #[test]
     fn pools_share_out_the_backends() {
         let message = setup().message();
-        let sizes: Vec<usize> =
-            message.services[..4].iter().map(|service| service.members.len()).collect();
-        assert_eq!(sizes, [3, 2, 2, 3]);
+        let sizes: Vec<usize> = message.groups.iter().map(|group| group.members.len()).collect();
+        assert_eq!(sizes, [3, 2, 2]);
     }
 
     #[test]

@@ -132,7 +132,7 @@ func (w *world) states(service string) []string {
 	var states []string
 	for _, s := range w.last.Plan.GetServices() {
 		if s.Name == service {
-			for _, m := range s.Members {
+			for _, m := range w.last.Plan.Members()[s.Group] {
 				states = append(states, m.Backend+" "+stateName(m.State))
 			}
 		}

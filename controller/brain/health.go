@@ -309,8 +309,8 @@ func (s *State) inheritFrom(plan *planv1.Plan) {
 			addresses[b.Name] = address
 		}
 	}
-	for _, service := range plan.GetServices() {
-		for _, m := range service.Members {
+	for _, group := range plan.GetGroups() {
+		for _, m := range group.Members {
 			key := backendKey{m.Backend, addresses[m.Backend]}
 			if _, known := s.inherited[key]; known || m.State == planv1.BackendState_BACKEND_STATE_DISABLED {
 				continue

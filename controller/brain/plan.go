@@ -48,13 +48,17 @@ func (s *State) planState(pool, backend string) planv1.BackendState {
 }
 
 func activeServices(plan *planv1.Plan) map[string]bool {
-	services := map[string]bool{}
-	for _, service := range plan.Services {
-		for _, m := range service.Members {
+	groups := map[string]bool{}
+	for _, group := range plan.Groups {
+		for _, m := range group.Members {
 			if m.State == planv1.BackendState_BACKEND_STATE_ACTIVE {
-				services[service.Name] = true
+				groups[group.Name] = true
 			}
 		}
+	}
+	services := map[string]bool{}
+	for _, service := range plan.Services {
+		services[service.Name] = groups[service.Group]
 	}
 	return services
 }

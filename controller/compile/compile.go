@@ -8,7 +8,9 @@
 package compile
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/guideway/guideway/controller/config"
@@ -39,22 +41,22 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		Tunnel:        tunnel(c.Tunnel),
 		PathMtu:       pathMTU(c.LearnPathMTU),
 		PrefixGroups:  prefixGroups(c.PrefixGroups),
-		Backends:      backends(c, services),
 		Services:      make([]*planv1.Service, len(services)),
 		Forwarder:     forwarder(c.Forwarder),
 	}
 	for i := range services {
-		plan.Services[i] = service(&services[i], states)
+		plan.Services[i] = service(&services[i])
 	}
+	plan.Groups, plan.Backends = groups(c, services, states)
 	plan.Requires = requires(plan)
 	return plan
 }
 
-func service(s *config.Service, states States) *planv1.Service {
+func service(s *config.Service) *planv1.Service {
 	compiled := &planv1.Service{
 		Name:             s.Name,
 		Vips:             make([]*planv1.Vip, len(s.VIPs)),
-		Members:          make([]*planv1.Member, len(s.Members)),
+		Group:            s.Group,
 		Mode:             modes[s.Mode],
 		Affinity:         affinities[s.Affinity],
 		Encap:            encaps[s.Encap],
@@ -70,15 +72,44 @@ func service(s *config.Service, states States) *planv1.Service {
 	for i, vip := range s.VIPs {
 		compiled.Vips[i] = compileVIP(vip)
 	}
-	for i, member := range s.Members {
+	for _, spill := range s.Spill {
+		compiled.Spill = append(compiled.Spill, &planv1.Spill{PrefixGroup: spill.PrefixGroup, Prefix: spill.Prefix.String()})
+	}
+	return compiled
+}
+
+// groups are the sets of members that the services name, in order of name;
+// and the backends in them, in the config's order of name.
+func groups(c *config.Config, services []config.Service, states States) ([]*planv1.Group, []*planv1.Backend) {
+	members := map[string][]config.Member{}
+	for i := range services {
+		members[services[i].Group] = services[i].Members
+	}
+	used := map[string]bool{}
+	var compiled []*planv1.Group
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		for _, member := range members[name] {
+			used[member.Backend.Name] = true
+		}
+		compiled = append(compiled, group(name, members[name], states))
+	}
+	var backends []*planv1.Backend
+	for _, backend := range c.Backends {
+		if used[backend.Name] {
+			backends = append(backends, &planv1.Backend{Name: backend.Name, Address: backend.Address.String()})
+		}
+	}
+	return compiled, backends
+}
+
+func group(name string, members []config.Member, states States) *planv1.Group {
+	compiled := &planv1.Group{Name: name, Members: make([]*planv1.Member, len(members))}
+	for i, member := range members {
 		compiled.Members[i] = &planv1.Member{
 			Backend: member.Backend.Name,
 			Weight:  member.Weight,
 			State:   memberState(member, states),
 		}
-	}
-	for _, spill := range s.Spill {
-		compiled.Spill = append(compiled.Spill, &planv1.Spill{PrefixGroup: spill.PrefixGroup, Prefix: spill.Prefix.String()})
 	}
 	return compiled
 }
@@ -113,23 +144,6 @@ func compileVIP(vip config.VIP) *planv1.Vip {
 	}
 	for _, ports := range vip.Ports {
 		compiled.Ports = append(compiled.Ports, &planv1.PortRange{First: uint32(ports.First), Last: uint32(ports.Last)})
-	}
-	return compiled
-}
-
-// backends lists those that the services use, in the config's order of name.
-func backends(c *config.Config, services []config.Service) []*planv1.Backend {
-	used := map[string]bool{}
-	for i := range services {
-		for _, member := range services[i].Members {
-			used[member.Backend.Name] = true
-		}
-	}
-	var compiled []*planv1.Backend
-	for _, backend := range c.Backends {
-		if used[backend.Name] {
-			compiled = append(compiled, &planv1.Backend{Name: backend.Name, Address: backend.Address.String()})
-		}
 	}
 	return compiled
 }

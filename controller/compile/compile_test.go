@@ -147,7 +147,7 @@ func Test_a_members_state_is_the_worst_that_its_pools_say(t *testing.T) {
 				return active
 			}}
 			var got []planv1.BackendState
-			for _, member := range Compile(parse(t, shared), states, 1).GetServices()[0].GetMembers() {
+			for _, member := range Compile(parse(t, shared), states, 1).GetGroups()[0].GetMembers() {
 				got = append(got, member.GetState())
 			}
 			if wanted := []planv1.BackendState{one.x, one.y, one.z}; !slices.Equal(got, wanted) {
@@ -326,7 +326,7 @@ func Test_ten_thousand_services_compile(t *testing.T) {
 		fmt.Fprintf(&b, "- {name: s%d, vips: [{address: 203.%d.%d.1, ports: [80], protocol: tcp}], pools: [p]}\n", i, i>>8, i&255)
 	}
 	plan := Compile(parse(t, b.String()), States{}, 1)
-	if len(plan.GetServices()) != 10_000 || len(plan.GetServices()[9_999].GetMembers()) != 200 || len(plan.GetBackends()) != 200 {
+	if len(plan.GetServices()) != 10_000 || len(plan.GetGroups()) != 1 || len(plan.GetGroups()[0].GetMembers()) != 200 || len(plan.GetBackends()) != 200 {
 		t.Errorf("%d services, %d backends", len(plan.GetServices()), len(plan.GetBackends()))
 	}
 	if size := proto.Size(plan); size > 64<<20 {

@@ -11,6 +11,7 @@ import (
 // They stand in Plan.requires; the forwarder lists those that it knows, under
 // the same names, in its status. What every forwarder knows has no name.
 const (
+	FeatureGroups           = "groups"
 	FeatureStateless        = "stateless"
 	FeatureEncapIPIP        = "encap-ipip"
 	FeatureEncapGUE         = "encap-gue"
@@ -33,6 +34,7 @@ var encapFeatures = map[planv1.Encap]string{
 // requires names what the plan uses, sorted.
 func requires(plan *planv1.Plan) []string {
 	used := map[string]bool{
+		FeatureGroups:           len(plan.GetGroups()) > 0,
 		FeatureEncapsulators:    len(plan.GetEncapsulators()) > 0,
 		FeatureUDP6Checksum:     plan.GetTunnel().GetUdp6Checksum(),
 		FeatureSourcePrefix:     plan.GetTunnel().GetSourcePrefix() != "",

@@ -142,11 +142,16 @@ func (w *cycleWalk) visit(i int) {
 	w.state[i] = visited
 }
 
+// groupName is the same for the same pools in whatever order; no name has a
+// space in it.
+func groupName(pools []string) string {
+	return strings.Join(slices.Sorted(slices.Values(pools)), " ")
+}
+
 // flatten returns the backends that the pools reach, in order of name, each
 // once. The result is shared between services that name the same pools.
-func (b *builder) flatten(pools []string) []Member {
-	key := strings.Join(pools, "\x00")
-	if members, ok := b.flattened[key]; ok {
+func (b *builder) flatten(group string, pools []string) []Member {
+	if members, ok := b.flattened[group]; ok {
 		return members
 	}
 	f := &flattening{builder: b, seen: map[string]bool{}, at: map[string]int{}}
@@ -157,7 +162,7 @@ func (b *builder) flatten(pools []string) []Member {
 	if b.flattened == nil {
 		b.flattened = map[string][]Member{}
 	}
-	b.flattened[key] = f.members
+	b.flattened[group] = f.members
 	return f.members
 }
 

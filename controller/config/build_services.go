@@ -53,7 +53,8 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 			b.errorf(field, "%q is listed twice: remove one", name)
 		}
 	}
-	service.Members = b.flatten(service.Pools)
+	service.Group = groupName(service.Pools)
+	service.Members = b.flatten(service.Group, service.Pools)
 	return service
 }
 

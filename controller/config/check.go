@@ -7,7 +7,6 @@ import (
 	"math/big"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // check looks at the whole: what no single field shows.
@@ -21,22 +20,29 @@ func (b *builder) check() {
 }
 
 func (b *builder) checkLimits() {
+	type group struct{ shard, name string }
+	seen := map[group]bool{}
 	services, members, matches := map[string]int{}, map[string]int{}, map[string]int{}
 	for i, service := range b.config.Services {
 		path := fmt.Sprintf("services[%d]", i)
 		services[service.Shard]++
-		members[service.Shard] += len(service.Members)
+		more := 0
+		if one := (group{service.Shard, service.Group}); !seen[one] {
+			seen[one] = true
+			more = len(service.Members)
+		}
+		members[service.Shard] += more
 		if services[service.Shard] == servicesMax+1 {
 			b.errorf(path, "is service %d of shard %q, and a machine serves at most %d: spread services over shards", servicesMax+1, service.Shard, servicesMax)
 		}
-		if n := members[service.Shard]; n > membersMax && n-len(service.Members) <= membersMax {
-			b.errorf(path+".pools", "with this service the services of shard %q have %d backends together, counted at each use; at most %d fit into a plan: spread services over shards", service.Shard, n, membersMax)
+		if n := members[service.Shard]; n > membersMax && n-more <= membersMax {
+			b.errorf(path+".pools", "with this service the sets of pools that services of shard %q have hold %d backends, counted in each set; at most %d fit into a plan: use fewer different sets, or spread services over shards", service.Shard, n, membersMax)
 		}
-		more := matchesOf(service)
-		if n := matches[service.Shard]; n <= matchesMax && n+more > matchesMax {
-			b.errorf(path+".vips", "with this service the services of shard %q have %d port ranges together, TCP and UDP counted apart; a forwarder holds at most %d: spread services over shards", service.Shard, n+more, matchesMax)
+		ports := matchesOf(service)
+		if n := matches[service.Shard]; n <= matchesMax && n+ports > matchesMax {
+			b.errorf(path+".vips", "with this service the services of shard %q have %d port ranges together, TCP and UDP counted apart; a forwarder holds at most %d: spread services over shards", service.Shard, n+ports, matchesMax)
 		}
-		matches[service.Shard] += more
+		matches[service.Shard] += ports
 	}
 	b.checkTableBytes()
 	if n := len(b.config.Backends); n > backendsMax {
@@ -56,12 +62,12 @@ func matchesOf(service Service) int {
 // pools and size share one.
 func (b *builder) checkTableBytes() {
 	type table struct {
-		shard, pools string
+		shard, group string
 		size         uint32
 	}
 	seen, bytes := map[table]bool{}, map[string]int{}
 	for i, service := range b.config.Services {
-		one := table{service.Shard, strings.Join(service.Pools, "\x00"), service.TableSize}
+		one := table{service.Shard, service.Group, service.TableSize}
 		if seen[one] {
 			continue
 		}

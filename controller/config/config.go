@@ -110,8 +110,11 @@ type Service struct {
 	VIPs []VIP
 	// Names of existing pools, at least one, in order of the file.
 	Pools []string
-	// The pools flattened, in order of backend name, each backend once. May be
-	// shared between services: read only.
+	// Names the set of pools: equal for services that have the same Members
+	// for the same reason. The pools' names, sorted, joined by spaces.
+	Group string
+	// The pools flattened, in order of backend name, each backend once. Shared
+	// between services of one Group: read only.
 	Members  []Member
 	Mode     Mode
 	Affinity Affinity
@@ -156,8 +159,8 @@ type Member struct {
 	Backend *Backend
 	// 0 to 1000. 0: draining.
 	Weight uint32
-	// The pools that list it themselves, in the order in which the service
-	// reaches them.
+	// The pools that list it themselves, in the order in which the first
+	// service with this set of pools reaches them.
 	Pools []string
 }
 

@@ -14,8 +14,8 @@ const (
 	// Backends of all services: the forwarder's ids have 16 bits; the rest is
 	// room for ids that are not free yet.
 	backendsMax = 65_000
-	// Members of all services together, where pools are shared: each is some
-	// 30 bytes in the plan, which so stays below 64 MB.
+	// Members of all sets of pools together, where pools are in several: each
+	// is some 30 bytes in the plan, which so stays below 64 MB.
 	membersMax = 2_000_000
 	// Port ranges of one shard, twice each (TCP and UDP): the forwarder counts
 	// for each in 16 bytes per worker.

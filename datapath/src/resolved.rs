@@ -144,7 +144,8 @@ mod tests {
             protocol: proto::Protocol::Tcp as i32,
         };
         let vips = vec![vip("203.0.113.1"), vip("2001:db8::")];
-        let service = proto::Service { name: "web".into(), vips, ..Default::default() };
+        let group = "none".into();
+        let service = proto::Service { name: "web".into(), vips, group, ..Default::default() };
         let machine = proto::Machine {
             name: "lb-1".into(),
             addresses: vec!["10.0.0.1".into()],
@@ -153,6 +154,7 @@ mod tests {
         let message = proto::Plan {
             generation,
             machine: Some(machine),
+            groups: vec![proto::Group { name: "none".into(), ..Default::default() }],
             services: vec![service],
             ..Default::default()
         };

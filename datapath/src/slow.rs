@@ -186,14 +186,12 @@ impl<'m> SlowPath<'m> {
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let selected = self.select(view, service, &key, hash, recorder);
-        match budget.copy() {
-            None if tracked.is_none() || tracked == selected => {
-                return Err(DropReason::CopyNotNeeded);
-            }
-            Some(permitted) if tracked.is_none() => {
-                self.copy_to_peers(view, frame, headers, (hash, permitted), outbox);
-            }
-            _ => {}
+        let is_copy = budget <= Budget::REDIRECTED;
+        if is_copy && (tracked.is_none() || tracked == selected) {
+            return Err(DropReason::CopyNotNeeded);
+        }
+        if tracked.is_none() && !is_copy {
+            self.copy_to_peers(view, frame, headers, hash, outbox);
         }
         let backend = tracked.or(selected);
         self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
@@ -204,12 +202,13 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &Frame<'_>,
         headers: &Headers,
-        (hash, permitted): (u64, Budget),
+        hash: u64,
         outbox: &mut Outbox<'m>,
     ) {
         for peer in 0..view.plan.peers.len() {
-            let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
-            let Some(outer) = outer else { continue };
+            let Some(outer) = view.egress.toward_peer(peer, headers.key.family, hash) else {
+                continue;
+            };
             if !self.copies.allows(self.now) {
                 return;
             }

@@ -82,8 +82,12 @@ fn plan(random: &mut Random) -> proto::Plan {
             prefixes: vec!["198.51.100.0/24".into(), "2001:db8:e::/64".into()],
         }],
         backends: (1..=backends).map(backend).collect(),
+        groups: (0..SERVICES)
+            .map(|index| group(random, index, backends))
+            .chain([proto::Group { name: "none".into(), ..Default::default() }])
+            .collect(),
         services: (0..SERVICES)
-            .map(|index| service(random, index, backends))
+            .map(|index| service(random, index))
             .chain((0..idle_services).map(idle))
             .collect(),
         ..Default::default()
@@ -96,10 +100,11 @@ fn idle(index: u64) -> proto::Service {
     let mut vip = common::vip(&format!("192.0.2.{index}"));
     vip.ports = vec![proto::PortRange { first: 80, last: 80 }];
     vip.protocol = proto::Protocol::Tcp as i32;
-    proto::Service { name: format!("idle-{index}"), vips: vec![vip], ..Default::default() }
+    let (name, group) = (format!("idle-{index}"), "none".into());
+    proto::Service { name, vips: vec![vip], group, ..Default::default() }
 }
 
-fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
+fn service(random: &mut Random, index: u64) -> proto::Service {
     let mut vips = match random.below(3) {
         0 => vec![suffix(format!("0.0.0.{index}")), suffix(format!("::{index:x}"))],
         _ => vec![
@@ -119,6 +124,23 @@ fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
         };
         vip.protocol = random.pick(&[proto::Protocol::Tcp, proto::Protocol::Udp]) as i32;
     }
+    proto::Service {
+        name: format!("s{index}"),
+        vips,
+        group: format!("g{}", random.below(SERVICES)),
+        table_size: random.pick(&[251, 1009]),
+        affinity: random.below(2) as i32,
+        encap: random.below(4) as i32,
+        connections_quota: random.pick(&[0, 0, 1, 5]),
+        dscp: random.pick(&[None, None, Some(46)]),
+        unmatched: random.below(2) as i32,
+        on_down: random.below(2) as i32,
+        fragments: random.below(3) as i32,
+        ..Default::default()
+    }
+}
+
+fn group(random: &mut Random, index: u64, backends: u64) -> proto::Group {
     let states = [
         proto::BackendState::Active,
         proto::BackendState::Active,
@@ -132,20 +154,7 @@ fn service(random: &mut Random, index: u64, backends: u64) -> proto::Service {
             if state == proto::BackendState::Draining { 0 } else { 1 + random.below(3) as u32 };
         proto::Member { backend: backend(index).name, weight, state: state as i32 }
     });
-    proto::Service {
-        name: format!("s{index}"),
-        vips,
-        members: members.collect(),
-        table_size: random.pick(&[251, 1009]),
-        affinity: random.below(2) as i32,
-        encap: random.below(4) as i32,
-        connections_quota: random.pick(&[0, 0, 1, 5]),
-        dscp: random.pick(&[None, None, Some(46)]),
-        unmatched: random.below(2) as i32,
-        on_down: random.below(2) as i32,
-        fragments: random.below(3) as i32,
-        ..Default::default()
-    }
+    proto::Group { name: format!("g{index}"), members: members.collect() }
 }
 
 /// An address that ends so, under the prefixes of the group.

@@ -19,11 +19,10 @@ const HASH: u64 = 0x1234_5678_9abc_def0;
 /// A service with backends in every state.
 fn plan() -> Plan {
     let mut message = message(4);
-    let service = &mut message.services[0];
-    service.set_on_down(OnDown::Keep);
+    message.services[0].set_on_down(OnDown::Keep);
     let states =
         [BackendState::Active, BackendState::Draining, BackendState::Down, BackendState::Disabled];
-    for (member, state) in service.members.iter_mut().zip(states) {
+    for (member, state) in message.groups[0].members.iter_mut().zip(states) {
         member.set_state(state);
     }
     Planner::default().plan(message).unwrap()

@@ -38,7 +38,7 @@ fn a_tracked_connection_overrides_the_hash() {
     let packet = tcp(9, 7, Tcp::Ack);
     let backend = machine.backend(0, &packet).unwrap();
     let mut drained = message(4);
-    drained.services[0]
+    drained.groups[0]
         .members
         .iter_mut()
         .find(|member| member.backend == backend)

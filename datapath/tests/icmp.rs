@@ -310,7 +310,7 @@ fn an_error_about_a_backend_that_is_gone_selects_anew() {
     let mut machine = Machine::new(message(3), 100);
     let backend = machine.backend(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn)).unwrap();
     let mut plan = message(3);
-    plan.services[0]
+    plan.groups[0]
         .members
         .iter_mut()
         .find(|member| member.backend == backend)

@@ -76,7 +76,7 @@ proptest! {
         for event in events {
             match event {
                 Event::State { backend, state } => {
-                    plan.services[0].members[backend].state = i32::from(state);
+                    plan.groups[0].members[backend].state = i32::from(state);
                     machine.set(plan.clone());
                     fresh.set(plan.clone());
                 }
@@ -95,7 +95,7 @@ proptest! {
                         prop_assume!(false);
                     }
                     let known = known.filter(|_| over == Some(Some(false)));
-                    let state = |backend: &str| plan.services[0].members.iter().find(|member| member.backend == backend).unwrap().state();
+                    let state = |backend: &str| plan.groups[0].members.iter().find(|member| member.backend == backend).unwrap().state();
                     let keeps = known.as_ref().filter(|known| match state(&known.backend) {
                         BackendState::Active => !(opens && (known.closing || known.reset)),
                         BackendState::Draining => !opens,

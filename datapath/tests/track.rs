@@ -37,7 +37,7 @@ fn entry(machine: &mut Machine) -> Option<datapath::table::Entry> {
 /// `before`, with that backend in another state.
 fn with_state(mut before: proto::Plan, backend: &str, state: proto::BackendState) -> proto::Plan {
     before.generation += 1;
-    before.services[0]
+    before.groups[0]
         .members
         .iter_mut()
         .find(|member| member.backend == backend)
@@ -123,7 +123,7 @@ fn a_disabled_or_removed_backend_loses_its_connections() {
 
     let (mut machine, backend) = established(message(4));
     let mut without = message(4);
-    without.services[0].members.retain(|member| member.backend != backend);
+    without.groups[0].members.retain(|member| member.backend != backend);
     machine.set(without);
     assert_ne!(machine.backend(10, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
 }
@@ -250,10 +250,10 @@ fn a_flood_displaces_only_unconfirmed_entries() {
 #[test]
 fn a_service_without_backends_drops_by_that_name() {
     let mut plan = message(2);
-    plan.services[0].members.iter_mut().for_each(|member| member.set_state(Down));
+    plan.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
     let mut machine = Machine::new(plan.clone(), 100);
     assert_eq!(machine.backend(0, &tcp(CLIENT, 1, Tcp::Syn)).unwrap_err(), DropReason::NoBackend);
-    plan.services[0].members[0].set_state(Active);
+    plan.groups[0].members[0].set_state(Active);
     machine.set(plan);
     assert_eq!(machine.backend(0, &tcp(CLIENT, 1, Tcp::Syn)).unwrap(), "b001");
 }

@@ -194,14 +194,16 @@ fn view(planner: &mut Planner, generation: u64, workers: usize) -> Arc<View> {
         "peers": [{"name": "lb-2", "addresses": ["10.0.0.2"], "healthy": true}],
         "encapsulators": ["10.0.9.0/24"],
         "backends": (0..4).map(|backend| json!({"name": format!("b{backend}"), "address": format!("10.0.1.{backend}")})).collect::<Vec<_>>(),
+        "groups": [{"name": "web", "members": (0..4).map(member).collect::<Vec<_>>()}, {"name": "none"}],
         "services": [{
             "name": "web",
+            "group": "web",
             "fragments": "FRAGMENTS_ON",
             "vips": [{"address": "203.0.113.10"}],
-            "members": (0..4).map(member).collect::<Vec<_>>(),
             "idleTimeouts": {"tcpMs": 1000, "tcpUnconfirmedMs": 1000, "tcpClosingMs": 1000, "udpMs": 1000},
         }, {
             "name": "empty",
+            "group": "none",
             "vips": [{"address": "203.0.113.11", "protocol": "PROTOCOL_TCP"}],
         }],
     });

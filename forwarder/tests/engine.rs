@@ -33,11 +33,12 @@ impl Rig {
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb", "addresses": ["10.0.0.1"]},
             "backends": [{"name": "b", "address": "10.0.1.11"}],
+            "groups": [{"name": "g", "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
             "services": [{
                 "name": "dns",
                 "fragments": "FRAGMENTS_ON",
                 "vips": [{"address": "203.0.113.10", "protocol": "PROTOCOL_UDP"}],
-                "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+                "group": "g",
             }],
         });
         let plan =

@@ -101,12 +101,15 @@ impl Net {
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb", "addresses": ["10.0.1.1", "2001:db8:1::1"]},
             "backends": backends,
+            "groups": [
+                {"name": "v4", "members": members("v4")}, {"name": "v6", "members": members("v6")},
+            ],
             "services": [
-                {"name": "dns", "members": members("v4"), "vips": [
+                {"name": "dns", "group": "v4", "vips": [
                     {"address": VIP, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]},
                     {"address": VIP, "protocol": "PROTOCOL_TCP", "ports": [{"first": 80, "last": 80}]},
                 ]},
-                {"name": "dns6", "members": members("v6"), "vips": [
+                {"name": "dns6", "group": "v6", "vips": [
                     {"address": VIP6, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]},
                 ]},
             ],

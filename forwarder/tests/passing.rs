@@ -122,10 +122,11 @@ fn plan(driver: &str) -> Value {
         "machine": {"name": "lb", "addresses": ["10.0.0.1", "2001:db8:0::1"]},
         "prefixGroups": [{"name": "class-a", "prefixes": ["203.0.113.0/24", "2001:db8:a::/64"]}],
         "backends": [{"name": "b", "address": "10.0.0.11"}],
+        "groups": [{"name": "g", "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
         "services": [{
             "name": "dns",
             "vips": [vip("0.0.0.10"), vip("::10")],
-            "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+            "group": "g",
         }],
         "forwarder": {
             "connectionsMax": "10000",

@@ -78,16 +78,22 @@ impl Net {
             json!({
                 "name": name,
                 "vips": [{"address": vip, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]}],
-                "members": [{"backend": backend, "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+                "group": backend,
             })
+        };
+        let group = |backend: &str| {
+            let member = json!({"backend": backend, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+            json!({"name": backend, "members": [member]})
         };
         json!({
             "generation": "1",
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb", "addresses": ["10.0.1.1", "2001:db8:1::1"]},
             "backends": [{"name": "v4", "address": BACKEND}, {"name": "v6", "address": BACKEND6}],
+            "groups": [group("v4"), group("v6"), {"name": "none"}],
             "services": [service("dns", VIP, "v4"), service("dns6", VIP6, "v6"), {
                 "name": "spilled",
+                "group": "none",
                 "vips": [{"address": "203.0.113.77"}, {"address": SPILLED}],
                 "spill": [{"prefix": "198.51.100.0/24"}],
             }],

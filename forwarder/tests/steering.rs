@@ -51,10 +51,11 @@ impl Rig {
             "machine": {"name": "lb", "addresses": ["10.0.0.1"]},
             "encapsulators": ["10.0.9.0/24"],
             "backends": [{"name": "b", "address": "10.0.1.11"}],
+            "groups": [{"name": "g", "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
             "services": [{
                 "name": "dns",
                 "vips": [{"address": "203.0.113.10", "protocol": "PROTOCOL_UDP"}],
-                "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+                "group": "g",
             }],
         });
         let plan =
@@ -304,10 +305,11 @@ fn steered_on_a_single_queue(driver: &str) {
         "cluster": {"name": "test", "keyId": "derived"},
         "machine": {"name": "lb", "addresses": ["10.0.1.1"]},
         "backends": [{"name": "b", "address": "10.0.1.11"}],
+        "groups": [{"name": "g", "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
         "services": [{
             "name": "dns",
             "vips": [{"address": "203.0.113.10", "protocol": "PROTOCOL_UDP"}],
-            "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+            "group": "g",
         }],
         "forwarder": {
             "connectionsMax": "10000",

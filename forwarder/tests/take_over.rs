@@ -39,10 +39,14 @@ fn plan(generation: u64, setup: Setup, backends: u8) -> Value {
         "cluster": {"name": "test", "keyId": "derived"},
         "machine": {"name": "lb", "addresses": ["10.0.1.1"]},
         "backends": hosts().map(|host| json!({"name": name(host), "address": format!("10.0.1.{host}")})).collect::<Vec<_>>(),
+        "groups": [{
+            "name": "g",
+            "members": hosts().map(|host| json!({"backend": name(host), "weight": 1, "state": "BACKEND_STATE_ACTIVE"})).collect::<Vec<_>>(),
+        }],
         "services": [{
             "name": "dns",
             "vips": [{"address": VIP, "protocol": "PROTOCOL_UDP", "ports": [{"first": 53, "last": 53}]}],
-            "members": hosts().map(|host| json!({"backend": name(host), "weight": 1, "state": "BACKEND_STATE_ACTIVE"})).collect::<Vec<_>>(),
+            "group": "g",
         }],
         "forwarder": {
             "connectionsMax": "10000",

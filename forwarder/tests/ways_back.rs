@@ -118,10 +118,11 @@ fn plan(generation: u64, routers: &[&str]) -> Value {
         },
         "peers": [{"name": "lb-2", "addresses": ["10.0.1.2", "2001:db8:1::2"], "healthy": true}],
         "backends": [{"name": "b", "address": "10.0.1.2"}],
+        "groups": [{"name": "g", "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
         "services": [{
             "name": "dns",
             "vips": [{"address": "203.0.113.10"}, {"address": "2001:db8:a::10"}],
-            "members": [{"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}],
+            "group": "g",
         }],
         "forwarder": {
             "connectionsMax": "10000",

@@ -59,24 +59,21 @@ pub fn plan(choices: &mut Bytes<'_>, generation: u64) -> proto::Plan {
             .collect(),
         ..Default::default()
     };
-    let services = vec![
-        service(
-            "exact",
-            vec![exact("203.0.113.10", &[80, 443]), exact("2001:db8:f::10", &[80, 443])],
-            choices,
-        ),
-        service(
+    let vips = [
+        ("exact", vec![exact("203.0.113.10", &[80, 443]), exact("2001:db8:f::10", &[80, 443])]),
+        (
             "all",
             vec![
                 exact("203.0.113.44", &[]),
                 exact("2001:db8:f::66", &[]),
                 exact("203.0.113.46", &[]),
             ],
-            choices,
         ),
-        service("suffix", vec![suffix("0.0.0.10"), suffix("::10")], choices),
+        ("suffix", vec![suffix("0.0.0.10"), suffix("::10")]),
     ];
-    proto::Plan { services, ..plan }
+    let (services, groups) =
+        vips.into_iter().map(|(name, vips)| service(name, vips, choices)).unzip();
+    proto::Plan { services, groups, ..plan }
 }
 
 fn peer(number: u8, healthy: bool) -> proto::Peer {
@@ -84,19 +81,26 @@ fn peer(number: u8, healthy: bool) -> proto::Peer {
     proto::Peer { name: format!("lb-{number}"), addresses, healthy }
 }
 
-fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> proto::Service {
+/// A service and a group of its own, which it names unless the choices say
+/// that it shares the first service's.
+fn service(
+    name: &str,
+    vips: Vec<Vip>,
+    choices: &mut Bytes<'_>,
+) -> (proto::Service, proto::Group) {
     const ENCAPS: [Encap; 4] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve];
     let (how, rules) = (choices.byte(), choices.byte());
     let states = u16::from_le_bytes([choices.byte(), choices.byte()]);
     let spill = name == "suffix" && rules & 128 != 0;
-    proto::Service {
+    let members = BACKENDS
+        .iter()
+        .enumerate()
+        .map(|(index, (name, _))| member(name, states >> (index * 4)))
+        .collect();
+    let service = proto::Service {
         name: name.into(),
         vips,
-        members: BACKENDS
-            .iter()
-            .enumerate()
-            .map(|(index, (name, _))| member(name, states >> (index * 4)))
-            .collect(),
+        group: if rules & 64 != 0 { "exact".into() } else { name.into() },
         encap: ENCAPS[usize::from(how & 3)] as i32,
         affinity: i32::from(how >> 2 & 1),
         table_size: [5, 5, 7, 11][usize::from(how >> 3 & 3)],
@@ -107,12 +111,13 @@ fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> proto::Servic
         unmatched: i32::from(rules >> 3 & 1),
         fragments: i32::from(rules >> 4 & 3).min(2),
         spill: if spill {
-            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into(), down: rules & 64 != 0 }]
+            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into() }]
         } else {
             Vec::new()
         },
         ..Default::default()
-    }
+    };
+    (service, proto::Group { name: name.into(), members })
 }
 
 fn member(name: &str, choices: u16) -> proto::Member {

@@ -12,7 +12,7 @@ use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
 use crate::load::Load;
 use crate::maglev::{self, Candidate, Table};
-use crate::peers::{Ingress, Peer};
+use crate::peers::{Ingress, Owners, Peer};
 use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
 use crate::{limits, proto};
@@ -25,6 +25,7 @@ pub const FEATURES: &[&str] = &[
     "encap-ipip",
     "encapsulators",
     "fragments",
+    "groups",
     "path-mtu-learn",
     "source-prefix",
     "spill",
@@ -78,6 +79,8 @@ pub struct Plan {
     pub peers: Vec<Peer>,
     /// Whose tunnelled packets are accepted.
     pub ingress: Ingress,
+    /// Which machine is in charge of a datagram's fragments.
+    pub owners: Owners,
     /// Which service a packet is for.
     pub vips: Vips,
     /// One for each matched index: whose it is and what it matches.
@@ -227,6 +230,15 @@ struct GroupKey {
     members: Vec<(String, BackendId, u32, Standing)>,
 }
 
+/// A group of the message, as some services use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct GroupUse {
+    index: usize,
+    table_size: u32,
+    on_down: proto::OnDown,
+    open: bool,
+}
+
 impl Planner {
     /// A planner that goes on with ids from before.
     #[must_use]
@@ -264,9 +276,11 @@ impl Planner {
         let (backend_ids, service_ids) = self.assign_ids(&message, &addresses)?;
         let id = |service: &proto::Service| ServiceId(service_ids[service.name.as_str()]);
         let ids: Vec<ServiceId> = message.services.iter().map(id).collect();
-        let first_members = first_members(&message, self.load.order(&ids));
+        let groups = MemberGroups::new(&message, &backend_ids)?;
+        let first_members = first_members(&message, &groups, self.load.order(&ids))?;
         let quiet = self.load.quiet(&ids);
-        let mut decoding = Decoding::new(&message, sources, &addresses, &backend_ids, self)?;
+        let mut decoding =
+            Decoding::new(&message, sources, &addresses, &backend_ids, groups, self)?;
         decoding.vips.set_quiet(quiet);
         for (index, service) in message.services.iter().enumerate() {
             decoding.service(index, service, ids[index], first_members[index])?;
@@ -321,13 +335,18 @@ impl Planner {
 
 /// Where the counters of each service's members begin, if they are behind
 /// each other in that order.
-fn first_members(message: &proto::Plan, order: Vec<usize>) -> Vec<u32> {
+fn first_members(
+    message: &proto::Plan,
+    groups: &MemberGroups<'_>,
+    order: Vec<usize>,
+) -> Result<Vec<u32>, PlanError> {
     let (mut places, mut next) = (vec![0; order.len()], 0);
     for index in order {
         places[index] = next;
-        next += message.services[index].members.len() as u32;
+        let group = groups.of(&format!("services[{index}]"), &message.services[index])?;
+        next += groups.groups[group].members.len() as u32;
     }
-    places
+    Ok(places)
 }
 
 fn build_group(key: &GroupKey) -> Group {
@@ -390,9 +409,11 @@ fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
                 vip.protocol,
             )?;
         }
-        for (at, member) in service.members.iter().enumerate() {
+    }
+    for (index, group) in message.groups.iter().enumerate() {
+        for (at, member) in group.members.iter().enumerate() {
             check::<proto::BackendState>(
-                || format!("services[{index}].members[{at}].state"),
+                || format!("groups[{index}].members[{at}].state"),
                 member.state,
             )?;
         }
@@ -511,7 +532,6 @@ fn spill(path: &str, message: &proto::Service) -> Result<Vec<SpillTo>, PlanError
                 network,
                 host_mask,
                 address: ip::address(family, network | suffix),
-                down: spill.down,
             })
         })
         .collect()
@@ -585,11 +605,92 @@ fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
     (ip::address_bits(address) & low_mask(host) == 0).then_some((address, bits))
 }
 
+/// The message's groups, each checked once, by name; and one without members
+/// for services that name none.
+struct MemberGroups<'m> {
+    by_name: HashMap<&'m str, usize>,
+    groups: Vec<MemberGroup<'m>>,
+}
+
+/// One of them.
+struct MemberGroup<'m> {
+    /// In order of the backends' names.
+    members: Vec<(&'m proto::Member, BackendId)>,
+    has_active: bool,
+}
+
+impl<'m> MemberGroups<'m> {
+    fn new(
+        message: &'m proto::Plan,
+        backend_ids: &HashMap<&'m str, BackendId>,
+    ) -> Result<MemberGroups<'m>, PlanError> {
+        // Members stood in the services once, where we would not see them.
+        if message.groups.is_empty() && !message.backends.is_empty() {
+            return refuse("groups", "is missing, but there are backends: upgrade the controller");
+        }
+        let mut by_name = HashMap::new();
+        let mut groups = Vec::with_capacity(message.groups.len() + 1);
+        for (index, group) in message.groups.iter().enumerate() {
+            let path = format!("groups[{index}]");
+            if group.name.is_empty() || by_name.insert(group.name.as_str(), index).is_some() {
+                let problem = format!("`{}` is empty or there twice", group.name);
+                return refuse(format!("{path}.name"), problem);
+            }
+            groups.push(MemberGroup::new(&path, group, backend_ids)?);
+        }
+        by_name.insert("", groups.len());
+        groups.push(MemberGroup { members: Vec::new(), has_active: false });
+        Ok(MemberGroups { by_name, groups })
+    }
+
+    /// The index of the service's group.
+    fn of(&self, path: &str, service: &proto::Service) -> Result<usize, PlanError> {
+        match self.by_name.get(service.group.as_str()) {
+            Some(index) => Ok(*index),
+            None => {
+                refuse(format!("{path}.group"), format!("there is no group `{}`", service.group))
+            }
+        }
+    }
+}
+
+impl<'m> MemberGroup<'m> {
+    fn new(
+        path: &str,
+        message: &'m proto::Group,
+        backend_ids: &HashMap<&'m str, BackendId>,
+    ) -> Result<MemberGroup<'m>, PlanError> {
+        let mut members = Vec::with_capacity(message.members.len());
+        for (at, member) in message.members.iter().enumerate() {
+            let path = || format!("{path}.members[{at}]");
+            let Some(id) = backend_ids.get(member.backend.as_str()) else {
+                let problem = format!("there is no backend `{}`", member.backend);
+                return refuse(format!("{}.backend", path()), problem);
+            };
+            if member.weight > limits::WEIGHT_MAX {
+                let problem = format!("{} is above {}", member.weight, limits::WEIGHT_MAX);
+                return refuse(format!("{}.weight", path()), problem);
+            }
+            if member.state() == proto::BackendState::Unspecified {
+                return refuse(format!("{}.state", path()), "is missing or unknown");
+            }
+            members.push((member, *id));
+        }
+        members.sort_by_key(|(member, _)| member.backend.as_str());
+        if let Some(twice) = members.windows(2).find(|pair| pair[0].0.backend == pair[1].0.backend)
+        {
+            let problem = format!("backend `{}` is there twice", twice[0].0.backend);
+            return refuse(format!("{path}.members"), problem);
+        }
+        let has_active = message.members.iter().any(is_active);
+        Ok(MemberGroup { members, has_active })
+    }
+}
+
 /// A plan half decoded.
 struct Decoding<'m, 'p> {
     planner: &'p mut Planner,
     sources: Sources,
-    backend_ids: &'p HashMap<&'m str, BackendId>,
     backends: Box<[Option<Backend>]>,
     /// The classes of each prefix group: family, prefix length, class.
     groups: HashMap<&'m str, Vec<(Family, u32, u32)>>,
@@ -601,6 +702,10 @@ struct Decoding<'m, 'p> {
     styles: Vec<(Encap, Dscp)>,
     own_groups: Vec<Arc<Group>>,
     group_indices: HashMap<*const Group, u32>,
+    member_groups: MemberGroups<'m>,
+    /// Those that services had already: services of one group that treat it
+    /// alike share the decoded one.
+    decoded_groups: HashMap<GroupUse, Arc<Group>>,
     own: Vec<IpAddr>,
     peers: Vec<Peer>,
 }
@@ -610,7 +715,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
         message: &'m proto::Plan,
         sources: Sources,
         addresses: &BTreeMap<&'m str, IpAddr>,
-        backend_ids: &'p HashMap<&'m str, BackendId>,
+        backend_ids: &HashMap<&'m str, BackendId>,
+        member_groups: MemberGroups<'m>,
         planner: &'p mut Planner,
     ) -> Result<Decoding<'m, 'p>, PlanError> {
         let highest = backend_ids.values().map(|id| id.index()).max().unwrap_or(0);
@@ -623,7 +729,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let mut decoding = Decoding {
             planner,
             sources,
-            backend_ids,
             backends,
             groups: HashMap::new(),
             vips: VipsBuilder::default(),
@@ -634,6 +739,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
             styles: Vec::new(),
             own_groups: Vec::new(),
             group_indices: HashMap::new(),
+            member_groups,
+            decoded_groups: HashMap::new(),
             own: own_addresses(message)?,
             peers: peers(message)?,
         };
@@ -844,56 +951,23 @@ impl<'m, 'p> Decoding<'m, 'p> {
         Ok((format!("{}:{address}", target.prefix_group), places))
     }
 
+    /// The members of a service, as it treats those that are down.
     fn members(&mut self, path: &str, message: &proto::Service) -> Result<Arc<Group>, PlanError> {
-        let table_size =
-            if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
-        if !maglev::is_table_size(table_size) {
-            return refuse(
-                format!("{path}.table_size"),
-                format!(
-                    "{table_size} is not a prime from 3 to {}: 65537 and 655373 are",
-                    limits::TABLE_SIZE_MAX
-                ),
-            );
-        }
-        if message.members.len() > table_size as usize {
-            return refuse(
-                format!("{path}.table_size"),
-                format!(
-                    "{table_size} entries are fewer than the {} members",
-                    message.members.len()
-                ),
-            );
-        }
+        let index = self.member_groups.of(path, message)?;
+        let group = &self.member_groups.groups[index];
+        let table_size = table_size(path, message, group.members.len())?;
         // When nobody is active, fail_open selects among those that are down.
-        let open = message.when_none() == proto::WhenNone::FailOpen
-            && !message.members.iter().any(is_active);
-        let mut members = Vec::with_capacity(message.members.len());
-        for (at, member) in message.members.iter().enumerate() {
-            let path = format!("{path}.members[{at}]");
-            let Some(id) = self.backend_ids.get(member.backend.as_str()) else {
-                return refuse(
-                    format!("{path}.backend"),
-                    format!("there is no backend `{}`", member.backend),
-                );
-            };
-            if member.weight > limits::WEIGHT_MAX {
-                return refuse(
-                    format!("{path}.weight"),
-                    format!("{} is above {}", member.weight, limits::WEIGHT_MAX),
-                );
-            }
-            let standing = standing(&path, member, message.on_down(), open)?;
-            members.push((member.backend.clone(), *id, member.weight, standing));
+        let open = message.when_none() == proto::WhenNone::FailOpen && !group.has_active;
+        let key = GroupUse { index, table_size, on_down: message.on_down(), open };
+        if let Some(group) = self.decoded_groups.get(&key) {
+            return Ok(Arc::clone(group));
         }
-        members.sort();
-        if let Some(twice) = members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return refuse(
-                format!("{path}.members"),
-                format!("backend `{}` is there twice", twice[0].0),
-            );
-        }
-        Ok(self.planner.group(GroupKey { table_size, members }))
+        let members = group.members.iter().map(|(member, id)| {
+            (member.backend.clone(), *id, member.weight, standing(member, key.on_down, open))
+        });
+        let group = self.planner.group(GroupKey { table_size, members: members.collect() });
+        self.decoded_groups.insert(key, Arc::clone(&group));
+        Ok(group)
     }
 
     fn finish(self, message: &proto::Plan) -> Result<Plan, PlanError> {
@@ -930,6 +1004,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             tunnel: tunnel(message)?,
             learn_path_mtu: message.path_mtu.and_then(|path_mtu| path_mtu.learn).unwrap_or(true),
             ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
+            owners: Owners::new(&message.machine.clone().unwrap_or_default().name, &self.peers),
             peers: self.peers,
             vips: self.vips.build(),
             matches: self.matches,
@@ -959,21 +1034,31 @@ fn is_active(member: &proto::Member) -> bool {
     member.state() == proto::BackendState::Active && member.weight > 0
 }
 
-fn standing(
-    path: &str,
-    member: &proto::Member,
-    on_down: proto::OnDown,
-    open: bool,
-) -> Result<Standing, PlanError> {
+fn table_size(path: &str, message: &proto::Service, members: usize) -> Result<u32, PlanError> {
+    let size =
+        if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
+    let path = || format!("{path}.table_size");
+    if !maglev::is_table_size(size) {
+        let max = limits::TABLE_SIZE_MAX;
+        let problem = format!("{size} is not a prime from 3 to {max}: 65537 and 655373 are");
+        return refuse(path(), problem);
+    }
+    if members > size as usize {
+        return refuse(path(), format!("{size} entries are fewer than the {members} members"));
+    }
+    Ok(size)
+}
+
+fn standing(member: &proto::Member, on_down: proto::OnDown, open: bool) -> Standing {
     use proto::BackendState::{Active, Disabled, Down, Draining, Unspecified};
-    Ok(match member.state() {
+    match member.state() {
         Active if member.weight > 0 => Standing::Active,
         Active | Draining => Standing::Keeps,
         Down if open && member.weight > 0 => Standing::Active,
         Down if on_down == proto::OnDown::Keep => Standing::Keeps,
-        Down | Disabled => Standing::Gone,
-        Unspecified => return refuse(format!("{path}.state"), "is missing or unknown"),
-    })
+        // Unspecified: refused where groups are read.
+        Down | Disabled | Unspecified => Standing::Gone,
+    }
 }
 
 fn check_suffix(

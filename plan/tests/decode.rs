@@ -15,8 +15,12 @@ fn message() -> proto::Plan {
         "backends": [{"name": "b1", "address": "10.1.0.1"}, {"name": "b2", "address": "10.1.0.2"}, {"name": "b6", "address": "2001:db8:1::6"}],
         "services": [
           {"name": "web", "vips": [{"address": "203.0.113.10", "ports": [{"first": 80, "last": 80}, {"first": 8000, "last": 8100}], "protocol": "PROTOCOL_TCP"}],
-           "members": [{"backend": "b1", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}, {"backend": "b2", "weight": 2, "state": "BACKEND_STATE_DRAINING"}]},
-          {"name": "six", "vips": [{"address": "2001:db8:f::1"}], "members": [{"backend": "b6", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}
+           "group": "p"},
+          {"name": "six", "vips": [{"address": "2001:db8:f::1"}], "group": "p6"}
+        ],
+        "groups": [
+          {"name": "p", "members": [{"backend": "b1", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}, {"backend": "b2", "weight": 2, "state": "BACKEND_STATE_DRAINING"}]},
+          {"name": "p6", "members": [{"backend": "b6", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}
         ]}"#,
     )
     .unwrap()
@@ -63,7 +67,7 @@ fn down_backends_follow_on_down_and_fail_open() {
         let web = &mut message.services[0];
         web.set_on_down(on_down);
         web.set_when_none(when_none);
-        web.members.iter_mut().for_each(|member| member.set_state(Down));
+        message.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
         let plan = plan(message);
         let group = Arc::clone(&plan.services().next().unwrap().group);
         (group.members()[0].standing, group.table().is_some())
@@ -108,9 +112,7 @@ fn one_backends_flap_builds_only_the_tables_it_is_in() {
     };
     let mut planner = Planner::default();
     let up = planner.plan(message.clone()).unwrap();
-    for service in [0, 2] {
-        message.services[service].members[0].state = proto::BackendState::Down as i32;
-    }
+    message.groups[0].members[0].set_state(proto::BackendState::Down);
     let down = planner.plan(message).unwrap();
     let (up, down) = (groups(&up), groups(&down));
     let kept: Vec<bool> = up.iter().zip(&down).map(|(up, down)| Arc::ptr_eq(up, down)).collect();
@@ -128,6 +130,45 @@ fn services_with_the_same_members_share_one_table() {
     let plan = plan(message);
     let groups: Vec<_> = plan.services().map(|service| Arc::as_ptr(&service.group)).collect();
     assert_eq!(groups[0], groups[2]);
+}
+
+#[test]
+fn services_of_one_group_share_it_but_for_what_they_do_with_it() {
+    let mut message = message();
+    message.groups[0].members[1].set_state(proto::BackendState::Down);
+    let mut add = |name: &str, change: fn(&mut proto::Service)| {
+        let mut service = message.services[0].clone();
+        service.name = name.into();
+        let address = format!("203.0.113.{}", 100 + message.services.len());
+        service.vips[0].target = Some(proto::vip::Target::Address(address));
+        change(&mut service);
+        message.services.push(service);
+    };
+    add("same", |_| ());
+    add("keeps", |service| service.set_on_down(proto::OnDown::Keep));
+    add("larger", |service| service.table_size = 655_373);
+    // Somebody is active: the same.
+    add("open", |service| service.set_when_none(proto::WhenNone::FailOpen));
+    let plan = plan(message);
+    let groups: Vec<_> = plan.services().map(|service| Arc::as_ptr(&service.group)).collect();
+    let as_first: Vec<bool> = groups.iter().map(|group| *group == groups[0]).collect();
+    assert_eq!(as_first, [true, false, true, false, false, true]);
+    assert_eq!(plan.groups.len(), 4);
+}
+
+#[test]
+fn a_group_that_no_service_names_is_checked_and_left_out() {
+    let unused = |backend: &str| {
+        let mut message = message();
+        let mut group = message.groups[0].clone();
+        group.name = "unused".into();
+        group.members[0].backend = backend.into();
+        message.groups.push(group);
+        Planner::default().plan(message)
+    };
+    assert_eq!(unused("b6").unwrap().groups.len(), 2);
+    let refusal = unused("b9").unwrap_err();
+    assert_eq!(refusal.path, "groups[2].members[0].backend");
 }
 
 #[test]
@@ -155,18 +196,16 @@ fn refusals_name_the_field() {
     starts(refusal(|plan| plan.services[1].name = "web".into()), "services[1].name");
     starts(refusal(|plan| plan.services[0].table_size = 65_536), "services[0].table_size");
     starts(
-        refusal(|plan| plan.services[0].members[0].backend = "b9".into()),
-        "services[0].members[0].backend",
+        refusal(|plan| plan.groups[1].members[0].backend = "b9".into()),
+        "groups[1].members[0].backend",
     );
-    starts(
-        refusal(|plan| plan.services[0].members[0].weight = 5_000),
-        "services[0].members[0].weight",
-    );
-    starts(refusal(|plan| plan.services[0].members[0].state = 0), "services[0].members[0].state");
-    starts(
-        refusal(|plan| plan.services[0].members[1].backend = "b1".into()),
-        "services[0].members",
-    );
+    starts(refusal(|plan| plan.groups[1].members[0].weight = 5_000), "groups[1].members[0].weight");
+    starts(refusal(|plan| plan.groups[1].members[0].state = 0), "groups[1].members[0].state");
+    starts(refusal(|plan| plan.groups[0].members[1].backend = "b1".into()), "groups[0].members");
+    starts(refusal(|plan| plan.groups[1].name = "p".into()), "groups[1].name");
+    starts(refusal(|plan| plan.groups[1].name.clear()), "groups[1].name");
+    starts(refusal(|plan| plan.services[1].group = "p7".into()), "services[1].group");
+    starts(refusal(|plan| plan.groups.clear()), "groups");
     starts(
         refusal(|plan| plan.services[0].vips[0].ports[0].last = 70_000),
         "services[0].vips[0].ports[0]",
@@ -212,7 +251,7 @@ fn choices_of_a_newer_version_are_refused_by_name() {
         (service(|service| service.fragments = 9), "services[1].fragments"),
         (service(|service| service.unmatched = 9), "services[1].unmatched"),
         (service(|service| service.vips[0].protocol = 9), "services[1].vips[0].protocol"),
-        (service(|service| service.members[0].state = 9), "services[1].members[0].state"),
+        (refusal(|message| message.groups[1].members[0].state = 9), "groups[1].members[0].state"),
         (
             refusal(|message| {
                 message.forwarder = Some(proto::Forwarder { steering: 9, ..Default::default() })

@@ -308,7 +308,7 @@ impl Rig {
         message.generation = u64::from(self.plans_made);
         let which = self.plans_made as usize % message.backends.len();
         let name = message.backends[which].name.clone();
-        let members = message.services.iter_mut().flat_map(|service| &mut service.members);
+        let members = message.groups.iter_mut().flat_map(|group| &mut group.members);
         for member in members.filter(|member| member.backend == name) {
             member.state = proto::BackendState::Down as i32;
         }

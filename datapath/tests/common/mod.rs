@@ -33,6 +33,12 @@ pub fn message(backends: usize) -> proto::Plan {
         services: vec![proto::Service {
             name: "web".into(),
             vips: vec![vip("203.0.113.10"), vip("2001:db8:f::10")],
+            group: "web".into(),
+            table_size: 1009,
+            ..Default::default()
+        }],
+        groups: vec![proto::Group {
+            name: "web".into(),
             members: names
                 .into_iter()
                 .map(|backend| proto::Member {
@@ -41,8 +47,6 @@ pub fn message(backends: usize) -> proto::Plan {
                     state: proto::BackendState::Active as i32,
                 })
                 .collect(),
-            table_size: 1009,
-            ..Default::default()
         }],
         ..Default::default()
     }

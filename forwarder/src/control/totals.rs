@@ -140,17 +140,21 @@ mod tests {
             target: Some(proto::vip::Target::Address((*address).into())),
             ..Default::default()
         };
+        proto::Service {
+            name: name.into(),
+            vips: vips.iter().map(vip).collect(),
+            group: "g".into(),
+            ..Default::default()
+        }
+    }
+
+    fn group() -> proto::Group {
         let member = |backend: &str| proto::Member {
             backend: backend.into(),
             weight: 1,
             state: proto::BackendState::Active as i32,
         };
-        proto::Service {
-            name: name.into(),
-            vips: vips.iter().map(vip).collect(),
-            members: vec![member("b1"), member("b2")],
-            ..Default::default()
-        }
+        proto::Group { name: "g".into(), members: vec![member("b1"), member("b2")] }
     }
 
     fn view(planner: &mut Planner) -> View {
@@ -166,6 +170,7 @@ mod tests {
                 ..Default::default()
             }),
             backends: vec![backend("b1", "10.1.0.1"), backend("b2", "10.1.0.2")],
+            groups: vec![group()],
             services: vec![
                 service("alone", &["203.0.113.1"]),
                 service("several", &["203.0.113.2", "203.0.113.3"]),

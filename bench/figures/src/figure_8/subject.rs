@@ -162,8 +162,9 @@ fn plan(driver: &str, queues: u16) -> Value {
         "services": [{
             "name": "web",
             "vips": [{"address": "203.0.113.10"}],
-            "members": (1..=BACKENDS).map(member).collect::<Vec<_>>(),
+            "group": "web",
         }],
+        "groups": [{"name": "web", "members": (1..=BACKENDS).map(member).collect::<Vec<_>>()}],
         "forwarder": {"interfaces": [{"name": INTERFACE, "driver": driver, "queues": queues}]},
     })
 }

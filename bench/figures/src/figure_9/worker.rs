@@ -154,9 +154,13 @@ fn message(options: &Options) -> proto::Plan {
         services: vec![proto::Service {
             name: "web".into(),
             vips: vec![proto::Vip { target, ..Default::default() }],
-            members: (0..options.backends).map(member).collect(),
+            group: "web".into(),
             table_size: 65_537,
             ..Default::default()
+        }],
+        groups: vec![proto::Group {
+            name: "web".into(),
+            members: (0..options.backends).map(member).collect(),
         }],
         ..Default::default()
     }

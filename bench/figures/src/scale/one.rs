@@ -159,7 +159,7 @@ pub fn run(one: &One) -> Result<Measured, String> {
 fn down(mut message: proto::Plan) -> proto::Plan {
     message.generation += 1;
     let name = message.backends[0].name.clone();
-    let members = message.services.iter_mut().flat_map(|service| &mut service.members);
+    let members = message.groups.iter_mut().flat_map(|group| &mut group.members);
     for member in members.filter(|member| member.backend == name) {
         member.state = proto::BackendState::Down as i32;
     }

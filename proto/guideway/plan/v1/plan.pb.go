@@ -581,12 +581,15 @@ type Plan struct {
 	Encapsulators []string       `protobuf:"bytes,6,rep,name=encapsulators,proto3" json:"encapsulators,omitempty"`
 	Tunnel        *Tunnel        `protobuf:"bytes,7,opt,name=tunnel,proto3" json:"tunnel,omitempty"`
 	PrefixGroups  []*PrefixGroup `protobuf:"bytes,8,rep,name=prefix_groups,json=prefixGroups,proto3" json:"prefix_groups,omitempty"`
-	// Every backend of every service, once, in order of name.
+	// Every backend of every group, once, in order of name.
 	Backends []*Backend `protobuf:"bytes,9,rep,name=backends,proto3" json:"backends,omitempty"`
 	Services []*Service `protobuf:"bytes,10,rep,name=services,proto3" json:"services,omitempty"`
 	// Absent: this plan does not change devices (replay, tests).
-	Forwarder     *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
-	PathMtu       *PathMtu   `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
+	Forwarder *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
+	PathMtu   *PathMtu   `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
+	// The sets of members that services name: once for each set of pools,
+	// however many services have it.
+	Groups        []*Group `protobuf:"bytes,13,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -701,6 +704,13 @@ func (x *Plan) GetForwarder() *Forwarder {
 func (x *Plan) GetPathMtu() *PathMtu {
 	if x != nil {
 		return x.PathMtu
+	}
+	return nil
+}
+
+func (x *Plan) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
 	}
 	return nil
 }
@@ -1091,14 +1101,12 @@ func (x *Backend) GetAddress() string {
 }
 
 type Service struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Vips  []*Vip                 `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
-	// In order of backend name; each backend once.
-	Members  []*Member `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
-	Mode     Mode      `protobuf:"varint,4,opt,name=mode,proto3,enum=guideway.plan.v1.Mode" json:"mode,omitempty"`
-	Affinity Affinity  `protobuf:"varint,5,opt,name=affinity,proto3,enum=guideway.plan.v1.Affinity" json:"affinity,omitempty"`
-	Encap    Encap     `protobuf:"varint,6,opt,name=encap,proto3,enum=guideway.plan.v1.Encap" json:"encap,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Vips     []*Vip                 `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
+	Mode     Mode                   `protobuf:"varint,4,opt,name=mode,proto3,enum=guideway.plan.v1.Mode" json:"mode,omitempty"`
+	Affinity Affinity               `protobuf:"varint,5,opt,name=affinity,proto3,enum=guideway.plan.v1.Affinity" json:"affinity,omitempty"`
+	Encap    Encap                  `protobuf:"varint,6,opt,name=encap,proto3,enum=guideway.plan.v1.Encap" json:"encap,omitempty"`
 	// Entries of the Maglev table, a prime. 0: 65537.
 	TableSize    uint32        `protobuf:"varint,7,opt,name=table_size,json=tableSize,proto3" json:"table_size,omitempty"`
 	IdleTimeouts *IdleTimeouts `protobuf:"bytes,8,opt,name=idle_timeouts,json=idleTimeouts,proto3" json:"idle_timeouts,omitempty"`
@@ -1109,8 +1117,10 @@ type Service struct {
 	Fragments        Fragments `protobuf:"varint,12,opt,name=fragments,proto3,enum=guideway.plan.v1.Fragments" json:"fragments,omitempty"`
 	Spill            []*Spill  `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`
 	// Absent: copy the inner packet's. Else 0 to 63.
-	Dscp          *uint32   `protobuf:"varint,14,opt,name=dscp,proto3,oneof" json:"dscp,omitempty"`
-	Unmatched     Unmatched `protobuf:"varint,15,opt,name=unmatched,proto3,enum=guideway.plan.v1.Unmatched" json:"unmatched,omitempty"`
+	Dscp      *uint32   `protobuf:"varint,14,opt,name=dscp,proto3,oneof" json:"dscp,omitempty"`
+	Unmatched Unmatched `protobuf:"varint,15,opt,name=unmatched,proto3,enum=guideway.plan.v1.Unmatched" json:"unmatched,omitempty"`
+	// Name of the group whose members serve. Empty: there are none.
+	Group         string `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1155,13 +1165,6 @@ func (x *Service) GetName() string {
 func (x *Service) GetVips() []*Vip {
 	if x != nil {
 		return x.Vips
-	}
-	return nil
-}
-
-func (x *Service) GetMembers() []*Member {
-	if x != nil {
-		return x.Members
 	}
 	return nil
 }
@@ -1248,6 +1251,13 @@ func (x *Service) GetUnmatched() Unmatched {
 		return x.Unmatched
 	}
 	return Unmatched_UNMATCHED_DROP
+}
+
+func (x *Service) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 type Vip struct {
@@ -1464,6 +1474,61 @@ func (x *PortRange) GetLast() uint32 {
 	return 0
 }
 
+// The backends of one set of pools, with what they may do now.
+type Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique. The controller joins the pools' names: `canary web`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// In order of backend name; each backend once.
+	Members       []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
 type Member struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
@@ -1476,7 +1541,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1553,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1566,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Member) GetBackend() string {
@@ -1538,7 +1603,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1615,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1628,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -1595,19 +1660,16 @@ func (x *IdleTimeouts) GetUdpMs() uint32 {
 }
 
 type Spill struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	PrefixGroup string                 `protobuf:"bytes,1,opt,name=prefix_group,json=prefixGroup,proto3" json:"prefix_group,omitempty"`
-	Prefix      string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// True: the controller's probes of that cluster fail, so the next one is
-	// taken, if there is one that does not fail.
-	Down          bool `protobuf:"varint,3,opt,name=down,proto3" json:"down,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PrefixGroup   string                 `protobuf:"bytes,1,opt,name=prefix_group,json=prefixGroup,proto3" json:"prefix_group,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1681,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1694,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1649,13 +1711,6 @@ func (x *Spill) GetPrefix() string {
 	return ""
 }
 
-func (x *Spill) GetDown() bool {
-	if x != nil {
-		return x.Down
-	}
-	return false
-}
-
 type Forwarder struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Interfaces []*Interface           `protobuf:"bytes,1,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
@@ -1668,7 +1723,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1735,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1748,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -1729,7 +1784,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1796,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1809,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Interface) GetName() string {
@@ -1782,7 +1837,7 @@ var File_guideway_plan_v1_plan_proto protoreflect.FileDescriptor
 
 const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\xd5\x04\n" +
+	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\x86\x05\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1798,7 +1853,8 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bservices\x18\n" +
 	" \x03(\v2\x19.guideway.plan.v1.ServiceR\bservices\x129\n" +
 	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\x124\n" +
-	"\bpath_mtu\x18\f \x01(\v2\x19.guideway.plan.v1.PathMtuR\apathMtu\"4\n" +
+	"\bpath_mtu\x18\f \x01(\v2\x19.guideway.plan.v1.PathMtuR\apathMtu\x12/\n" +
+	"\x06groups\x18\r \x03(\v2\x17.guideway.plan.v1.GroupR\x06groups\"4\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\"U\n" +
@@ -1821,11 +1877,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xd3\x05\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc4\x05\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x122\n" +
-	"\amembers\x18\x03 \x03(\v2\x18.guideway.plan.v1.MemberR\amembers\x12*\n" +
+	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x12*\n" +
 	"\x04mode\x18\x04 \x01(\x0e2\x16.guideway.plan.v1.ModeR\x04mode\x126\n" +
 	"\baffinity\x18\x05 \x01(\x0e2\x1a.guideway.plan.v1.AffinityR\baffinity\x12-\n" +
 	"\x05encap\x18\x06 \x01(\x0e2\x17.guideway.plan.v1.EncapR\x05encap\x12\x1d\n" +
@@ -1839,8 +1894,9 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\tfragments\x18\f \x01(\x0e2\x1b.guideway.plan.v1.FragmentsR\tfragments\x12-\n" +
 	"\x05spill\x18\r \x03(\v2\x17.guideway.plan.v1.SpillR\x05spill\x12\x17\n" +
 	"\x04dscp\x18\x0e \x01(\rH\x00R\x04dscp\x88\x01\x01\x129\n" +
-	"\tunmatched\x18\x0f \x01(\x0e2\x1b.guideway.plan.v1.UnmatchedR\tunmatchedB\a\n" +
-	"\x05_dscp\"\xdd\x01\n" +
+	"\tunmatched\x18\x0f \x01(\x0e2\x1b.guideway.plan.v1.UnmatchedR\tunmatched\x12\x14\n" +
+	"\x05group\x18\x10 \x01(\tR\x05groupB\a\n" +
+	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"\xdd\x01\n" +
 	"\x03Vip\x12\x1a\n" +
 	"\aaddress\x18\x01 \x01(\tH\x00R\aaddress\x12E\n" +
 	"\rprefix_suffix\x18\x02 \x01(\v2\x1e.guideway.plan.v1.PrefixSuffixH\x00R\fprefixSuffix\x121\n" +
@@ -1854,7 +1910,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"suffixBits\"5\n" +
 	"\tPortRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\rR\x04last\"p\n" +
+	"\x04last\x18\x02 \x01(\rR\x04last\"O\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
+	"\amembers\x18\x02 \x03(\v2\x18.guideway.plan.v1.MemberR\amembers\"p\n" +
 	"\x06Member\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x124\n" +
@@ -1863,11 +1922,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x06tcp_ms\x18\x01 \x01(\rR\x05tcpMs\x12,\n" +
 	"\x12tcp_unconfirmed_ms\x18\x02 \x01(\rR\x10tcpUnconfirmedMs\x12$\n" +
 	"\x0etcp_closing_ms\x18\x03 \x01(\rR\ftcpClosingMs\x12\x15\n" +
-	"\x06udp_ms\x18\x04 \x01(\rR\x05udpMs\"V\n" +
+	"\x06udp_ms\x18\x04 \x01(\rR\x05udpMs\"B\n" +
 	"\x05Spill\x12!\n" +
 	"\fprefix_group\x18\x01 \x01(\tR\vprefixGroup\x12\x16\n" +
-	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
-	"\x04down\x18\x03 \x01(\bR\x04down\"\xa9\x01\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\"\xa9\x01\n" +
 	"\tForwarder\x12;\n" +
 	"\n" +
 	"interfaces\x18\x01 \x03(\v2\x1b.guideway.plan.v1.InterfaceR\n" +
@@ -1934,7 +1992,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
@@ -1959,11 +2017,12 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*Vip)(nil),          // 20: guideway.plan.v1.Vip
 	(*PrefixSuffix)(nil), // 21: guideway.plan.v1.PrefixSuffix
 	(*PortRange)(nil),    // 22: guideway.plan.v1.PortRange
-	(*Member)(nil),       // 23: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 24: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 25: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 26: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 27: guideway.plan.v1.Interface
+	(*Group)(nil),        // 23: guideway.plan.v1.Group
+	(*Member)(nil),       // 24: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil), // 25: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),        // 26: guideway.plan.v1.Spill
+	(*Forwarder)(nil),    // 27: guideway.plan.v1.Forwarder
+	(*Interface)(nil),    // 28: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
@@ -1973,31 +2032,32 @@ var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	17, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
 	18, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
 	19, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	26, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	27, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	20, // 9: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
-	23, // 10: guideway.plan.v1.Service.members:type_name -> guideway.plan.v1.Member
+	23, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	20, // 10: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 11: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 12: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 13: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	24, // 14: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	25, // 14: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 15: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 16: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 17: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	25, // 18: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	26, // 18: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 19: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
 	21, // 20: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
 	22, // 21: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
 	0,  // 22: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	1,  // 23: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	27, // 24: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 25: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 26: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	24, // 23: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	1,  // 24: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	28, // 25: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 26: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 27: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2017,7 +2077,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
