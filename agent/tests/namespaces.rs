@@ -10,19 +10,38 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{
-    AddressFamily, Protocol as SocketProtocol, SendFlags, SocketType, sendto, socket,
+    AddressFamily, Protocol as SocketProtocol, SendFlags, SocketFlags, SocketType, sendto,
+    socket_with,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wire::{EtherType, Protocol, checksum, geneve, gre, gue, ipv4, ipv6, udp};
 
-const PORT: u16 = 5353;
-const CLIENT_PORT: u16 = 40_000;
+/// The ports of one datagram: the client's, and the VIP's.
+#[derive(Clone, Copy)]
+struct Ports {
+    client: u16,
+    vip: u16,
+}
+
+impl Ports {
+    /// Ports that no socket of this process has had. Trap: the tests of one
+    /// process run at once, and a child that one of them forks holds every
+    /// socket of all of them until it calls exec: a port that was just closed
+    /// can still be in use.
+    fn unused() -> Ports {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 10_000, "the ports of clients would be those of VIPs");
+        Ports { client: 20_000 + number, vip: 10_000 + number }
+    }
+}
 
 /// Says by name that a test is not run, past the harness's capture.
 fn root_or_skip(test: &str) -> bool {
@@ -159,17 +178,18 @@ impl Drop for Agent {
 }
 
 /// The client's datagram to the VIP, whole and with its checksums.
-fn client_packet(v6: bool, text: &[u8]) -> Vec<u8> {
+fn client_packet(v6: bool, ports: Ports, text: &[u8]) -> Vec<u8> {
     let (client, vip) = addresses(v6);
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let bytes = text.len() as u16 + 8;
-    let unsummed = [&udp::emit(CLIENT_PORT, PORT, bytes, 0)[..], text].concat();
+    let unsummed = [&udp::emit(ports.client, ports.vip, bytes, 0)[..], text].concat();
     let sum = checksum::pseudo_header(&octets(client), &octets(vip), 17, unsummed.len())
         + checksum::sum(&unsummed);
-    let datagram = [&udp::emit(CLIENT_PORT, PORT, bytes, checksum::finish(sum))[..], text].concat();
+    let sum = checksum::finish(sum);
+    let datagram = [&udp::emit(ports.client, ports.vip, bytes, sum)[..], text].concat();
     let header = match (client, vip) {
         (IpAddr::V4(client), IpAddr::V4(vip)) => ipv4::Emit {
             packet_bytes: bytes + 20,
@@ -229,7 +249,8 @@ fn send_tunnelled(tunnel: &str, source: &str, inner_v6: bool, inner: &[u8]) {
 fn send_raw(protocol: u8, source: IpAddr, to: IpAddr, payload: &[u8]) {
     let family = if to.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let protocol = SocketProtocol::from_raw(u32::from(protocol).try_into().unwrap());
-    let raw: OwnedFd = socket(family, SocketType::RAW, Some(protocol)).unwrap();
+    let raw: OwnedFd =
+        socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol)).unwrap();
     rustix::net::bind(&raw, &SocketAddr::new(source, 0)).unwrap();
     sendto(&raw, payload, SendFlags::empty(), &SocketAddr::new(to, 0)).unwrap();
 }
@@ -247,16 +268,16 @@ fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, patience: Durat
         socket.set_read_timeout(Some(patience)).unwrap();
         socket
     };
-    let server = bound(&lab.backend, vip, PORT);
-    let client = bound(&lab.lb, client, CLIENT_PORT);
+    let ports = Ports::unused();
+    let server = bound(&lab.backend, vip, ports.vip);
+    let client = bound(&lab.lb, client, ports.client);
     let text = format!("{tunnel} from {source}");
-    lab.within(&lab.lb, || {
-        send_tunnelled(tunnel, source, inner_v6, &client_packet(inner_v6, text.as_bytes()))
-    });
+    let packet = client_packet(inner_v6, ports, text.as_bytes());
+    lab.within(&lab.lb, || send_tunnelled(tunnel, source, inner_v6, &packet));
     let mut buffer = [0; 2000];
     let Ok((len, from)) = server.recv_from(&mut buffer) else { return false };
     assert_eq!(buffer[..len], *text.as_bytes());
-    assert_eq!(from.port(), CLIENT_PORT);
+    assert_eq!(from.port(), ports.client);
     server.send_to(&buffer[..len], from).unwrap();
     client.recv(&mut buffer).is_ok_and(|len| buffer[..len] == *text.as_bytes())
 }
@@ -295,6 +316,31 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
     }
 }
 
+/// Children inherit every descriptor and close them at exec: a test that asks
+/// again at once must not meet its own sockets of before.
+#[test]
+fn a_vip_is_served_again_while_other_tests_start_programs() {
+    if !root_or_skip("a_vip_is_served_again_while_other_tests_start_programs") {
+        return;
+    }
+    let lab = Lab::new();
+    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
+    let stop = AtomicBool::new(false);
+    let served = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                Command::new("true").status().unwrap();
+            }
+        });
+        let again = || served(&lab, "gre", "10.66.0.1", false, PATIENT);
+        let served = std::panic::catch_unwind(AssertUnwindSafe(|| (0..100).all(|_| again())));
+        stop.store(true, Ordering::Relaxed);
+        served
+    });
+    assert!(served.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    assert!(agent.terminate());
+}
+
 #[test]
 fn counters_are_served_and_systemd_is_told() {
     if !root_or_skip("counters_are_served_and_systemd_is_told") {
@@ -316,9 +362,8 @@ fn counters_are_served_and_systemd_is_told() {
     std::fs::remove_file(&name).unwrap();
 
     assert!(served(&lab, "gre", "10.66.0.1", false, PATIENT));
-    lab.within(&lab.lb, || {
-        send_tunnelled("gre", "10.66.0.99", false, &client_packet(false, b"stranger"))
-    });
+    let stranger = client_packet(false, Ports::unused(), b"stranger");
+    lab.within(&lab.lb, || send_tunnelled("gre", "10.66.0.99", false, &stranger));
     let backend: IpAddr = "10.66.0.2".parse().unwrap();
     lab.within(&lab.lb, || {
         send_raw(47, "10.66.0.1".parse().unwrap(), backend, &[0x80, 0, 8, 0, 0, 0, 0, 0])

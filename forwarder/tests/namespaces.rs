@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::{Net, root_or_skip};
+use common::{Net, raw_socket, root_or_skip, sender_from};
 use guideway_forwarder::proto::{
     CaptureRequest, CaptureResponse, CapturedPacket, FlowKey, GetConnectionsRequest,
 };
 use program::{Forwarder, command};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, sendto, socket};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -50,7 +50,7 @@ impl Net {
             if vip.is_ipv4() { "0.0.0.0".parse().unwrap() } else { "::".parse().unwrap() };
         self.client.inside(|| {
             for port in ports {
-                let socket = UdpSocket::bind((any, port)).unwrap();
+                let socket = sender_from(SocketAddr::new(any, port));
                 socket.send_to(format!("datagram {port}").as_bytes(), vip).unwrap();
             }
         });
@@ -59,10 +59,7 @@ impl Net {
     /// Listens for GRE packets at the backend.
     fn listen(&self, family: AddressFamily) -> Backend {
         let (sender, packets) = channel();
-        let socket = self.backend.inside(|| {
-            let gre = rustix::net::Protocol::from_raw(std::num::NonZero::new(47).unwrap());
-            socket(family, SocketType::RAW, Some(gre)).unwrap()
-        });
+        let socket = self.backend.inside(|| raw_socket(family, 47));
         set_socket_recv_buffer_size_force(&socket, 8 << 20).unwrap();
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(50))).unwrap();
         let stop = std::sync::Arc::new(AtomicBool::new(false));
@@ -521,8 +518,7 @@ fn udp_flow(source_port: u32, destination_port: u32) -> FlowKey {
 
 /// One echo request to the VIP.
 fn echo_request() {
-    let icmp = rustix::net::Protocol::from_raw(std::num::NonZero::new(1).unwrap());
-    let raw = socket(AddressFamily::INET, SocketType::RAW, Some(icmp)).unwrap();
+    let raw = raw_socket(AddressFamily::INET, 1);
     // Type 8, checksum, id 1, sequence number 1.
     let message = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
     let vip = SocketAddr::new(VIP.parse().unwrap(), 0);

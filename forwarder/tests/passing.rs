@@ -12,16 +12,13 @@ mod program;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
+use common::{Namespace, link, raw_socket, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, recv, sendto, socket,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
 use serde_json::{Value, json};
 
 /// The kernel's, inside VIP prefixes.
@@ -88,9 +85,7 @@ impl Net {
         // Over IPv6 the kernel fills it in.
         let sum = wire::checksum::finish(wire::checksum::sum(&echo));
         echo[2..4].copy_from_slice(&sum.to_be_bytes());
-        let protocol = Protocol::from_raw(NonZero::new(protocol).unwrap());
-        let socket =
-            self.client.inside(|| socket(family, SocketType::RAW, Some(protocol)).unwrap());
+        let socket = self.client.inside(|| raw_socket(family, protocol));
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(3))).unwrap();
         sendto(&socket, &echo, SendFlags::empty(), &SocketAddr::new(address, 0)).unwrap();
         let mut bytes = [0; 256];

@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Net, root_or_skip};
+use common::{Net, raw_socket, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
@@ -23,7 +23,7 @@ use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket};
+use rustix::net::{AddressFamily, RecvFlags, recv};
 use serde_json::json;
 use wire::{EtherType, Family, FlowKey, MacAddress, Protocol, ethernet, ipv4};
 
@@ -318,10 +318,7 @@ fn steered_on_a_single_queue(driver: &str) {
         },
     });
     forwarder.set_plan(&plan).unwrap();
-    let backend = net.backend.inside(|| {
-        let gre = rustix::net::Protocol::from_raw(std::num::NonZero::new(47).unwrap());
-        socket(AddressFamily::INET, SocketType::RAW, Some(gre)).unwrap()
-    });
+    let backend = net.backend.inside(|| raw_socket(AddressFamily::INET, 47));
     set_socket_timeout(&backend, Timeout::Recv, Some(Duration::from_secs(3))).unwrap();
     net.client.inside(|| {
         for port in 20_000..20_100u16 {

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, Net, root_or_skip};
+use common::{Namespace, Net, raw_socket, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket};
+use rustix::net::{AddressFamily, RecvFlags, recv};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -111,10 +111,7 @@ struct Collector {
 
 impl Collector {
     fn start(net: &Net) -> Collector {
-        let socket = net.backend.inside(|| {
-            let gre = rustix::net::Protocol::from_raw(std::num::NonZero::new(47).unwrap());
-            socket(AddressFamily::INET, SocketType::RAW, Some(gre)).unwrap()
-        });
+        let socket = net.backend.inside(|| raw_socket(AddressFamily::INET, 47));
         set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(300))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));

@@ -10,17 +10,13 @@ mod common;
 mod program;
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
+use common::{Namespace, link, raw_socket, root_or_skip};
 use etherparse::PacketBuilder;
 use program::Forwarder;
-use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, recv, sendto, socket,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
 use serde_json::{Value, json};
 
 struct Net {
@@ -67,9 +63,9 @@ impl Net {
             IpAddr::V4(_) => (AddressFamily::INET, "10.0.1.1"),
             IpAddr::V6(_) => (AddressFamily::INET6, "2001:db8:1::1"),
         };
-        let listener = self.router.inside(|| raw(outer, if vip.is_ipv4() { 1 } else { 58 }));
+        let listener = self.router.inside(|| raw_socket(outer, if vip.is_ipv4() { 1 } else { 58 }));
         set_socket_timeout(&listener, Timeout::Recv, Some(Duration::from_millis(100))).unwrap();
-        let sender = self.peer.inside(|| raw(outer, 47));
+        let sender = self.peer.inside(|| raw_socket(outer, 47));
         let to = SocketAddr::new(own.parse().unwrap(), 0);
         sendto(&sender, &redirected_echo(vip, client), SendFlags::empty(), &to).unwrap();
         let start = Instant::now();
@@ -83,11 +79,6 @@ impl Net {
         }
         false
     }
-}
-
-fn raw(family: AddressFamily, protocol: u32) -> OwnedFd {
-    let protocol = Protocol::from_raw(NonZero::new(protocol).unwrap());
-    socket(family, SocketType::RAW, Some(protocol)).unwrap()
 }
 
 /// GRE that permits one further encapsulation, and in it the request.

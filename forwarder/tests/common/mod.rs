@@ -4,10 +4,13 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// True if namespaces can be made; else says by name what is skipped, past the
@@ -70,6 +73,26 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
+}
+
+/// A raw socket of the calling thread's namespace. Programs that tests start
+/// do not inherit it.
+pub fn raw_socket(family: AddressFamily, protocol: u32) -> OwnedFd {
+    let protocol = Protocol::from_raw(protocol.try_into().expect("a protocol"));
+    socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))
+        .expect("a raw socket")
+}
+
+/// A socket that sends from this address, also when it did so a moment ago.
+/// Trap: the tests of one process run at once, and a child that one of them
+/// forks holds every socket of all of them until it calls exec.
+pub fn sender_from(address: SocketAddr) -> UdpSocket {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .expect("a datagram socket");
+    set_socket_reuseaddr(&socket, true).expect("an address used again");
+    bind(&socket, &address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+    UdpSocket::from(socket)
 }
 
 /// A veth pair between two namespaces, both ends up, checksums complete
