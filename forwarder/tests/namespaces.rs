@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::{Net, raw_socket, root_or_skip, sender_from};
+use common::{Net, raw_socket, receive, root_or_skip, sender_from};
 use guideway_forwarder::proto::{
     CaptureRequest, CaptureResponse, CapturedPacket, FlowKey, GetConnectionsRequest,
 };
 use program::{Forwarder, command};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
+use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -67,7 +67,7 @@ impl Net {
         let thread = std::thread::spawn(move || {
             let mut bytes = vec![0; 2048];
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok((length, _)) = recv(&socket, &mut bytes, RecvFlags::empty()) {
+                if let Ok(length) = receive(&socket, &mut bytes) {
                     let v4 = family == AddressFamily::INET;
                     let _ = sender.send(Received::parse(&bytes[..length], v4));
                 }

@@ -14,11 +14,11 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, raw_socket, root_or_skip};
+use common::{Namespace, link, raw_socket, receive, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
+use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
 
 /// The kernel's, inside VIP prefixes.
@@ -90,8 +90,7 @@ impl Net {
         sendto(&socket, &echo, SendFlags::empty(), &SocketAddr::new(address, 0)).unwrap();
         let mut bytes = [0; 256];
         loop {
-            let (length, _) =
-                recv(&socket, &mut bytes, RecvFlags::empty()).expect("an answer in time");
+            let length = receive(&socket, &mut bytes).expect("an answer in time");
             let message = &bytes[if address.is_ipv4() { 20 } else { 0 }..length];
             if message[0] == reply && message[4..] == echo[4..] {
                 return;
@@ -171,7 +170,7 @@ fn the_kernel_gets_back_what_is_its_own(driver: &str, shown_mode: &str, client_m
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         socket.connect((KERNELS[0].parse::<Ipv4Addr>().unwrap(), 9)).unwrap();
         socket.send(b"?").unwrap();
-        let answer = socket.recv(&mut [0; 8]).unwrap_err();
+        let answer = receive(&socket, &mut [0; 8]).unwrap_err();
         assert_eq!(answer.kind(), std::io::ErrorKind::ConnectionRefused);
     });
 

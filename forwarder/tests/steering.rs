@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Net, raw_socket, root_or_skip};
+use common::{Net, raw_socket, receive, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
@@ -22,8 +22,8 @@ use nic::memory_device::{MemoryPeer, pair};
 use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
 use program::Forwarder;
+use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, recv};
 use serde_json::json;
 use wire::{EtherType, Family, FlowKey, MacAddress, Protocol, ethernet, ipv4};
 
@@ -329,7 +329,7 @@ fn steered_on_a_single_queue(driver: &str) {
     let mut arrived = BTreeSet::new();
     let mut bytes = [0; 2048];
     while arrived.len() < 100 {
-        let (length, _) = recv(&backend, &mut bytes, RecvFlags::empty()).expect("a packet in time");
+        let length = receive(&backend, &mut bytes).expect("a packet in time");
         arrived.insert(bytes[length - 2..length].to_vec());
     }
     let counters = forwarder.counters();

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, Net, raw_socket, root_or_skip};
+use common::{Namespace, Net, raw_socket, receive, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
+use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, recv};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -119,9 +119,9 @@ impl Collector {
         let thread = std::thread::spawn(move || {
             let (mut bytes, mut arrivals) = (vec![0; 2048], Arrivals::new());
             loop {
-                match recv(&socket, &mut bytes, RecvFlags::empty()) {
+                match receive(&socket, &mut bytes) {
                     // Outer header, GRE, inner header, UDP header.
-                    Ok((length, _)) if length >= 20 + 4 + 20 + 8 + 4 => {
+                    Ok(length) if length >= 20 + 4 + 20 + 8 + 4 => {
                         let port = u16::from_be_bytes([bytes[44], bytes[45]]);
                         let number = u32::from_be_bytes(bytes[52..56].try_into().unwrap());
                         let backend = bytes[16..20].try_into().unwrap();
@@ -496,7 +496,7 @@ fn the_service_manager_is_told_which_process_goes_on() {
     manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let heard = || {
         let mut bytes = [0; 256];
-        let length = manager.recv(&mut bytes).expect("a message to the manager");
+        let length = receive(&manager, &mut bytes).expect("a message to the manager");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
     let mut service = program::command(&net.balancer.name, folder.path())

@@ -12,11 +12,11 @@ mod program;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, raw_socket, root_or_skip};
+use common::{Namespace, link, raw_socket, receive, root_or_skip};
 use etherparse::PacketBuilder;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, sendto};
+use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
 
 struct Net {
@@ -71,7 +71,7 @@ impl Net {
         let start = Instant::now();
         let mut bytes = [0; 256];
         while start.elapsed() < Duration::from_secs(1) {
-            if let Ok((length, _)) = recv(&listener, &mut bytes, RecvFlags::empty())
+            if let Ok(length) = receive(&listener, &mut bytes)
                 && bytes[..length].ends_with(b"ways back")
             {
                 return true;

@@ -9,8 +9,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::set_socket_reuseaddr;
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// True if namespaces can be made; else says by name what is skipped, past the
@@ -81,6 +84,14 @@ pub fn raw_socket(family: AddressFamily, protocol: u32) -> OwnedFd {
     let protocol = Protocol::from_raw(protocol.try_into().expect("a protocol"));
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))
         .expect("a raw socket")
+}
+
+/// The next datagram of a socket, as far as there is room for it; an error
+/// when the socket's timeout is over. Trap: a child of the process that ends
+/// interrupts a call that has a timeout.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let received = retry_on_intr(|| recv(&socket, &mut *bytes, RecvFlags::empty()));
+    Ok(received?.0)
 }
 
 /// A socket that sends from this address, also when it did so a moment ago.

@@ -98,7 +98,7 @@ impl Lab {
                 let any = if bound.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 UdpSocket::bind(any).unwrap().send_to(b"hello", bound).unwrap()
             });
-            kernel.recv(&mut [0; 100]).is_ok_and(|len| len == 5)
+            receive(&kernel, &mut [0; 100]).is_ok_and(|len| len == 5)
         })
     }
 
@@ -142,6 +142,17 @@ pub fn spawn_within<T: Send + 'static>(
 
 pub fn within<T: Send + 'static>(namespace: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
     spawn_within(namespace, job).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The next datagram; an error when the socket's timeout is over. Trap: a child
+/// of the process that ends interrupts a call that has a timeout.
+pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match socket.recv(buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
 }
 
 /// A forwarder that answers: what comes in goes back, or out of the last of
@@ -319,7 +330,7 @@ fn echoed(socket: &UdpSocket, burst: usize, size: usize) -> usize {
     let mut buffer = vec![0; size + 1];
     let mut came = 0;
     while came < burst {
-        let Ok(len) = socket.recv(&mut buffer) else { break };
+        let Ok(len) = receive(socket, &mut buffer) else { break };
         let number = usize::from(buffer[0]);
         assert_eq!(buffer[..len], datagram(number), "a datagram came back changed");
         came += 1;
