@@ -60,6 +60,11 @@ test: deps-build deps-test ## All tests: units, golden packets, then (with root)
 test-fast: deps-build ## Only the tests that need neither root nor bin/
 	tools/test.sh fast
 
+# As many rounds as TIMES, or as go into MINUTES, or both.
+.PHONY: soak
+soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]
+	go run ./tools/soak $(if $(TIMES),-times $(TIMES)) $(if $(MINUTES),-minutes $(MINUTES)) -only '$(ONLY)' -load $(or $(LOAD),0)
+
 .PHONY: lint
 lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
 
@@ -138,7 +143,7 @@ golden: deps-build ## Rewrite the golden folders from today's behaviour; review 
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf bin target .cache/bin .cache/test
+	rm -rf bin target .cache/bin .cache/test .cache/soak .cache/soak-programs
 
 .PHONY: help
 help: ## Show this list
