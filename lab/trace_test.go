@@ -83,7 +83,7 @@ func fragmentsShowTheirWay(t *testing.T, running *lab.Lab, vip netip.Addr, sourc
 			case len(hops) == 2 && hops[0].Machine == hops[1].Machine && hops[0].Verdict == "slow" && hops[1].Verdict == "sent":
 				own++
 			case len(hops) == 3 && hops[0].Machine != hops[1].Machine && hops[0].Verdict == "redirected" &&
-				hops[1].Machine == hops[2].Machine && hops[1].Verdict == "slow" && hops[2].Verdict == "sent" && hops[2].Budget == 1:
+				hops[1].Machine == hops[2].Machine && hops[1].Verdict == "slow" && hops[2].Verdict == "sent" && hops[2].Budget == 3:
 				handed++
 			default:
 				t.Errorf("a fragment's way from %s: %s", source, way(packet))

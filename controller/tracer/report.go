@@ -13,7 +13,8 @@ type Report struct {
 	// The number of workers stands for the slow path, which has fragments.
 	Worker int `json:"worker"`
 	// How many more load balancers the packet might have passed when it
-	// arrived: 7 a client's own, 2 spilled, 1 redirected.
+	// arrived: 7 a client's own, 3 a redirected fragment, 2 a spilled packet,
+	// 1 a spilled fragment that was redirected there, or a copy.
 	Budget  uint8  `json:"budget"`
 	Service string `json:"service,omitempty"`
 	// VIP, protocol and ports.

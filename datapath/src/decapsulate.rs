@@ -13,19 +13,54 @@ use wire::{
 use crate::drop_reason::DropReason;
 
 /// How many further encapsulations a packet is permitted. What we send on is
-/// permitted less.
+/// permitted less:
+///
+/// ```text
+///  7 client ─► 3 fragment to its owner ─► 2 spilled to another cluster ─► 1 fragment to its owner there ─► 0 backend
+///  7 client ──────────────────────────────────────────────────────────► 1 copy of an ICMP error to a peer ─► 0 backend
+/// ```
+///
+/// Any step may be left out; none is taken twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Budget(pub u8);
 
 impl Budget {
     /// A client's own packet.
     pub const FRESH: Budget = Budget(7);
+    /// What a fragment is sent with to the machine in charge of it.
+    pub const REDIRECTED: Budget = Budget(3);
     /// What a spilled packet is sent with.
     pub const SPILLED: Budget = Budget(2);
-    /// What a redirected fragment, or a copy, is sent with.
-    pub const REDIRECTED: Budget = Budget(1);
+    /// What a spilled fragment is sent with to the machine in charge of it.
+    pub const REDIRECTED_THERE: Budget = Budget(1);
+    /// What a peer's copy of an ICMP error is sent with.
+    pub const COPY: Budget = Budget(1);
     /// What a backend's packet is sent with.
     pub const TO_BACKEND: Budget = Budget(0);
+
+    /// What the fragment is sent with to the machine in charge of it; None:
+    /// it was redirected already.
+    #[must_use]
+    pub fn redirect(self) -> Option<Budget> {
+        if self > Budget::REDIRECTED {
+            Some(Budget::REDIRECTED)
+        } else {
+            (self == Budget::SPILLED).then_some(Budget::REDIRECTED_THERE)
+        }
+    }
+
+    /// What the packet is sent with to another cluster; None: it was spilled
+    /// already.
+    #[must_use]
+    pub fn spill(self) -> Option<Budget> {
+        (self > Budget::SPILLED).then_some(Budget::SPILLED)
+    }
+
+    /// What copies of the ICMP error are sent with; None: it is one.
+    #[must_use]
+    pub fn copy(self) -> Option<Budget> {
+        (self > Budget::COPY).then_some(Budget::COPY)
+    }
 }
 
 /// Takes the outer headers off; gives the inner packet's headers and its

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use plan::{BackendId, Plan, Service};
+use plan::{BackendId, Owners, Plan, Service};
 use wire::{Family, FlowKey, MacAddress};
 
 use crate::decapsulate::Budget;
@@ -34,8 +34,10 @@ pub struct Egress {
     backend_ids: usize,
     /// Of tunnels with several next hops: headers for each, behind each other.
     further: Box<[Outer]>,
-    /// By index of the peer, then by family of the inner packet.
-    peers: Box<[[Tunnel; 2]]>,
+    /// By index of the peer.
+    peers: Box<[PeerTunnels]>,
+    /// Which machine is in charge of which fragments.
+    owners: Owners,
     /// By service id, then as the service lists them.
     spills: Box<[Box<[Vec<NextHop>]>]>,
 }
@@ -60,7 +62,10 @@ impl Egress {
     pub fn new(plan: &Plan, resolve: impl FnMut(IpAddr) -> Vec<NextHop>) -> Egress {
         let mut building = Building { plan, resolve, further: Vec::new() };
         let tunnels = building.tunnels();
-        let peers = plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
+        let peers: Box<[PeerTunnels]> =
+            plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
+        let reaches = |peer: usize| peers[peer].is_reached();
+        let owners = Owners::new(&plan.machine, &plan.peers, reaches);
         let mut spills = vec![Box::default(); plan.service_ids()].into_boxed_slice();
         for service in plan.services() {
             let spill = &service.spill;
@@ -68,7 +73,7 @@ impl Egress {
                 spill.iter().map(|spill| building.hops(spill.address)).collect();
         }
         let (further, backend_ids) = (building.further.into(), plan.backend_ids());
-        Egress { tunnels, backend_ids, further, peers, spills }
+        Egress { tunnels, backend_ids, further, peers, owners, spills }
     }
 
     /// The headers in front of a flow's packets of that family to a backend,
@@ -102,30 +107,78 @@ impl Egress {
         }
     }
 
-    /// The way to a peer for this flow, if any of its addresses has a next
-    /// hop.
+    /// The peer in charge of the fragments whose three-tuple has that hash:
+    /// one that is healthy and reached. None: this machine.
     #[must_use]
-    pub fn toward_peer(&self, peer: usize, family: Family, hash: u64) -> Option<&Outer> {
-        self.way(&self.peers.get(peer)?[family as usize], hash)
+    pub fn owner(&self, hash: u64) -> Option<usize> {
+        self.owners.owner(hash)
+    }
+
+    /// True if any of a peer's addresses has a next hop.
+    #[must_use]
+    pub fn reaches_peer(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(PeerTunnels::is_reached)
+    }
+
+    /// The way to a peer for this flow's packets, which are permitted so many
+    /// further encapsulations; None if none of its addresses has a next hop.
+    #[must_use]
+    pub fn toward_peer(
+        &self,
+        peer: usize,
+        permitted: Budget,
+        family: Family,
+        hash: u64,
+    ) -> Option<&Outer> {
+        self.way(self.peers.get(peer)?.tunnel(permitted, family), hash)
     }
 
     /// The way to the address in another cluster that has the suffix of
-    /// `destination`: the first of the service's spills whose family it has.
+    /// `destination`, and that address. Of the service's clusters of that
+    /// family it is the first with a next hop that answers the controller's
+    /// probes, or else the first with a next hop.
     #[must_use]
     pub fn toward_spill(
         &self,
         plan: &Plan,
         service: &Service,
         key: &FlowKey,
-        hash: u64,
-    ) -> Option<Outer> {
-        let spills = &service.spill;
-        let index = spills.iter().position(|spill| spill.family == key.family)?;
-        let hops = &self.spills.get(service.id.index())?[index];
-        let hop = hops.get(which(hops.len() as u16, hash))?;
-        let bits = spills[index].network | (key.destination & spills[index].host_mask);
+        (hash, permitted): (u64, Budget),
+    ) -> Option<(IpAddr, Outer)> {
+        let hops = self.spills.get(service.id.index())?.iter();
+        let reached = || {
+            let all = service.spill.iter().zip(hops.clone());
+            all.filter(|(spill, hops)| spill.family == key.family && !hops.is_empty())
+        };
+        let (spill, hops) =
+            reached().find(|(spill, _)| !spill.down).or_else(|| reached().next())?;
+        let hop = &hops[which(hops.len() as u16, hash)];
+        let bits = spill.network | (key.destination & spill.host_mask);
         let there = wire::ip::address(key.family, bits);
-        Outer::new(plan, there, hop, Style::to_balancer(Budget::SPILLED), key.family)
+        let outer = Outer::new(plan, there, hop, Style::to_balancer(permitted), key.family)?;
+        Some((there, outer))
+    }
+}
+
+/// The ways to a peer: by family of the inner packet, for each number of
+/// further encapsulations that its packets are permitted.
+#[derive(Debug, Default)]
+struct PeerTunnels {
+    redirect: [Tunnel; 2],
+    /// Of spilled fragments and of copies.
+    last: [Tunnel; 2],
+}
+
+impl PeerTunnels {
+    fn is_reached(&self) -> bool {
+        self.last[0].hops > 0
+    }
+
+    fn tunnel(&self, permitted: Budget, family: Family) -> &Tunnel {
+        match permitted {
+            Budget::REDIRECTED => &self.redirect[family as usize],
+            _ => &self.last[family as usize],
+        }
     }
 }
 
@@ -209,13 +262,16 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
     }
 
     /// The tunnels to the first of a peer's addresses that has a next hop.
-    fn peer(&mut self, addresses: &[IpAddr]) -> [Tunnel; 2] {
+    fn peer(&mut self, addresses: &[IpAddr]) -> PeerTunnels {
         let reached = addresses.iter().find_map(|address| {
             let hops = self.hops(*address);
             (!hops.is_empty()).then_some((*address, hops))
         });
-        let Some((address, hops)) = reached else { return [Tunnel::default(); 2] };
-        let style = Style::to_balancer(Budget::REDIRECTED);
-        FAMILIES.map(|family| self.tunnel(address, &hops, style, family))
+        let Some((address, hops)) = reached else { return PeerTunnels::default() };
+        let mut permitting = |budget| {
+            let style = Style::to_balancer(budget);
+            FAMILIES.map(|family| self.tunnel(address, &hops, style, family))
+        };
+        PeerTunnels { redirect: permitting(Budget::REDIRECTED), last: permitting(Budget::COPY) }
     }
 }

@@ -270,9 +270,10 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         let hash = self.hash.flow(&three_tuple(&headers.key));
-        let owner = view.plan.owners.owner(hash).filter(|_| budget > Budget::REDIRECTED);
-        let Some(peer) = owner else { return Ok(Verdict::Slow(budget)) };
-        let outer = view.egress.toward_peer(peer, headers.key.family, hash);
+        let (Some(permitted), Some(peer)) = (budget.redirect(), view.egress.owner(hash)) else {
+            return Ok(Verdict::Slow(budget));
+        };
+        let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = redirect(frame, &headers.facts(), hash, outer, self.answering(view), outbox)?;
         self.counters.fragments.redirected.add(1);
@@ -364,11 +365,13 @@ pub(crate) fn spill<'m>(
     (counters, answering): (&Counters, Answering<'_>),
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    if service.spill.is_empty() || budget <= Budget::SPILLED {
+    let Some(permitted) = budget.spill().filter(|_| !service.spill.is_empty()) else {
         return Err(DropReason::NoBackend);
-    }
-    let there = view.egress.toward_spill(&view.plan, service, &headers.key, hash);
-    let outer = there.ok_or(DropReason::NoNeighbour)?;
+    };
+    let (_, outer) = view
+        .egress
+        .toward_spill(&view.plan, service, &headers.key, (hash, permitted))
+        .ok_or(DropReason::NoNeighbour)?;
     let verdict = redirect(frame, &headers.facts(), hash, &outer, answering, outbox)?;
     counters.spilled.add(1);
     Ok(verdict)

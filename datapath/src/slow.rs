@@ -186,12 +186,14 @@ impl<'m> SlowPath<'m> {
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let selected = self.select(view, service, &key, hash, recorder);
-        let is_copy = budget <= Budget::REDIRECTED;
-        if is_copy && (tracked.is_none() || tracked == selected) {
-            return Err(DropReason::CopyNotNeeded);
-        }
-        if tracked.is_none() && !is_copy {
-            self.copy_to_peers(view, frame, headers, hash, outbox);
+        match budget.copy() {
+            None if tracked.is_none() || tracked == selected => {
+                return Err(DropReason::CopyNotNeeded);
+            }
+            Some(permitted) if tracked.is_none() => {
+                self.copy_to_peers(view, frame, headers, (hash, permitted), outbox);
+            }
+            _ => {}
         }
         let backend = tracked.or(selected);
         self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
@@ -202,13 +204,12 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &Frame<'_>,
         headers: &Headers,
-        hash: u64,
+        (hash, permitted): (u64, Budget),
         outbox: &mut Outbox<'m>,
     ) {
         for peer in 0..view.plan.peers.len() {
-            let Some(outer) = view.egress.toward_peer(peer, headers.key.family, hash) else {
-                continue;
-            };
+            let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
+            let Some(outer) = outer else { continue };
             if !self.copies.allows(self.now) {
                 return;
             }

@@ -95,7 +95,7 @@ fn travel(machines: &mut [Machine; 2], at: usize, bytes: &[u8]) -> (Arrivals, us
     match verdict {
         Verdict::Send(_) => arrived.push(split(&frame)),
         Verdict::Redirect(_) => {
-            assert_eq!(frame[34..36], [1, 0], "one further encapsulation is permitted");
+            assert_eq!(frame[34..36], [3, 0], "to be spilled, and redirected there");
             let (more, further) = travel(machines, 1 - at, &frame);
             assert_eq!(further, 0, "never redirected twice");
             redirects = 1;
@@ -316,6 +316,10 @@ fn without_peers_a_tunnel_to_ourselves_is_the_kernels() {
     assert_eq!(machine.forward(0, &tunnelled(LB_2, LB_1, 1, &inner)).0, Verdict::Pass);
 }
 
+fn spill_to(prefix: &str) -> proto::Spill {
+    proto::Spill { prefix_group: "a".into(), prefix: prefix.into(), down: false }
+}
+
 /// Cluster 1, all of whose backends are down, spills to cluster 2.
 fn clusters() -> (Machine, Machine) {
     let group = || proto::PrefixGroup {
@@ -331,8 +335,7 @@ fn clusters() -> (Machine, Machine) {
     let mut first = message(2);
     first.prefix_groups = vec![group()];
     first.services[0].vips = vec![vip()];
-    first.services[0].spill =
-        vec![proto::Spill { prefix_group: "a".into(), prefix: "198.51.100.0/24".into() }];
+    first.services[0].spill = vec![spill_to("198.51.100.0/24")];
     first.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
     let mut second = message(3);
     second.prefix_groups = vec![group()];
@@ -405,4 +408,192 @@ fn an_error_for_a_flow_that_only_the_peer_knows_reaches_its_backend() {
         assert!(knows.outbox.frames.is_empty(), "a copy is not copied");
     }
     assert!(redelivered > 40, "{redelivered}");
+}
+
+/// Two clusters of two machines; of the first all backends are down.
+struct Clusters {
+    first: [Machine; 2],
+    second: [Machine; 2],
+    /// Frames between machines, by recursion control.
+    redirected: std::collections::BTreeMap<u8, usize>,
+}
+
+impl Clusters {
+    fn new() -> Clusters {
+        let (first, second) = clusters();
+        let with_peer = |plan: &proto::Plan, own: u8| {
+            let peer = peered(own, 1);
+            let mut plan = plan.clone();
+            (plan.machine, plan.peers) = (peer.machine, peer.peers);
+            plan.services[0].set_fragments(proto::Fragments::On);
+            plan
+        };
+        let of_first = &first.view.plan.message;
+        // Other addresses than the first cluster's: those spill here.
+        let elsewhere = |plan: proto::Plan| {
+            let text = serde_json::to_string(&plan).unwrap().replace("10.0.0.", "10.0.1.");
+            let mut plan: proto::Plan = serde_json::from_str(&text).unwrap();
+            plan.encapsulators = vec!["10.0.0.0/24".into()];
+            plan
+        };
+        let of_second = &second.view.plan.message;
+        Clusters {
+            first: [1, 2].map(|own| Machine::new(with_peer(of_first, own), 100)),
+            second: [1, 2].map(|own| Machine::new(elsewhere(with_peer(of_second, own)), 100)),
+            redirected: std::collections::BTreeMap::new(),
+        }
+    }
+
+    /// Lets a frame travel from a machine of the first cluster, or `second`,
+    /// until it reaches backends; a packet to the other cluster reaches the
+    /// machine there that `entry` says.
+    fn travel(&mut self, second: bool, at: usize, entry: usize, bytes: &[u8]) -> Arrivals {
+        let machines = if second { &mut self.second } else { &mut self.first };
+        let (verdict, _, frame) = machines[at].forward(1, bytes);
+        let mut emitted: Vec<Vec<u8>> = match verdict {
+            Verdict::Send(_) | Verdict::Redirect(_) => vec![frame],
+            Verdict::Hold => vec![],
+            other => panic!("{other:?} at machine {at} of cluster {}", 1 + u8::from(second)),
+        };
+        let released = machines[at].outbox.frames.drain(..);
+        emitted.extend(released.map(|made| made.frame.bytes().to_vec()));
+        let mut arrived = Arrivals::new();
+        for frame in emitted {
+            match frame[30..34] {
+                [10, 1, ..] => arrived.push((frame[30..34].to_vec(), frame[38..].to_vec())),
+                [10, 0, cluster, machine] => {
+                    assert_eq!(cluster == 1, second, "peers are of one cluster");
+                    *self.redirected.entry(frame[34]).or_default() += 1;
+                    arrived.extend(self.travel(second, usize::from(machine) - 1, entry, &frame));
+                }
+                [198, 51, 100, 10] => {
+                    assert!(!second, "never spilled twice");
+                    *self.redirected.entry(frame[34]).or_default() += 1;
+                    arrived.extend(self.travel(true, entry, entry, &frame));
+                }
+                ref other => panic!("to {other:?}"),
+            }
+        }
+        arrived
+    }
+}
+
+#[test]
+fn a_spilling_cluster_of_several_machines_loses_no_fragment() {
+    for order in [[0usize, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+        let mut clusters = Clusters::new();
+        for id in 1..40 {
+            let pieces = fragments_v4(id, 2500);
+            let mut arrived = Arrivals::new();
+            for (nth, index) in order.iter().enumerate() {
+                let (at, entry) = ((usize::from(id) + nth) % 2, usize::from(id / 2) % 2);
+                // Each fragment may come by another machine there, too.
+                arrived.extend(clusters.travel(false, at, (entry + nth) % 2, &pieces[*index]));
+            }
+            arrived.sort();
+            let mut expected: Vec<Vec<u8>> =
+                pieces.iter().map(|piece| piece[14..].to_vec()).collect();
+            expected.sort();
+            let inner: Vec<Vec<u8>> = arrived.iter().map(|(_, inner)| inner.clone()).collect();
+            assert_eq!(inner, expected);
+            assert!(arrived.iter().all(|(backend, _)| *backend == arrived[0].0), "one backend");
+        }
+        let steps: Vec<u8> = clusters.redirected.keys().copied().collect();
+        assert_eq!(steps, [1, 2, 3], "each step of the way was needed: {:?}", clusters.redirected);
+    }
+}
+
+/// Whether the owner that the hash says is another machine, by what becomes of
+/// the fragments of a datagram that came with that recursion control.
+fn redirections(recursion: u8) -> usize {
+    let mut machine = Machine::new(peered(1, 3), 100);
+    let is_redirected = |client: &u8| {
+        let mut piece = fragments_v4(7, 1500).swap_remove(0);
+        piece[29] = *client;
+        piece[24..26].fill(0);
+        let sum = wire::checksum::finish(wire::checksum::sum(&piece[14..34]));
+        piece[24..26].copy_from_slice(&sum.to_be_bytes());
+        let arriving = tunnelled(LB_2, LB_1, recursion, &piece);
+        let (verdict, _, frame) = machine.forward(1, &arriving);
+        let redirected = matches!(verdict, Verdict::Redirect(_));
+        assert!(!redirected || frame[34] == if recursion == 2 { 1 } else { 3 });
+        redirected
+    };
+    (1..40).filter(is_redirected).count()
+}
+
+#[test]
+fn what_came_by_a_redirect_is_not_redirected_again() {
+    assert_eq!([1, 3].map(redirections), [0, 0]);
+    let [spilled, fresh] = [2, 7].map(redirections);
+    assert!(spilled > 0 && spilled == fresh, "{spilled} of spilled, {fresh} of fresh ones");
+}
+
+#[test]
+fn a_redirected_packet_may_be_spilled_and_a_spilled_one_is_not() {
+    let (mut first, _) = clusters();
+    let mut plan = first.view.plan.message.clone();
+    plan.peers = peered(1, 1).peers;
+    first.set(plan);
+    let inner = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+    let (verdict, _, spilled) = first.forward(0, &tunnelled(LB_2, LB_1, 3, &inner));
+    assert!(matches!(verdict, Verdict::Redirect(_)));
+    assert_eq!(spilled[34], 2);
+    for recursion in [1, 2] {
+        let verdict = first.forward(0, &tunnelled(LB_2, LB_1, recursion, &inner)).0;
+        assert_eq!(verdict, Verdict::Drop(DropReason::NoBackend));
+    }
+}
+
+/// The outer destination of a packet of a service without backends that names
+/// three clusters, of which these are down or without a next hop.
+fn spilled_to(down: &[usize], unreached: &[&str]) -> Result<String, DropReason> {
+    const PREFIXES: [&str; 3] = ["198.51.100.0/24", "192.0.2.0/24", "10.9.0.0/24"];
+    let (mut first, _) = clusters();
+    let mut plan = first.view.plan.message.clone();
+    plan.services[0].spill = PREFIXES.map(spill_to).into();
+    plan.services[0].spill.insert(0, spill_to("2001:db8:e::/64"));
+    down.iter().for_each(|index| plan.services[0].spill[index + 1].down = true);
+    first.set(plan);
+    let egress = datapath::Egress::new(&first.view.plan, |address| {
+        let reached = !unreached.contains(&address.to_string().as_str());
+        reached.then(|| common::hop(1600)).into_iter().collect()
+    });
+    first.view = first.view.with_egress(egress);
+    match first.forward(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn)) {
+        (Verdict::Redirect(_), _, frame) => {
+            Ok(frame[30..34].iter().map(u8::to_string).collect::<Vec<_>>().join("."))
+        }
+        (Verdict::Drop(reason), ..) => Err(reason),
+        (other, ..) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_cluster_that_answers_and_is_reached_gets_what_is_spilled() {
+    let (a, b, c) = ("198.51.100.10", "192.0.2.10", "10.9.0.10");
+    let to = |down: &[usize], unreached: &[&str]| spilled_to(down, unreached).unwrap();
+    assert_eq!(to(&[], &[]), a);
+    assert_eq!(to(&[0], &[]), b);
+    assert_eq!(to(&[], &[a]), b);
+    assert_eq!(to(&[1], &[a]), c);
+    assert_eq!(to(&[0, 2], &[b]), a, "better one that does not answer than none");
+    assert_eq!(to(&[0, 1, 2], &[]), a);
+    assert_eq!(spilled_to(&[0], &[a, b, c]), Err(DropReason::NoNeighbour));
+}
+
+#[test]
+fn a_peer_that_the_forwarder_does_not_reach_is_in_charge_of_nothing() {
+    let mut machine = Machine::new(peered(1, 5), 1000);
+    let backends_only = |address: std::net::IpAddr| match address.to_string().as_str() {
+        "10.0.0.2" | "2001:db8::2" => Vec::new(),
+        _ => vec![common::hop(1600)],
+    };
+    let egress = datapath::Egress::new(&machine.view.plan, backends_only);
+    machine.view = machine.view.with_egress(egress);
+    for id in 1..50 {
+        for piece in fragments_v4(id, 2500) {
+            assert!(matches!(machine.forward(0, &piece).0, Verdict::Send(_)));
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! What the datapath explains, in the words of the socket: of the running
 //! plan, or of a plan file.
 
+use datapath::decapsulate::Budget;
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
 use datapath::{DropReason, FlowHash, NextHop, View};
 use plan::{Affinity, BackendId, Encap, Plan, Service};
-use wire::{FlowKey, ip};
+use wire::FlowKey;
 
 use crate::proto;
 
@@ -79,10 +80,10 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 
 /// The address that a packet without a backend is spilled to (paper 4.2).
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
-    let to = service.spill.iter().find(|spill| spill.family == key.family)?;
     // The same that forwarding asks; without a next hop it drops.
-    view.egress.toward_spill(&view.plan, service, key, 0)?;
-    Some(ip::address(key.family, to.network | (key.destination & to.host_mask)).to_string())
+    let way = (0, Budget::SPILLED);
+    let (there, _) = view.egress.toward_spill(&view.plan, service, key, way)?;
+    Some(there.to_string())
 }
 
 fn backend_name(plan: &Plan, id: BackendId) -> String {

@@ -111,7 +111,7 @@ fn service(
         unmatched: i32::from(rules >> 3 & 1),
         fragments: i32::from(rules >> 4 & 3).min(2),
         spill: if spill {
-            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into() }]
+            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into(), down: rules & 64 != 0 }]
         } else {
             Vec::new()
         },

@@ -12,7 +12,7 @@ use crate::group::{Group, Member, Standing};
 use crate::ids::{BackendId, Ids, ServiceId};
 use crate::load::Load;
 use crate::maglev::{self, Candidate, Table};
-use crate::peers::{Ingress, Owners, Peer};
+use crate::peers::{Ingress, Peer};
 use crate::service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 use crate::vips::{AddressInfo, Matched, Place, Ports, Vips, VipsBuilder, low_mask};
 use crate::{limits, proto};
@@ -79,8 +79,6 @@ pub struct Plan {
     pub peers: Vec<Peer>,
     /// Whose tunnelled packets are accepted.
     pub ingress: Ingress,
-    /// Which machine is in charge of a datagram's fragments.
-    pub owners: Owners,
     /// Which service a packet is for.
     pub vips: Vips,
     /// One for each matched index: whose it is and what it matches.
@@ -532,6 +530,7 @@ fn spill(path: &str, message: &proto::Service) -> Result<Vec<SpillTo>, PlanError
                 network,
                 host_mask,
                 address: ip::address(family, network | suffix),
+                down: spill.down,
             })
         })
         .collect()
@@ -1004,7 +1003,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
             tunnel: tunnel(message)?,
             learn_path_mtu: message.path_mtu.and_then(|path_mtu| path_mtu.learn).unwrap_or(true),
             ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
-            owners: Owners::new(&message.machine.clone().unwrap_or_default().name, &self.peers),
             peers: self.peers,
             vips: self.vips.build(),
             matches: self.matches,

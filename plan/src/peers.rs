@@ -96,8 +96,8 @@ impl Ingress {
 }
 
 /// Which machine is in charge of a datagram's fragments (paper 4.3): Maglev
-/// hashing over the healthy peers and this machine.
-#[derive(Debug)]
+/// hashing over this machine and the healthy peers that it reaches.
+#[derive(Debug, Default)]
 pub struct Owners {
     /// None: this machine.
     machines: Vec<Option<usize>>,
@@ -108,11 +108,13 @@ impl Owners {
     /// Entries of the table: far more than 100 for each of 64 machines.
     const TABLE_SIZE: u32 = 65_537;
 
-    /// Of this machine and its healthy peers.
+    /// Of this machine and its healthy peers, of which `reaches` says, by
+    /// index, whether a next hop to them is known.
     #[must_use]
-    pub fn new(own: &str, peers: &[Peer]) -> Owners {
+    pub fn new(own: &str, peers: &[Peer], reaches: impl Fn(usize) -> bool) -> Owners {
         let healthy = peers.iter().enumerate().filter(|(_, peer)| peer.healthy);
-        let mut machines: Vec<(&str, Option<usize>)> = healthy
+        let reached = healthy.filter(|(index, _)| reaches(*index));
+        let mut machines: Vec<(&str, Option<usize>)> = reached
             .map(|(index, peer)| (peer.name.as_str(), Some(index)))
             .chain([(own, None)])
             .collect();

@@ -48,6 +48,8 @@ pub struct SpillTo {
     pub host_mask: AddressBits,
     /// An address in it that its next hop is looked up by.
     pub address: IpAddr,
+    /// The controller's probes of that cluster fail.
+    pub down: bool,
 }
 
 /// What selects a backend.

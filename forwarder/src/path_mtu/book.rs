@@ -282,8 +282,13 @@ mod tests {
     #[test]
     fn an_error_about_a_spilled_packet_is_about_its_clusters_prefix() {
         let there: IpAddr = "198.51.100.10".parse().unwrap();
-        let spill =
-            SpillTo { family: Family::V4, network: 0xc633_6400, host_mask: 0xff, address: there };
+        let spill = SpillTo {
+            family: Family::V4,
+            network: 0xc633_6400,
+            host_mask: 0xff,
+            address: there,
+            down: false,
+        };
         for (destination, believed) in
             [(0xc633_640a_u32, true), (0xc633_6477, true), (0xc633_6577, false)]
         {

@@ -161,17 +161,22 @@ def five_tuple(data):
     return None
 
 
+#: How many further encapsulations a client's packet is permitted.
+FRESH = 7
+
+
 def tunnelled(packet, plan):
-    """The packet inside, and whether its tunnel met congestion, if the packet is a tunnel's to this machine."""
+    """The packet inside, and of its tunnel, if it came in one to this machine: whether it met congestion, and how
+    many further encapsulations it permits (RFC 1701; seven where it says nothing)."""
     outer = IP(packet) if packet[0] >> 4 == 4 else IPv6(packet)
     own = ipaddress.ip_address(outer.dst) in plan.machine
     protocol, after = (outer.proto, packet[outer.ihl * 4:]) if isinstance(outer, IP) else (outer.nh, packet[40:])
     port = int.from_bytes(after[2:4], "big") if protocol == 17 and own else None
     skipped = {47: 4, 4: 0, 41: 0}.get(protocol, {GUE_PORT: 12, GENEVE_PORT: 16}.get(port))
     if not plan.takes_tunnels or skipped is None:
-        return packet, False
+        return packet, False, FRESH
     return network(bytes(Ether(type=0x0800 if after[skipped] >> 4 == 4 else 0x86DD)) + after[skipped:]), \
-        traffic_class(packet) & 3 == 3
+        traffic_class(packet) & 3 == 3, (after[0] & 7 if protocol == 47 else 0) or FRESH
 
 
 def datagram_of(packet):
@@ -237,7 +242,7 @@ class Folder:
     def check_one(self, frame, verdict):
         if verdict not in ("sent", "replied", "redirected", "held"):
             return
-        packet, self.congested = tunnelled(network(frame), self.plan)
+        packet, self.congested, self.permitted = tunnelled(network(frame), self.plan)
         datagram = datagram_of(packet)
         if verdict == "replied":
             return self.check_replied(packet, self.take())
@@ -268,13 +273,16 @@ class Folder:
     def check_redirected(self, packet, datagram):
         """A fragment goes to the peer in charge of its three-tuple, anything else to the same suffix elsewhere."""
         if datagram is None:
+            demand("spilled once only", self.permitted > 2, True)
             to = ipaddress.ip_address(destination(packet))
             there = [net[int(to) & int(net.hostmask)] for net in self.plan.spills if net.version == to.version]
             return demand("what is spilled", self.to_balancer(self.take(), there, 2)[0], packet)
         hosts = (datagram[0], datagram[1]) if packet[0] >> 4 == 4 else datagram[0]
+        demand("redirected once only", self.permitted in (1, 3), False)
+        recursion = 1 if self.permitted == 2 else 3
 
         def take():
-            inner, peer = self.to_balancer(self.take(), self.plan.peers, 1)
+            inner, peer = self.to_balancer(self.take(), self.plan.peers, recursion)
             demand("the machine in charge", self.in_charge.setdefault(hosts, peer), peer)
             return inner
 

@@ -594,6 +594,16 @@ def what_peers_send_is_permitted_less(c):
     c.add("no_backend", "a packet that was spilled is not spilled again", tunnel(
         tcp(to="203.0.113.20"), "10.0.0.2", recursion=1), service="spilling")
     c.add("redirected", "a client's is", tcp(to="203.0.113.20"), service="spilling")
+    c.add("redirected", "a redirected one is: its cluster has no backend", tunnel(
+        tcp(to="203.0.113.20"), "10.0.0.2", recursion=3), service="spilling")
+    c.add("no_backend", "with two it was spilled", tunnel(
+        tcp(to="203.0.113.20"), "10.0.0.2", recursion=2), service="spilling")
+    for client in range(1, 9):
+        first = next(pieces(udp(80, source=f"192.0.2.{client}", payload=bytes(400)), 160, number=500))
+        c.add("-", "a client's fragment: to the machine in charge, with three", first)
+        c.add("-", "a spilled one: to that machine, with one", tunnel(first, "10.0.0.2", recursion=2))
+        c.add("sent", "one that was redirected by a client's machine is kept", tunnel(first, "10.0.0.2", recursion=3))
+        c.add("sent", "and one that was spilled before", tunnel(first, "10.0.0.2", recursion=1))
 
 
 @scenario

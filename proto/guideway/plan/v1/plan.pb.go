@@ -1660,9 +1660,12 @@ func (x *IdleTimeouts) GetUdpMs() uint32 {
 }
 
 type Spill struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	PrefixGroup   string                 `protobuf:"bytes,1,opt,name=prefix_group,json=prefixGroup,proto3" json:"prefix_group,omitempty"`
-	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	PrefixGroup string                 `protobuf:"bytes,1,opt,name=prefix_group,json=prefixGroup,proto3" json:"prefix_group,omitempty"`
+	Prefix      string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// True: the controller's probes of that cluster fail, so the next one is
+	// taken, if there is one that does not fail.
+	Down          bool `protobuf:"varint,3,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1709,6 +1712,13 @@ func (x *Spill) GetPrefix() string {
 		return x.Prefix
 	}
 	return ""
+}
+
+func (x *Spill) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
 }
 
 type Forwarder struct {
@@ -1922,10 +1932,11 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x06tcp_ms\x18\x01 \x01(\rR\x05tcpMs\x12,\n" +
 	"\x12tcp_unconfirmed_ms\x18\x02 \x01(\rR\x10tcpUnconfirmedMs\x12$\n" +
 	"\x0etcp_closing_ms\x18\x03 \x01(\rR\ftcpClosingMs\x12\x15\n" +
-	"\x06udp_ms\x18\x04 \x01(\rR\x05udpMs\"B\n" +
+	"\x06udp_ms\x18\x04 \x01(\rR\x05udpMs\"V\n" +
 	"\x05Spill\x12!\n" +
 	"\fprefix_group\x18\x01 \x01(\tR\vprefixGroup\x12\x16\n" +
-	"\x06prefix\x18\x02 \x01(\tR\x06prefix\"\xa9\x01\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04down\x18\x03 \x01(\bR\x04down\"\xa9\x01\n" +
 	"\tForwarder\x12;\n" +
 	"\n" +
 	"interfaces\x18\x01 \x03(\v2\x1b.guideway.plan.v1.InterfaceR\n" +
