@@ -7,14 +7,25 @@
 //! second copy of these rules: [`steady_member`] is a filter in front of them,
 //! which answers "as `decide`" or nothing.
 //!
+//! Where the backend of a flow's entry stays in charge:
+//!
+//! | backend | SYN | any other packet |
+//! |---|---|---|
+//! | active | always | always |
+//! | draining | unless a FIN was seen | always |
+//! | down, with `on_down: keep` | unless the entry is unconfirmed | always |
+//! | gone | never | never |
+//!
+//! A SYN goes where its flow's entry says because only that backend's kernel
+//! knows whether the connection lives (RFC 5961). So a forged SYN or RST moves
+//! no connection.
+//!
 //! | class | becomes | by |
 //! |---|---|---|
 //! | unconfirmed | established | a packet that is no SYN, at least a tick later |
 //! | established | closing | FIN: two minutes; RST: ten seconds |
-//! | closing by RST | established | any later packet: RSTs are forged |
-//!
-//! A SYN never changes an established entry of an active backend; where the
-//! backend drains or the entry closes, it selects anew.
+//! | closing by FIN | closing by RST | SYN: the same port may be used anew |
+//! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
 
 use plan::group::Selected;
 use plan::{BackendId, Group, Service, ServiceId, Standing};
@@ -229,10 +240,10 @@ fn keep(rules: &Rules<'_>, entry: &Entry, signal: Signal) -> Result<ChosenMember
         return Err(Why::Expired);
     }
     let (member, standing) = rules.group.member(entry.backend).ok_or(Why::Gone)?;
-    let opens = signal == Signal::Syn;
+    let is_syn = signal == Signal::Syn;
     match standing {
-        Standing::Active if opens && entry.class >= Class::Closing => Err(Why::Opened),
-        Standing::Keeps if opens => Err(Why::Opened),
+        Standing::Keeps if is_syn && entry.class == Class::Closing => Err(Why::Opened),
+        Standing::KeepsDown if is_syn && entry.class == Class::Unconfirmed => Err(Why::Opened),
         Standing::Gone => Err(Why::Gone),
         _ => Ok(ChosenMember { member, backend: entry.backend }),
     }
@@ -256,7 +267,7 @@ fn class_after(entry: &Entry, signal: Signal, ticks: &Ticks) -> Option<Class> {
         (Class::Unconfirmed, _) if signal == Signal::Rst || ticks.since(entry) == 0 => None,
         (_, Signal::Datagram) => Some(Class::Datagram),
         (Class::Established, Signal::Syn) => None,
-        (Class::Established, Signal::Rst) => Some(Class::Reset),
+        (Class::Established, Signal::Rst) | (_, Signal::Syn) => Some(Class::Reset),
         // More RSTs do not lengthen the ten seconds.
         (_, Signal::Rst) => None,
         (Class::Closing, _) | (_, Signal::Fin) => Some(Class::Closing),

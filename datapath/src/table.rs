@@ -58,7 +58,7 @@ pub enum Class {
     Datagram,
     /// TCP after a FIN.
     Closing,
-    /// TCP after a RST, which may be forged.
+    /// TCP after a RST, which may be forged, or after a SYN on one that closes.
     Reset,
 }
 
@@ -653,9 +653,10 @@ impl<'m> ConnectionTable<'m> {
     ) {
         let then = Ticks::new(before);
         let expired = |entry: &Entry| {
-            let unit = Ticks::unit_ms(entry.class);
-            let age_ms = u64::from(then.since(entry)) * unit + gap_ms;
-            lifetimes.ticks(entry).is_none_or(|ticks_max| age_ms > u64::from(ticks_max) * unit)
+            let unit_ms = Ticks::unit_ms(entry.class);
+            let gap = (before.0 + gap_ms) / unit_ms - before.0 / unit_ms;
+            let age = u64::from(then.since(entry)) + gap;
+            lifetimes.ticks(entry).is_none_or(|ticks_max| age > u64::from(ticks_max))
         };
         for _ in 0..self.buckets.len() {
             self.sweep_bucket(|entry| expired(entry) || is_orphan(entry, plan), counters);

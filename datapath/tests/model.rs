@@ -1,14 +1,17 @@
 //! The connection table against a plain HashMap, on random traffic.
 //!
 //! The model knows no buckets: with a table that never fills, every packet's
-//! backend must be the model's.
+//! backend must be the model's. It knows no ticks either, only what is promised:
+//! an entry lives for its timeout, and at most two ticks longer. In between it
+//! goes on with both possibilities, until a packet tells them apart.
 
 mod common;
 
 use std::collections::HashMap;
 
 use common::{Machine, Tcp, message, tcp, udp};
-use plan::proto::BackendState;
+use datapath::DropReason;
+use plan::proto::{self, BackendState};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -20,9 +23,16 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let after_ms = prop_oneof![8 => 0u32..200, 3 => 200u32..20_000, 1 => 20_000u32..200_000, 1 => 900_000u32..2_000_000];
+    let near_a_timeout = prop::sample::select(vec![10_000u32, 30_000, 60_000, 120_000, 900_000])
+        .prop_flat_map(|timeout_ms| timeout_ms - 9_000..timeout_ms + 17_000);
+    let after_ms = prop_oneof![
+        8 => 0u32..200,
+        3 => 200u32..20_000,
+        1 => near_a_timeout,
+        1 => 20_000u32..2_000_000,
+    ];
     prop_oneof![
-        20 => (1u16..40, 0u8..5, after_ms).prop_map(|(flow, kind, after_ms)| Event::Packet { flow, kind, after_ms }),
+        20 => (1u16..12, 0u8..5, after_ms).prop_map(|(flow, kind, after_ms)| Event::Packet { flow, kind, after_ms }),
         1 => (0usize..4, 1u8..5).prop_map(|(backend, state)| Event::State { backend, state }),
     ]
 }
@@ -31,47 +41,110 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     backend: String,
-    confirmed: bool,
-    closing: bool,
-    reset: bool,
+    class: Class,
     tcp: bool,
-    since_ms: u64,
     seen_ms: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Class {
+    Unconfirmed,
+    Confirmed,
+    /// After a FIN.
+    Closing,
+    /// After a RST, or a SYN on one of the last two.
+    Reset,
+}
+
 impl Known {
-    /// Idle for long enough that it must be gone, or so short that it must
-    /// be there; None: in between, ticks decide.
+    fn new(backend: String, tcp: bool, seen_ms: u64) -> Known {
+        Known { backend, class: Class::Unconfirmed, tcp, seen_ms }
+    }
+
+    /// Idle for so long that it must be gone, or so short that it must be
+    /// there; None: in between, ticks decide.
     fn is_over(&self, now_ms: u64) -> Option<bool> {
-        let (timeout_ms, slack_ms) = match (self.confirmed, self.closing, self.reset, self.tcp) {
-            (_, true, ..) => (120_000, 4_000),
-            (_, _, true, _) => (10_000, 4_000),
-            (true, _, _, true) => (900_000, 17_000),
-            (true, _, _, false) => (60_000, 17_000),
-            (false, ..) => (30_000, 400),
+        let (timeout_ms, tick_ms) = match (self.class, self.tcp) {
+            (Class::Unconfirmed, _) => (30_000, 100),
+            (Class::Confirmed, true) => (900_000, 8_192),
+            (Class::Confirmed, false) => (60_000, 8_192),
+            (Class::Closing, _) => (120_000, 2_000),
+            (Class::Reset, _) => (10_000, 2_000),
         };
-        // A busy flow's time is written only once in a tick, so idleness
-        // counts from the first packet of that tick.
         let idle_ms = now_ms - self.seen_ms;
-        if idle_ms + 8_192 <= timeout_ms {
-            Some(false)
-        } else if idle_ms > timeout_ms + slack_ms {
-            Some(true)
-        } else {
-            None
+        match idle_ms {
+            _ if idle_ms <= timeout_ms => Some(false),
+            _ if idle_ms > timeout_ms + 2 * tick_ms => Some(true),
+            _ => None,
         }
     }
 }
 
+/// A packet as the model sees it.
+struct Packet {
+    kind: u8,
+    is_tcp: bool,
+    now_ms: u64,
+    /// Where it goes without an entry.
+    by_hash: Result<String, DropReason>,
+}
+
+/// Where the packet may go, and what its flow's entry may then be, if it is
+/// `known` now.
+fn outcomes(
+    known: Option<&Known>,
+    plan: &proto::Plan,
+    packet: &Packet,
+) -> Vec<(Result<String, DropReason>, Option<Known>)> {
+    let selected = || match &packet.by_hash {
+        Ok(backend) => {
+            let fresh = Known::new(backend.clone(), packet.is_tcp, packet.now_ms);
+            (packet.by_hash.clone(), Some(fresh))
+        }
+        // The old entry stays.
+        Err(_) => (packet.by_hash.clone(), known.cloned()),
+    };
+    let Some(known) = known else { return vec![selected()] };
+    let tracked = || match keeps(known, plan, packet) {
+        true => (Ok(known.backend.clone()), Some(after(known, packet))),
+        false => selected(),
+    };
+    match known.is_over(packet.now_ms) {
+        Some(true) => vec![selected()],
+        Some(false) => vec![tracked()],
+        None => vec![tracked(), selected()],
+    }
+}
+
+/// Whether the packet goes to the backend of its flow's entry.
+fn keeps(known: &Known, plan: &proto::Plan, packet: &Packet) -> bool {
+    let opens = packet.is_tcp && packet.kind == 0;
+    let member =
+        plan.groups[0].members.iter().find(|member| member.backend == known.backend).unwrap();
+    match member.state() {
+        BackendState::Active => true,
+        BackendState::Draining => !(opens && known.class == Class::Closing),
+        BackendState::Down if plan.services[0].on_down() == proto::OnDown::Keep => {
+            !(opens && known.class == Class::Unconfirmed)
+        }
+        _ => false,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn every_packet_goes_where_a_hash_map_would_send_it(events in proptest::collection::vec(event(), 1..200)) {
+    fn every_packet_goes_where_a_hash_map_would_send_it(
+        on_down in 0i32..2,
+        events in proptest::collection::vec(event(), 1..200),
+    ) {
         let mut plan = message(4);
+        plan.services[0].on_down = on_down;
         let mut machine = Machine::new(plan.clone(), 4096);
         let mut fresh = Machine::new(plan.clone(), 4096);
-        let mut model: HashMap<u16, Known> = HashMap::new();
+        // What each flow's entry may be.
+        let mut model: HashMap<u16, Vec<Option<Known>>> = HashMap::new();
         let mut now_ms = 0u64;
         for event in events {
             match event {
@@ -83,39 +156,23 @@ proptest! {
                 Event::Packet { flow, kind, after_ms } => {
                     now_ms += u64::from(after_ms);
                     let (bytes, is_tcp) = packet(flow, kind);
-                    let opens = is_tcp && kind == 0;
                     // The table without memory: a machine that never saw the flow.
                     let by_hash = fresh_backend(&mut fresh, &bytes);
                     let got = machine.backend(after_ms, &bytes);
-                    let known = model.get(&flow).cloned();
-                    let over = known.as_ref().map(|known| known.is_over(now_ms));
-                    if over == Some(None) {
-                        // In between: whatever it did is right; learn it anew.
-                        model.remove(&flow);
-                        prop_assume!(false);
-                    }
-                    let known = known.filter(|_| over == Some(Some(false)));
-                    let state = |backend: &str| plan.groups[0].members.iter().find(|member| member.backend == backend).unwrap().state();
-                    let keeps = known.as_ref().filter(|known| match state(&known.backend) {
-                        BackendState::Active => !(opens && (known.closing || known.reset)),
-                        BackendState::Draining => !opens,
-                        _ => false,
-                    });
-                    match keeps {
-                        Some(known) => {
-                            prop_assert_eq!(got.as_ref().ok(), Some(&known.backend));
-                            let next = after(known, kind, is_tcp, now_ms);
-                            model.insert(flow, next);
-                        }
-                        None => {
-                            prop_assert_eq!(&got, &by_hash);
-                            match got {
-                                Ok(backend) => { model.insert(flow, Known { backend, confirmed: false, closing: false, reset: false, tcp: is_tcp, since_ms: now_ms, seen_ms: now_ms }); }
-                                // No backend: the old entry stays until it expires.
-                                Err(_) => prop_assume!(known.is_none()),
+                    let packet = Packet { kind, is_tcp, now_ms, by_hash };
+                    let before = model.remove(&flow).unwrap_or_else(|| vec![None]);
+                    let mut expected = Vec::new();
+                    let mut now: Vec<Option<Known>> = Vec::new();
+                    for known in &before {
+                        for (backend, next) in outcomes(known.as_ref(), &plan, &packet) {
+                            if backend == got && !now.contains(&next) {
+                                now.push(next);
                             }
+                            expected.push(backend);
                         }
                     }
+                    prop_assert!(!now.is_empty(), "{:?}, not one of {:?}: {:?}", got, expected, before);
+                    model.insert(flow, now);
                 }
             }
         }
@@ -136,41 +193,27 @@ fn packet(flow: u16, kind: u8) -> (Vec<u8>, bool) {
     (tcp(9, flow, kind), true)
 }
 
-fn fresh_backend(fresh: &mut Machine, bytes: &[u8]) -> Result<String, datapath::DropReason> {
+fn fresh_backend(fresh: &mut Machine, bytes: &[u8]) -> Result<String, DropReason> {
     // Three hours later every entry has expired.
     fresh.backend(3 * 3_600_000, bytes)
 }
 
-fn after(known: &Known, kind: u8, is_tcp: bool, now_ms: u64) -> Known {
-    let mut next = known.clone();
-    let (syn, fin, rst) = (kind == 0 && is_tcp, kind == 3 && is_tcp, kind == 4 && is_tcp);
-    if !known.confirmed && !known.closing && !known.reset {
+fn after(known: &Known, packet: &Packet) -> Known {
+    let refreshed = |class| Known { class, seen_ms: packet.now_ms, ..known.clone() };
+    let (syn, fin, rst) = match packet.kind {
+        _ if !packet.is_tcp => (false, false, false),
+        kind => (kind == 0, kind == 3, kind == 4),
+    };
+    let confirmed = if fin { Class::Closing } else { Class::Confirmed };
+    match known.class {
+        Class::Unconfirmed if syn => refreshed(Class::Unconfirmed),
         // Ticks of 100 ms count from the start of time.
-        let later_tick = now_ms / 100 != known.since_ms / 100;
-        if syn {
-            next.since_ms = now_ms;
-            next.seen_ms = now_ms;
-        } else if later_tick && !rst {
-            next.confirmed = !fin;
-            next.closing = fin;
-            next.seen_ms = now_ms;
-        }
-        return next;
+        Class::Unconfirmed if rst || packet.now_ms / 100 == known.seen_ms / 100 => known.clone(),
+        Class::Confirmed if syn => known.clone(),
+        Class::Confirmed if rst => refreshed(Class::Reset),
+        Class::Closing | Class::Reset if syn => refreshed(Class::Reset),
+        Class::Closing | Class::Reset if rst => known.clone(),
+        Class::Closing => refreshed(Class::Closing),
+        _ => refreshed(confirmed),
     }
-    if known.reset {
-        if !rst {
-            next = Known { reset: false, confirmed: !fin, closing: fin, seen_ms: now_ms, ..next };
-        }
-    } else if known.closing {
-        if !rst {
-            next.seen_ms = now_ms;
-        }
-    } else if rst {
-        next = Known { reset: true, confirmed: false, seen_ms: now_ms, ..next };
-    } else if fin {
-        next = Known { closing: true, confirmed: false, seen_ms: now_ms, ..next };
-    } else if !syn {
-        next.seen_ms = now_ms;
-    }
-    next
 }

@@ -1053,7 +1053,7 @@ fn standing(member: &proto::Member, on_down: proto::OnDown, open: bool) -> Stand
         Active if member.weight > 0 => Standing::Active,
         Active | Draining => Standing::Keeps,
         Down if open && member.weight > 0 => Standing::Active,
-        Down if on_down == proto::OnDown::Keep => Standing::Keeps,
+        Down if on_down == proto::OnDown::Keep => Standing::KeepsDown,
         // Unspecified: refused where groups are read.
         Down | Disabled | Unspecified => Standing::Gone,
     }

@@ -12,8 +12,10 @@ use crate::maglev::Table;
 pub enum Standing {
     /// Takes new connections and keeps its tracked ones.
     Active,
-    /// Takes no new connections, keeps its tracked ones.
+    /// Drains: takes no new connections, keeps its tracked ones.
     Keeps,
+    /// The same of one that is down, with `on_down: keep`.
+    KeepsDown,
     /// Neither: its tracked connections select anew.
     Gone,
 }

@@ -73,7 +73,7 @@ fn down_backends_follow_on_down_and_fail_open() {
         (group.members()[0].standing, group.table().is_some())
     };
     assert_eq!(with(proto::OnDown::Move, proto::WhenNone::Withdraw), (Standing::Gone, false));
-    assert_eq!(with(proto::OnDown::Keep, proto::WhenNone::Withdraw), (Standing::Keeps, false));
+    assert_eq!(with(proto::OnDown::Keep, proto::WhenNone::Withdraw), (Standing::KeepsDown, false));
     assert_eq!(with(proto::OnDown::Move, proto::WhenNone::FailOpen), (Standing::Active, true));
 }
 
