@@ -5,13 +5,16 @@
 //! ```
 //!
 //! `received` is counted by the device at its ring, independently of these.
+//! `held` are frames that wait, that waited in vain, and those that were sent on
+//! since (as originated ones, `released`); one that is answered or dropped in
+//! the end counts as that.
 //! Frames that we originate beyond that are counted apart, by kind. Only the
 //! worker writes; anybody may read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::drop_reason::DropReason;
-use crate::outbox::Kind;
+use crate::outbox::{Accounting, Kind};
 use crate::verdict::Verdict;
 
 /// A number that one thread counts up and others read.
@@ -48,8 +51,12 @@ pub struct Counters {
     pub redirected: Counter,
     /// Of these, spilled to another cluster.
     pub spilled: Counter,
-    /// Frames kept for later.
+    /// Frames kept for later, that were sent on since or waited in vain.
     pub held: Counter,
+    /// Frames kept for later, whatever became of them since ...
+    pub waits_begun: Counter,
+    /// ... and those that wait no longer.
+    pub waits_ended: Counter,
     /// Frames steered to another worker than their flow's.
     pub astray: Counter,
     /// Frames dropped, by reason.
@@ -80,12 +87,14 @@ pub struct FragmentCounters {
     pub released: Counter,
     /// Of these, given up.
     pub expired: Counter,
+    /// Of these, answered, or dropped for another reason.
+    pub dropped: Counter,
 }
 
 impl FragmentCounters {
     /// Each with its name in metrics.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, &Counter); 6] {
+    pub fn named(&self) -> [(&'static str, &Counter); 7] {
         [
             ("redirected", &self.redirected),
             ("first", &self.first),
@@ -93,6 +102,7 @@ impl FragmentCounters {
             ("held", &self.held),
             ("released", &self.released),
             ("expired", &self.expired),
+            ("dropped", &self.dropped),
         ]
     }
 }
@@ -125,10 +135,24 @@ impl Counters {
             Verdict::Pass => self.passed.add(1),
             Verdict::Reply | Verdict::ReplyBy(_) => self.replied.add(1),
             Verdict::Redirect(_) => self.redirected.add(1),
-            Verdict::Hold => self.held.add(1),
+            Verdict::Hold => self.waits_begun.add(1),
             Verdict::Drop(reason) => self.dropped[reason.index()].add(1),
             // Not final: the slow path counts.
             Verdict::Slow(_) => {}
+        }
+    }
+
+    /// Counts a frame that a device has taken.
+    #[inline]
+    pub fn count_taken(&self, accounting: Accounting) {
+        match accounting {
+            Accounting::Received(verdict) => self.count(verdict),
+            Accounting::Originated(kind) => self.originated[kind as usize].add(1),
+            Accounting::Released(Verdict::Send(_) | Verdict::Redirect(_)) => {
+                self.held.add(1);
+                self.originated[Kind::Released as usize].add(1);
+            }
+            Accounting::Released(verdict) => self.count(verdict),
         }
     }
 
@@ -141,6 +165,7 @@ impl Counters {
             replied: self.replied.get(),
             redirected: self.redirected.get(),
             held: self.held.get(),
+            waiting: self.waits_begun.get().wrapping_sub(self.waits_ended.get()),
             dropped: std::array::from_fn(|index| self.dropped[index].get()),
             originated: std::array::from_fn(|index| self.originated[index].get()),
         }
@@ -158,8 +183,11 @@ pub struct Totals {
     pub replied: u64,
     /// Frames sent to another load balancer.
     pub redirected: u64,
-    /// Frames kept for later.
+    /// Frames kept for later, that were sent on since or waited in vain.
     pub held: u64,
+    /// Frames that wait. Of one thread alone it says nothing (and wraps): one
+    /// counts those that begin to wait, another those that end.
+    waiting: u64,
     /// Frames dropped, by reason.
     pub dropped: [u64; DropReason::COUNT],
     /// Frames that we originated beyond those received, by kind. Not part of
@@ -175,6 +203,7 @@ impl Totals {
         self.replied += other.replied;
         self.redirected += other.redirected;
         self.held += other.held;
+        self.waiting = self.waiting.wrapping_add(other.waiting);
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
             *mine += theirs;
         }
@@ -191,7 +220,21 @@ impl Totals {
             + self.replied
             + self.redirected
             + self.held
+            + self.waiting()
             + self.dropped.iter().sum::<u64>()
+    }
+
+    /// Frames that wait.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        // What ends is counted before what begins, now and then.
+        self.waiting.cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Frames kept for later: those that wait, too.
+    #[must_use]
+    pub fn held_and_waiting(&self) -> u64 {
+        self.held + self.waiting()
     }
 
     /// The law: frames received less frames that have a verdict. Zero at

@@ -75,7 +75,7 @@ drop_reasons! {
         "A fragment that cannot be followed: its address does not take fragments, or it is ICMP or a tunnel's."
         "Datagrams larger than the path MTU to a service without `fragments: true`."
     FragmentBuffer "fragment_buffer"
-        "A fragment came before its datagram's first one, and the buffer was full."
+        "A fragment came before its datagram's first one, and its share of the buffer was full."
         "A flood of fragments; `guideway_fragments_total` tells how many are held and expire."
     Stranger "stranger"
         "A tunnelled packet whose sender is neither a peer nor an encapsulator."

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use wire::{BATCH_MAX, Frame};
 
 use crate::fragment::PIECES_MAX;
-use crate::verdict::DeviceIndex;
+use crate::verdict::{DeviceIndex, Verdict};
 
 /// Frames that one batch of a worker can originate: each received frame may
 /// become [`PIECES_MAX`] pieces, of which it holds the first, and be reported
@@ -45,11 +45,29 @@ impl Kind {
     }
 }
 
-/// A frame that we originate.
+/// What an emitted frame counts as, once a device has taken it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accounting {
+    /// A received frame, by its verdict.
+    Received(Verdict),
+    /// A received fragment that had waited, by the verdict that it got in the
+    /// end.
+    Released(Verdict),
+    /// One that we made: not part of the law.
+    Originated(Kind),
+}
+
+impl From<Kind> for Accounting {
+    fn from(kind: Kind) -> Accounting {
+        Accounting::Originated(kind)
+    }
+}
+
+/// A frame that leaves beside the one that is being forwarded.
 #[derive(Debug)]
 pub struct Originated<'m> {
-    /// Why.
-    pub kind: Kind,
+    /// What it counts as.
+    pub counts: Accounting,
     /// The received frame of the batch that it follows.
     pub after: usize,
     /// Where to transmit it; None: where the received frame came from.
@@ -93,18 +111,23 @@ impl<'m> Outbox<'m> {
         self.chunks.push(frame.into_chunk());
     }
 
-    pub(crate) fn push(&mut self, kind: Kind, device: Option<DeviceIndex>, frame: Frame<'m>) {
-        self.insert(self.frames.len(), kind, device, frame);
+    pub(crate) fn push(
+        &mut self,
+        counts: Accounting,
+        device: Option<DeviceIndex>,
+        frame: Frame<'m>,
+    ) {
+        self.insert(self.frames.len(), counts, device, frame);
     }
 
     /// In front of what was made since `at` frames were there.
     pub(crate) fn insert(
         &mut self,
         at: usize,
-        kind: Kind,
+        counts: Accounting,
         device: Option<DeviceIndex>,
         frame: Frame<'m>,
     ) {
-        self.frames.insert(at, Originated { kind, after: self.at, device, frame });
+        self.frames.insert(at, Originated { counts, after: self.at, device, frame });
     }
 }

@@ -128,7 +128,7 @@ fn send_pieces<'m>(
     let first_bytes =
         fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
-            outbox.push(Kind::Fragment, Some(outer.device), piece);
+            outbox.push(Kind::Fragment.into(), Some(outer.device), piece);
         });
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
     Ok(Verdict::Send(outer.device))

@@ -20,9 +20,9 @@ use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
-use crate::fragments::{DatagramKey, Decision, FragmentTable};
+use crate::fragments::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
 use crate::limiter::Limiter;
-use crate::outbox::{Kind, Outbox};
+use crate::outbox::{Accounting, Kind, Outbox};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::reply;
 use crate::send::{ANSWERS_PER_SECOND, Answering, send};
@@ -80,6 +80,8 @@ impl<'m> SlowPath<'m> {
         self.now = self.clock.advance(now_ms);
         let expired = self.fragments.expire(self.now);
         self.counters.fragments.expired.add(expired);
+        self.counters.waits_ended.add(expired);
+        self.counters.held.add(expired);
     }
 
     /// What it counts.
@@ -218,7 +220,7 @@ impl<'m> SlowPath<'m> {
                 continue;
             };
             match encapsulate(&mut copy, &headers.facts(), hash, outer) {
-                Ok(()) => outbox.push(Kind::Copy, Some(outer.device), copy),
+                Ok(()) => outbox.push(Kind::Copy.into(), Some(outer.device), copy),
                 Err(_) => outbox.take_back(copy),
             }
         }
@@ -246,12 +248,12 @@ impl<'m> SlowPath<'m> {
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let backend = tracked.or_else(|| self.select(view, service, &headers.key, hash, recorder));
         let decision = Decision { target: headers.key.target(), backend, hash };
-        self.fragments.remember(datagram, decision, self.now);
+        self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
         let way = (matched, backend, hash, budget);
         let verdict = self.deliver(view, frame, headers, way, outbox, recorder);
-        for bytes in self.fragments.release(&datagram) {
-            self.release(view, &bytes, way, outbox);
+        while let Some(held) = self.fragments.release(&datagram) {
+            self.release(view, &held, (matched, backend, hash, held.budget), outbox);
         }
         verdict
     }
@@ -266,12 +268,8 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Some(decision) = self.fragments.find(&datagram) else {
-            if !self.fragments.hold(datagram, frame, self.now) {
-                return Err(DropReason::FragmentBuffer);
-            }
-            self.counters.fragments.held.add(1);
-            return Ok(Verdict::Hold);
+        let Some(decision) = self.fragments.follow(&datagram, Part::of(frame, headers)) else {
+            return self.hold(datagram, (frame, headers, budget));
         };
         let Decision { target, backend, hash } = decision;
         recorder.hashed(hash);
@@ -283,22 +281,57 @@ impl<'m> SlowPath<'m> {
         self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
     }
 
-    /// Sends on a fragment that was held.
-    fn release(&self, view: &View, bytes: &[u8], way: Way, outbox: &mut Outbox<'m>) {
-        let Some(mut frame) = outbox.copy_of(&[bytes]) else {
-            return self.counters.originated_lost.add(1);
+    fn hold(
+        &mut self,
+        datagram: DatagramKey,
+        fragment: (&Frame<'_>, &Headers, Budget),
+    ) -> Result<Verdict, DropReason> {
+        match self.fragments.hold(datagram, fragment, &self.hash, self.now) {
+            Room::None => return Err(DropReason::FragmentBuffer),
+            Room::OfAnother => self.drop_held(DropReason::FragmentBuffer),
+            Room::Free => {}
+        }
+        self.counters.fragments.held.add(1);
+        Ok(Verdict::Hold)
+    }
+
+    /// Sends on a fragment that was held, or does what else becomes of it:
+    /// that is its final verdict.
+    fn release(&self, view: &View, held: &Held, way: Way, outbox: &mut Outbox<'m>) {
+        let Some(mut frame) = outbox.copy_of(&[&held.bytes]) else {
+            return self.drop_held(DropReason::FragmentBuffer);
         };
+        if held.tunnelled {
+            frame.set_tunnelled();
+        }
         let headers =
             headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
+        let headers = Headers { traffic_class: held.traffic_class, ..headers };
         // Where it is cut, its first piece goes first.
         let at = outbox.frames.len();
-        match self.deliver(view, &mut frame, &headers, way, outbox, &mut NoRecorder) {
-            Ok(Verdict::Send(device) | Verdict::Redirect(device)) => {
-                self.counters.fragments.released.add(1);
-                outbox.insert(at, Kind::Released, Some(device), frame);
-            }
-            _ => outbox.take_back(frame),
-        }
+        let (verdict, device) =
+            match self.deliver(view, &mut frame, &headers, way, outbox, &mut NoRecorder) {
+                Ok(verdict @ (Verdict::Send(to) | Verdict::Redirect(to))) => (verdict, Some(to)),
+                Ok(verdict @ Verdict::ReplyBy(to)) => (verdict, Some(to)),
+                Ok(verdict @ Verdict::Reply) => (verdict, None),
+                other => {
+                    outbox.take_back(frame);
+                    let reason = other.expect_err("what is delivered is emitted or dropped");
+                    return self.drop_held(reason);
+                }
+            };
+        self.counters.waits_ended.add(1);
+        let actions = &self.counters.fragments;
+        let is_sent_on = matches!(verdict, Verdict::Send(_) | Verdict::Redirect(_));
+        if is_sent_on { &actions.released } else { &actions.dropped }.add(1);
+        outbox.insert(at, Accounting::Released(verdict), device, frame);
+    }
+
+    /// A fragment that waited goes nowhere in the end.
+    fn drop_held(&self, reason: DropReason) {
+        self.counters.waits_ended.add(1);
+        self.counters.fragments.dropped.add(1);
+        self.counters.count(Verdict::Drop(reason));
     }
 
     /// Sends a packet where it was decided that it goes.

@@ -211,7 +211,7 @@ impl Reporter<'_> {
             .ok()
             .and_then(|()| datagram(&self.view.plan, mark, &text, (back.link, link), outbox));
         match report {
-            Some(report) => outbox.push(Kind::Report, back.device, report),
+            Some(report) => outbox.push(Kind::Report.into(), back.device, report),
             None => self.counters.originated_lost.add(1),
         }
     }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{CLIENT, Machine, Tcp, VIP, message, tcp, vip};
-use datapath::outbox::Kind;
+use datapath::outbox::Accounting;
 use datapath::{DropReason, Verdict};
 use etherparse::PacketBuilder;
 use plan::proto;
@@ -105,7 +105,7 @@ fn travel(machines: &mut [Machine; 2], at: usize, bytes: &[u8]) -> (Arrivals, us
         other => panic!("{other:?}"),
     }
     arrived.extend(machines[at].outbox.frames.drain(..).map(|more| {
-        assert_eq!(more.kind, Kind::Released);
+        assert!(matches!(more.counts, Accounting::Released(Verdict::Send(_))));
         split(more.frame.bytes())
     }));
     (arrived, redirects)
@@ -226,7 +226,7 @@ fn a_fragment_that_waits_in_vain_expires_and_the_buffer_is_bounded() {
         machine.forward(0, &fragments_v4(id, 1500)[1]);
     }
     let totals = machine.counters.totals();
-    assert_eq!((totals.held, totals.dropped[DropReason::FragmentBuffer.index()]), (2_048, 52));
+    assert_eq!((totals.waiting(), totals.dropped[DropReason::FragmentBuffer.index()]), (2_048, 52));
     machine.forward(1_500, &fragments_v4(9_999, 1500)[1]);
     assert_eq!(machine.counters.fragments.expired.get(), 2_048);
     machine.forward(0, &fragments_v4(5, 1500)[0]);
@@ -596,4 +596,171 @@ fn a_peer_that_the_forwarder_does_not_reach_is_in_charge_of_nothing() {
             assert!(matches!(machine.forward(0, &piece).0, Verdict::Send(_)));
         }
     }
+}
+
+/// A machine that takes fragments, with a second VIP.
+fn collector() -> Machine {
+    let mut plan = message(8);
+    plan.services[0].set_fragments(proto::Fragments::On);
+    plan.services[0].vips.push(vip("203.0.113.99"));
+    Machine::new(plan, 1000)
+}
+
+/// The same packet between other addresses, with other flags.
+fn changed(frame: &[u8], source: [u8; 4], to: [u8; 4], flags: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[26..30].copy_from_slice(&source);
+    frame[30..34].copy_from_slice(&to);
+    frame[20] |= flags;
+    frame[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// Counts what was emitted as a worker does once a device has taken it.
+fn emit(machine: &mut Machine) -> Vec<Vec<u8>> {
+    let emitted: Vec<_> = machine.outbox.frames.drain(..).collect();
+    emitted.iter().for_each(|made| machine.counters.count_taken(made.counts));
+    emitted.into_iter().map(|made| made.frame.bytes().to_vec()).collect()
+}
+
+const OTHER_VIP: [u8; 4] = [203, 0, 113, 99];
+
+/// How many of 20 clients' datagrams to `to` arrive whole whose later fragments
+/// come first, and their first ones behind `flood` more.
+fn whole_datagrams(to: [u8; 4], mut flood: impl FnMut(u32) -> Vec<u8>) -> usize {
+    let mut machine = collector();
+    let mut next = 0..;
+    let mut orphans = |machine: &mut Machine, count| {
+        for number in next.by_ref().take(count) {
+            machine.forward(0, &flood(number));
+        }
+    };
+    orphans(&mut machine, 3_000);
+    let mut whole = 0;
+    for client in 1..=20u8 {
+        let pieces = fragments_v4(u16::from(client), 2500).into_iter();
+        let pieces: Vec<_> =
+            pieces.map(|piece| changed(&piece, [198, 18, client, 7], to, 0)).collect();
+        machine.forward(0, &pieces[2]);
+        machine.forward(0, &pieces[1]);
+        orphans(&mut machine, 200);
+        let (verdict, ..) = machine.forward(1, &pieces[0]);
+        assert!(matches!(verdict, Verdict::Send(_)));
+        whole += usize::from(emit(&mut machine).len() == 2);
+    }
+    let totals = machine.counters.totals();
+    assert_eq!(totals.unaccounted(7_060), 0);
+    assert!(totals.dropped[DropReason::FragmentBuffer.index()] > 4_000, "the buffer was full");
+    whole
+}
+
+#[test]
+fn a_flood_of_orphans_takes_only_what_others_leave_of_the_buffer() {
+    let orphan = fragments_v4(7, 2500).swap_remove(1);
+    let of = |source: u32, number: u32, to| {
+        let mut frame = changed(&orphan, source.to_be_bytes(), to, 0);
+        frame[18..20].copy_from_slice(&(number as u16).to_be_bytes());
+        changed(&frame, source.to_be_bytes(), to, 0)
+    };
+    let spoofed = |number: u32| number.wrapping_mul(0x9e37_79b9);
+    assert_eq!(whole_datagrams(OTHER_VIP, |number| of(spoofed(number), number, VIP)), 20);
+    assert_eq!(whole_datagrams(VIP, |number| of(0xc000_0201, number, VIP)), 20);
+    let same_vip_spoofed = whole_datagrams(VIP, |number| of(spoofed(number), number, VIP));
+    assert_eq!(same_vip_spoofed, 20, "each source has its share");
+}
+
+#[test]
+fn a_datagram_has_its_share_of_the_buffer_too() {
+    let mut machine = collector();
+    let pieces = fragments_v4(7, 2500);
+    let verdicts: Vec<Verdict> = (0..70).map(|_| machine.forward(0, &pieces[1]).0).collect();
+    assert_eq!(verdicts.iter().filter(|verdict| **verdict == Verdict::Hold).count(), 64);
+    assert_eq!(verdicts[64], Verdict::Drop(DropReason::FragmentBuffer));
+    machine.forward(0, &pieces[0]);
+    assert_eq!(emit(&mut machine).len(), 64);
+    let totals = machine.counters.totals();
+    assert_eq!((totals.unaccounted(71), totals.held, totals.waiting(), totals.sent), (0, 64, 0, 1));
+}
+
+#[test]
+fn a_fragment_that_waited_counts_as_what_became_of_it() {
+    const DONT_FRAGMENT: u8 = 0x40;
+    let waited = |mtu: Option<u16>, flags| {
+        let mut machine = collector();
+        let egress = datapath::Egress::new(&machine.view.plan, |_| {
+            mtu.map(common::hop).into_iter().collect()
+        });
+        machine.view = machine.view.with_egress(egress);
+        for piece in fragments_v4(7, 1900).iter().rev() {
+            machine.forward(0, &changed(piece, CLIENT, VIP, flags));
+        }
+        let emitted = emit(&mut machine);
+        let totals = machine.counters.totals();
+        assert_eq!((totals.unaccounted(2), totals.waiting()), (0, 0));
+        (totals, emitted)
+    };
+    let (sent, emitted) = waited(Some(1600), 0);
+    assert_eq!((sent.sent, sent.held, sent.replied, emitted.len()), (1, 1, 0, 1));
+    let (answered, emitted) = waited(Some(600), DONT_FRAGMENT);
+    assert_eq!((answered.replied, answered.held), (2, 0), "{answered:?}");
+    assert_eq!(emitted[0][34..36], [3, 4], "fragmentation needed");
+    let (dropped, emitted) = waited(None, 0);
+    let reason = DropReason::NoNeighbour.index();
+    assert_eq!((dropped.dropped[reason], dropped.held, emitted.len()), (2, 0, 0));
+}
+
+#[test]
+fn a_forged_first_fragment_replaces_no_decision_that_stands() {
+    let mut machine = collector();
+    let pieces = fragments_v4(7, 3500);
+    let forged: Vec<Vec<u8>> = (1..30u16)
+        .map(|port| {
+            let mut first = pieces[0].clone();
+            first[34..36].copy_from_slice(&port.to_be_bytes());
+            first
+        })
+        .collect();
+    let backend = machine.backend(0, &pieces[0]).unwrap();
+    let elsewhere = forged.iter().filter(|first| machine.backend(0, first).unwrap() != backend);
+    assert!(elsewhere.count() > 10, "each goes where its own ports say");
+    assert_eq!(machine.backend(3_000, &pieces[3]).unwrap(), backend, "the last before others");
+    machine.backend(0, &forged[3]).unwrap();
+    for piece in &pieces[1..3] {
+        assert_eq!(machine.backend(3_000, piece).unwrap(), backend);
+        machine.backend(0, &forged[5]).unwrap();
+    }
+    // Whole: now the identification may be another datagram's.
+    let others = forged.iter().map(|first| {
+        let mut machine = collector();
+        pieces.iter().for_each(|piece| drop(machine.backend(0, piece)));
+        let backend = machine.backend(0, first).unwrap();
+        assert_eq!(machine.backend(0, &pieces[1]).unwrap(), backend);
+        backend
+    });
+    assert!(others.collect::<std::collections::BTreeSet<_>>().len() > 3);
+}
+
+#[test]
+fn a_held_fragment_keeps_what_it_is_permitted() {
+    let mut plan = peered(1, 2);
+    plan.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
+    plan.prefix_groups = vec![proto::PrefixGroup {
+        name: "a".into(),
+        prefixes: vec!["203.0.113.0/24".into(), "198.51.100.0/24".into()],
+    }];
+    plan.services[0].spill = vec![spill_to("198.51.100.0/24")];
+    plan.peers[0].healthy = false;
+    let mut machine = Machine::new(plan, 100);
+    let pieces = fragments_v4(7, 2500);
+    // One that was spilled here waits, and one that a client sent.
+    machine.forward(0, &tunnelled(LB_2, LB_1, 2, &pieces[2]));
+    machine.forward(0, &pieces[1]);
+    assert!(matches!(machine.forward(0, &pieces[0]).0, Verdict::Redirect(_)));
+    let emitted = emit(&mut machine);
+    assert_eq!(emitted.len(), 1, "what was spilled already is not spilled again");
+    let totals = machine.counters.totals();
+    assert_eq!(totals.dropped[DropReason::NoBackend.index()], 1);
+    assert_eq!(totals.unaccounted(3), 0);
 }

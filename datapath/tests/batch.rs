@@ -428,8 +428,8 @@ impl Side {
     fn originated(&mut self) -> Vec<String> {
         let made: Vec<_> = self.outbox.frames.drain(..).collect();
         let tell = |made: &Originated<'_>| {
-            let Originated { kind, after, device, frame } = made;
-            format!("kind: {kind:?}, after {after}, by {device:?}: {:02x?}", frame.bytes())
+            let Originated { counts, after, device, frame } = made;
+            format!("{counts:?}, after {after}, by {device:?}: {:02x?}", frame.bytes())
         };
         let told = made.iter().map(tell).collect();
         self.spare.extend(made.into_iter().map(|made| made.frame.into_chunk()));
@@ -495,7 +495,7 @@ fn run(seed: u64, batches: u32) -> usize {
             );
         }
         assert_eq!(expected, got, "seed {seed}, batch {number}");
-        reports += got.originated.iter().filter(|made| made.contains("kind: Report")).count();
+        reports += got.originated.iter().filter(|made| made.contains("Originated(Report)")).count();
     }
     let totals = one.counters.totals();
     assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");

@@ -49,7 +49,7 @@ fn reports(machine: &mut Machine) -> Vec<Vec<u8>> {
         .outbox
         .frames
         .drain(..)
-        .inspect(|more| assert_eq!(more.kind, Kind::Report))
+        .inspect(|more| assert_eq!(more.counts, Kind::Report.into()))
         .map(|more| more.frame.bytes().to_vec())
         .collect()
 }

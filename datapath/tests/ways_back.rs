@@ -174,7 +174,7 @@ fn reports_on_what_came_from_a_peer_leave_by_way_of_a_router() {
             );
             assert!(matches!(machine.forward(0, &frame).0, Verdict::Send(_)));
             let report = machine.outbox.frames.pop().unwrap();
-            assert_eq!((report.kind, report.device), (Kind::Report, device));
+            assert_eq!((report.counts, report.device), (Kind::Report.into(), device));
             assert_eq!(link(report.frame.bytes()), addresses);
         }
     }

@@ -178,7 +178,7 @@ impl Replay {
             )?;
             self.chunks.push(frame.into_chunk());
             while let Some(more) = originated.next_if(|more| more.after == index) {
-                self.counters.originated[more.kind as usize].add(1);
+                self.counters.count_taken(more.counts);
                 outputs.emit(self.now_ns, more.frame.bytes())?;
                 self.chunks.push(more.frame.into_chunk());
             }
@@ -354,7 +354,7 @@ pub fn counters_json(received: u64, totals: &Totals) -> Value {
         "passed": totals.passed,
         "replied": totals.replied,
         "redirected": totals.redirected,
-        "held": totals.held,
+        "held": totals.held_and_waiting(),
         "dropped": dropped,
         "originated": originated,
         "unaccounted": totals.unaccounted(received),

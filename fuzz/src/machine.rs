@@ -183,6 +183,7 @@ impl<'m> Machine<'m> {
         for originated in std::mem::take(&mut self.outbox.frames) {
             let bytes = checked(&originated.frame, self.mtu);
             outcomes[originated.after].originated.push(bytes);
+            self.counters.count_taken(originated.counts);
             self.chunks.push(originated.frame.into_chunk());
         }
     }

@@ -90,7 +90,7 @@ impl Control {
             passed: totals.passed,
             replied: totals.replied,
             redirected: totals.redirected,
-            held: totals.held,
+            held: totals.held_and_waiting(),
             dropped: drops(&totals),
             originated: originated(&totals),
             unaccounted: totals.unaccounted(received),

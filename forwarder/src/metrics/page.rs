@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use datapath::DropReason;
 use datapath::counters::FragmentCounters;
 use datapath::outbox::Kind;
+use datapath::{DropReason, Totals};
 use nic::{FilterCounters, QueueCounters};
 use plan::Plan;
 
@@ -147,13 +147,7 @@ impl Running<'_> {
         for reason in DropReason::ALL {
             drops.sample(&[("reason", reason.name())], totals.dropped[reason.index()]);
         }
-        let mut actions =
-            page.metric("guideway_fragments_total", Counter, "Fragments by what was done.");
-        for (index, (action, _)) in FragmentCounters::default().named().iter().enumerate() {
-            let counters = self.engine.counters().iter();
-            let sum: u64 = counters.map(|counters| counters.fragments.named()[index].1.get()).sum();
-            actions.sample(&[("action", action)], sum);
-        }
+        self.fragments(page, &totals);
         page.metric(
             "guideway_spilled_packets_total",
             Counter,
@@ -192,6 +186,22 @@ impl Running<'_> {
             "Received frames without a verdict; 0 at rest.",
         )
         .value(totals.unaccounted(received));
+    }
+
+    fn fragments(&self, page: &mut Page, totals: &Totals) {
+        let mut actions =
+            page.metric("guideway_fragments_total", Counter, "Fragments by what was done.");
+        for (index, (action, _)) in FragmentCounters::default().named().iter().enumerate() {
+            let counters = self.engine.counters().iter();
+            let sum: u64 = counters.map(|counters| counters.fragments.named()[index].1.get()).sum();
+            actions.sample(&[("action", action)], sum);
+        }
+        page.metric(
+            "guideway_fragments_waiting",
+            Gauge,
+            "Received fragments that wait for their first one, and have no final verdict yet.",
+        )
+        .value(totals.waiting());
     }
 
     fn too_big(&self, page: &mut Page) {

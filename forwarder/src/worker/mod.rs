@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use datapath::batch::Verdicts;
-use datapath::outbox::Originated;
+use datapath::outbox::{Accounting, Originated};
 use datapath::{Counters, Datapath, DropReason, Outbox, Verdict, View};
 use nic::wait::Waiter;
 use nic::{Pool, Queue};
@@ -34,7 +34,7 @@ use crate::passing::Passer;
 pub use board::{Board, Desk, REST_PAUSE, Role, Stage, monotonic_ms, monotonic_ns};
 use capture::Tap;
 pub use outgoing::Books;
-use outgoing::{Fate, Outgoing};
+use outgoing::Outgoing;
 use samples::DropSamples;
 use slow::{Answer, Asker, Question};
 
@@ -265,9 +265,9 @@ fn place(
 ) {
     match verdict {
         Verdict::Send(to) | Verdict::Redirect(to) | Verdict::ReplyBy(to) => {
-            send(parts, outgoing, usize::from(to.0), frame, Fate::Received(verdict));
+            send(parts, outgoing, usize::from(to.0), frame, Accounting::Received(verdict));
         }
-        Verdict::Reply => send(parts, outgoing, device, frame, Fate::Received(verdict)),
+        Verdict::Reply => send(parts, outgoing, device, frame, Accounting::Received(verdict)),
         Verdict::Slow(budget) => ask(parts, Question { frame, device, budget }),
         Verdict::Pass => pass(parts, frame, device),
         Verdict::Drop(reason) => discard(parts, frame, reason),
@@ -285,11 +285,11 @@ fn send(
     outgoing: &mut [Outgoing],
     device: usize,
     frame: Frame<'static>,
-    fate: Fate,
+    counts: Accounting,
 ) {
     let books = parts.books();
     let queue = &mut *parts.queues[device];
-    outgoing[device].push(frame, fate, queue, &mut parts.pool, books);
+    outgoing[device].push(frame, counts, queue, &mut parts.pool, books);
 }
 
 /// Sends what the datapath made of its own.
@@ -300,7 +300,7 @@ fn originate(
     device: usize,
 ) {
     let to = originated.device.map_or(device, |to| usize::from(to.0));
-    send(parts, outgoing, to, originated.frame, Fate::Originated(originated.kind));
+    send(parts, outgoing, to, originated.frame, originated.counts);
 }
 
 fn ask(parts: &mut Parts, question: Question) {

@@ -1,21 +1,12 @@
 //! Frames on their way out by one device, and what each counts as.
 
 use arrayvec::ArrayVec;
-use datapath::outbox::Kind;
+use datapath::outbox::Accounting;
 use datapath::{Counters, DropReason, Verdict};
 use nic::{Pool, Queue};
 use wire::{BATCH_MAX, Batch, Frame};
 
 use super::samples::DropSamples;
-
-/// What a frame counts as once the device has taken it.
-#[derive(Debug, Clone, Copy)]
-pub enum Fate {
-    /// A received frame, by its verdict.
-    Received(Verdict),
-    /// One that we made: not part of the law.
-    Originated(Kind),
-}
 
 /// Where a worker writes down what became of frames.
 #[derive(Clone, Copy)]
@@ -39,7 +30,7 @@ impl Books {
 #[derive(Default)]
 pub struct Outgoing {
     frames: Batch<'static>,
-    fates: ArrayVec<Fate, BATCH_MAX>,
+    counts: ArrayVec<Accounting, BATCH_MAX>,
 }
 
 impl Outgoing {
@@ -48,7 +39,7 @@ impl Outgoing {
     pub fn push(
         &mut self,
         frame: Frame<'static>,
-        fate: Fate,
+        counts: Accounting,
         queue: &mut dyn Queue,
         pool: &mut Pool,
         books: Books,
@@ -57,7 +48,7 @@ impl Outgoing {
             self.flush(queue, pool, books);
         }
         self.frames.push(frame);
-        self.fates.push(fate);
+        self.counts.push(counts);
     }
 
     /// Hands the frames to the device, and counts them: those that its ring
@@ -69,14 +60,13 @@ impl Outgoing {
         }
         queue.tx(pool, &mut self.frames);
         let taken = count - self.frames.len();
-        for (index, fate) in self.fates.drain(..).enumerate() {
-            match fate {
-                Fate::Received(verdict) if index < taken => books.counters.count(verdict),
-                Fate::Received(_) => books.drop(DropReason::TxFull, &self.frames[index - taken]),
-                Fate::Originated(kind) if index < taken => {
-                    books.counters.originated[kind as usize].add(1)
+        for (index, counts) in self.counts.drain(..).enumerate() {
+            match counts {
+                counts if index < taken => books.counters.count_taken(counts),
+                Accounting::Received(_) | Accounting::Released(_) => {
+                    books.drop(DropReason::TxFull, &self.frames[index - taken]);
                 }
-                Fate::Originated(_) => books.counters.originated_lost.add(1),
+                Accounting::Originated(_) => books.counters.originated_lost.add(1),
             }
         }
         self.frames.drain(..).for_each(|frame| pool.give_frame(frame));
