@@ -61,6 +61,7 @@ tshark tshark
 tcpdump tcpdump
 curl curl
 jq jq
+systemd-analyze systemd
 LIST
 }
 
@@ -250,8 +251,15 @@ install_rust_toolchain() {
         return 0
     fi >/dev/null 2>&1
     say "installing the Rust toolchain that rust-toolchain.toml names"
-    # Before 1.28 rustup had no such command, but any use of it installed.
-    rustup toolchain install || rustup show active-toolchain ||
+    local version
+    version=$(rustup --version 2>/dev/null | cut -d' ' -f2)
+    # Before 1.28 `rustup toolchain install` wanted a name, but any use of the
+    # toolchain installed it.
+    if at_least "$version" 1.28; then
+        rustup toolchain install
+    else
+        rustup show active-toolchain
+    fi ||
         die "rustup could not install the toolchain of rust-toolchain.toml; its message stands above"
 }
 
