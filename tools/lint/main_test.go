@@ -174,9 +174,16 @@ func TestADropReasonNeedsATestInWhichItHappens(t *testing.T) {
 	}{
 		{golden, `{"dropped": {"no_service": 3}}`, true},
 		{golden, `{"dropped": {"no_service": 0}}`, false},
-		{"datapath/tests/match.rs", "fn t() { expect(\"no_service\") }", true},
-		{"datapath/src/match.rs", "#[cfg(test)]\nmod tests {\n    const R: R = DropReason::NoService;\n}\n", true},
-		{"datapath/src/match.rs", "#[cfg(test)]\nmod tests {\n    const R: R = DropReason::NoServiceAtAll;\n}\n", false},
+		{"datapath/tests/match.rs", "fn t() { assert_eq!(dropped(&(a, b)),\n [(\"no_service\", 1)]); }", true},
+		{"datapath/tests/match.rs", "fn t() { expect(\"no_service\"); assert!(true); }", false},
+		{"datapath/tests/match.rs", "fn t() { assert!(dropped[DropReason::NoService.index()] > 0); }", true},
+		{"datapath/tests/match.rs", "fn t() { assert_eq!(dropped[DropReason::NoService.index()], 0); }", false},
+		{"datapath/tests/match.rs", "fn t() { assert!(dropped[DropReason::NoService.index()] == 0); }", false},
+		{"datapath/tests/match.rs", "// assert_eq!(verdict, DropReason::NoService);\n", false},
+		{"datapath/src/match.rs", "#[cfg(test)]\nmod tests {\n    const R: R = DropReason::NoService;\n}\n", false},
+		{"datapath/src/match.rs", "#[cfg(test)]\nmod tests {\n    fn t() { prop_assert_eq!(verdict, DropReason::NoService); }\n}\n", true},
+		{"datapath/src/match.rs", "#[cfg(test)]\nmod tests {\n    fn t() { assert_eq!(verdict, DropReason::NoServiceAtAll); }\n}\n", false},
+		{"datapath/src/match.rs", "fn f() -> R { assert!(r != DropReason::NoService) }\n#[cfg(test)]\nmod tests {}\n", false},
 		{"datapath/src/match.rs", "fn f() -> R { DropReason::NoService }\n#[cfg(test)]\nmod tests {}\n", false},
 	} {
 		files := goodTree()
