@@ -65,6 +65,11 @@ test-fast: deps-build ## Only the tests that need neither root nor bin/
 soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]
 	go run ./tools/soak $(if $(TIMES),-times $(TIMES)) $(if $(MINUTES),-minutes $(MINUTES)) -only '$(ONLY)' -load $(or $(LOAD),0)
 
+# FRESH_HOST_RUST=1 where the network has no Rust, FRESH_DIR for 10 GB elsewhere.
+.PHONY: fresh
+fresh: ## Try README's commands on a bare Debian 13 (root, network) [FRESH="demo test" FRESH_HOST_RUST= FRESH_DIR=]
+	@tools/fresh.sh $(FRESH)
+
 .PHONY: lint
 lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
 

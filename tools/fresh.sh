@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# What README's "Try it" says, done by a newcomer: a bare Debian 13, a clone of
+# HEAD, and its commands as typed.
+#
+#   tools/fresh.sh [demo] [test]        (no argument: both)
+#
+# Needs root, debootstrap (installed if it is missing) and about 10 GB below
+# FRESH_DIR (default /var/tmp). FRESH_HOST_RUST=1 lends the machine's own
+# rustup toolchains, for networks that have no Rust.
+#
+# Guarantees:
+# - Mounts, processes and network namespaces are in namespaces of their own and
+#   end with them; the directory is removed, also after a failure or Ctrl-C.
+# - The machine's mirror, proxies, certificates and settings for apt, Go and
+#   cargo are used, so that it works wherever `make demo` works. Nothing else
+#   of the machine is seen.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly SUITE=trixie
+export NEW_HOME=/root # of the newcomer, in there
+# Variables that say where modules, crates and toolchains come from.
+readonly PASSED='^(https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY|GOPROXY|GONOPROXY|GOPRIVATE|GOSUMDB|GONOSUMDB|GOINSECURE|CARGO_(HTTP|NET|REGISTR|SOURCE)[A-Z_]*|RUSTUP_(DIST_SERVER|UPDATE_ROOT))='
+
+main() {
+    local commands=("$@") command
+    ((${#commands[@]})) || commands=(demo test)
+    for command in "${commands[@]}"; do
+        [[ $command == demo || $command == test ]] || die "unknown command '$command': take demo, test or both"
+    done
+    [[ $(id -u) == 0 ]] || die "needs root: it makes a system of its own to chroot into"
+    command -v debootstrap >/dev/null || apt-get install -q -y --no-install-recommends debootstrap >/dev/null ||
+        die "needs debootstrap, and apt-get could not install it"
+    [[ -z $(git status --porcelain) ]] || say "what is not committed is not tried"
+
+    root=$(mktemp -d "${FRESH_DIR:-/var/tmp}/guideway-fresh.XXXXXX")
+    trap 'rm -rf --one-file-system "$root"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    chmod 755 "$root"
+    say "a bare Debian ($SUITE) in $root"
+    bootstrap
+    pass_settings
+    clone
+    for command in "${commands[@]}"; do
+        try "$command"
+    done
+    say "as expected: ${commands[*]}"
+}
+
+die() {
+    printf 'fresh: %s\n' "$*" >&2
+    exit 1
+}
+
+say() { printf '\n== fresh: %s\n' "$*"; }
+
+# With what one needs to have a checkout and to type `make`.
+bootstrap() {
+    local mirror log=$root.log
+    # Of a Debian machine; else debootstrap's own.
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' \
+        'Label: Debian' 2>/dev/null | head -n 1) || true
+    if ! debootstrap --variant=minbase --include=ca-certificates,git,make "$SUITE" "$root" ${mirror:+"$mirror"} >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        die "debootstrap failed; its last words stand above"
+    fi
+    rm -f "$log"
+}
+
+# How this machine reaches the world.
+pass_settings() {
+    cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    apt-config dump | grep -E '^Acquire::(https?|Check|Retries|ForceIPv)' >"$root/etc/apt/apt.conf.d/99host" || true
+    cp -a /etc/apt/auth.conf.d/. "$root/etc/apt/auth.conf.d/" 2>/dev/null || true
+    if compgen -G '/usr/local/share/ca-certificates/*' >/dev/null; then
+        cp -RL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
+        chroot "$root" update-ca-certificates >/dev/null 2>&1
+    fi
+    local file
+    for file in .config/go/env .cargo/config.toml .netrc; do
+        [[ -f $HOME/$file ]] || continue
+        install -D -m 600 "$HOME/$file" "$root$NEW_HOME/$file"
+    done
+}
+
+clone() {
+    git clone -q --no-hardlinks . "$root$NEW_HOME/guideway"
+    git -C "$root$NEW_HOME/guideway" checkout -q --detach "$(git rev-parse HEAD)"
+}
+
+# One command of the README, in namespaces that end with it.
+try() {
+    local begun=$SECONDS passed=()
+    mapfile -t passed < <(env | grep -E "$PASSED")
+    say "make $1"
+    unshare --mount --pid --fork --kill-child --propagation private \
+        bash -euo pipefail -c "$(declare -f enter); enter \"\$@\"" enter "$root" "$1" "${passed[@]}" ||
+        die "make $1 failed after $((SECONDS - begun)) s"
+    say "make $1 took $((SECONDS - begun)) s"
+}
+
+# Inside the namespaces: the mounts a system has, and the command.
+enter() {
+    local root=$1 command=$2
+    shift 2
+    mount -t proc proc "$root/proc"
+    mount --rbind /sys "$root/sys"
+    mount --rbind /dev "$root/dev"
+    mount -t tmpfs -o mode=755 tmpfs "$root/run"
+    if [[ ${FRESH_HOST_RUST-} == 1 ]]; then
+        local cargo=${CARGO_HOME:-$HOME/.cargo} rustup=${RUSTUP_HOME:-$HOME/.rustup}
+        mkdir -p "$root$NEW_HOME/.cargo/bin" "$root$NEW_HOME/.rustup"
+        mount --bind -o ro "$cargo/bin" "$root$NEW_HOME/.cargo/bin"
+        mount --bind -o ro "$rustup" "$root$NEW_HOME/.rustup"
+    fi
+    exec chroot "$root" env -i HOME="$NEW_HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        LANG=C.UTF-8 "$@" make -C "$NEW_HOME/guideway" "$command"
+}
+
+main "$@"
