@@ -443,7 +443,15 @@ fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
         .flat_map(|service| &service.vips)
         .map(|vip| vip.ports.len().max(1) * 2)
         .sum();
-    check("services[].vips[].ports", matches, limits::MATCHES_MAX)
+    check("services[].vips[].ports", matches, limits::MATCHES_MAX)?;
+    let connections_max = message.forwarder.as_ref().map_or(0, |own| own.connections_max);
+    if connections_max > limits::CONNECTIONS_MAX {
+        return refuse(
+            "forwarder.connections_max",
+            format!("{connections_max} is more than {}", limits::CONNECTIONS_MAX),
+        );
+    }
+    Ok(())
 }
 
 /// The outer source addresses, one per family.
@@ -955,8 +963,11 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let index = self.member_groups.of(path, message)?;
         let group = &self.member_groups.groups[index];
         let table_size = table_size(path, message, group.members.len())?;
-        // When nobody is active, fail_open selects among those that are down.
-        let open = message.when_none() == proto::WhenNone::FailOpen && !group.has_active;
+        // When nobody is active, fail_open selects among those that are down;
+        // but another cluster that is named to spill to comes first.
+        let open = message.when_none() == proto::WhenNone::FailOpen
+            && message.spill.is_empty()
+            && !group.has_active;
         let key = GroupUse { index, table_size, on_down: message.on_down(), open };
         if let Some(group) = self.decoded_groups.get(&key) {
             return Ok(Arc::clone(group));

@@ -40,6 +40,11 @@ pub const WEIGHT_MAX: u32 = 1_000;
 /// bytes per worker, so 16 MB per worker at most. More: the plan is refused.
 pub const MATCHES_MAX: usize = 1_000_000;
 
+/// Connections that a machine tracks: 16 bytes each, so 4 GiB, and up to twice
+/// that because every worker's table is rounded up to a power of two.
+/// More: the plan is refused.
+pub const CONNECTIONS_MAX: u64 = 1 << 28;
+
 /// The longest idle timeouts in milliseconds that the ten bits of time in a
 /// connection table entry can tell from the wrap (see `datapath::table`).
 /// Longer: the plan is refused.

@@ -78,6 +78,41 @@ fn down_backends_follow_on_down_and_fail_open() {
 }
 
 #[test]
+fn a_named_spill_comes_before_failing_open() {
+    let mut message = message();
+    message.services[0].set_when_none(proto::WhenNone::FailOpen);
+    message.services[0].spill =
+        vec![proto::Spill { prefix: "198.51.100.0/24".into(), ..Default::default() }];
+    let all_down = |message: &mut proto::Plan| {
+        let members = message.groups[0].members.iter_mut();
+        members.for_each(|member| member.set_state(proto::BackendState::Down));
+    };
+    let selects =
+        |message: proto::Plan| plan(message).services().next().unwrap().group.table().is_some();
+    assert!(selects(message.clone()), "some backends are active");
+    all_down(&mut message);
+    assert!(!selects(message.clone()), "the other cluster serves");
+    message.services[0].spill.clear();
+    assert!(selects(message), "without one, backends that are down do");
+}
+
+#[test]
+fn more_connections_than_any_table_holds_are_refused() {
+    let with = |connections_max| {
+        let mut message = message();
+        message.forwarder = Some(proto::Forwarder { connections_max, ..Default::default() });
+        Planner::default().plan(message).map(|_| ())
+    };
+    assert_eq!(with(0), Ok(()));
+    assert_eq!(with(1 << 28), Ok(()));
+    for too_many in [(1 << 28) + 1, 1 << 62, u64::MAX] {
+        let refused = with(too_many).unwrap_err().to_string();
+        let named = ["forwarder.connections_max", &too_many.to_string(), "268435456"];
+        assert!(named.iter().all(|name| refused.contains(name)), "{refused}");
+    }
+}
+
+#[test]
 fn ids_and_tables_are_kept_from_plan_to_plan() {
     let mut planner = Planner::default();
     let first = planner.plan(message()).unwrap();

@@ -574,7 +574,9 @@ type Service struct {
 	// When no backend is left. `withdraw`: the VIP is no longer announced, so
 	// that another cluster takes over. `keep`: it is, and packets are dropped.
 	// `fail_open`: it is, and the backends that are down are used.
-	// Default: `withdraw`. A `spill` comes first, and keeps the route.
+	// Default: `withdraw`. A `spill` comes first, and keeps the route: backends that
+	// are down are then not used, also where no prefix of `spill` has the packet's
+	// family.
 	WhenNone *string `protobuf:"bytes,12,opt,name=when_none,json=whenNone,proto3,oneof" json:"when_none,omitempty"`
 	// Whether fragmented packets are brought together at one machine, so that
 	// all of a datagram reach one backend. Default: on where the machine has no
