@@ -1,9 +1,10 @@
-//! Generates the Forwarder service from `proto/`; the Plan's messages come
+//! Generates the Forwarder service and the health messages from `proto/`; the Plan's messages come
 //! from the crate `plan`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
-    let file = root.join("guideway/forwarder/v1/forwarder.proto");
+    let file = |name: &str| root.join("guideway/forwarder/v1").join(name);
+    let files = [file("forwarder.proto"), file("health.proto")];
     println!("cargo:rerun-if-changed={}", root.join("guideway").display());
     tonic_prost_build::configure()
         // Offline answers are the same as those over the socket, as JSON.
@@ -12,6 +13,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .message_attribute("guideway.forwarder.v1.NextHop", "#[derive(serde::Serialize)]")
         .message_attribute("guideway.forwarder.v1.Drop", "#[derive(serde::Serialize)]")
         .extern_path(".guideway.plan.v1", "::plan::proto")
-        .compile_fds(protox::compile([&file], [&root])?)?;
+        .compile_fds(protox::compile(files, [&root])?)?;
     Ok(())
 }

@@ -12,6 +12,7 @@ pub mod control;
 pub mod engine;
 pub mod explained;
 pub mod files;
+pub mod health;
 pub mod liveness;
 pub mod metrics;
 pub mod next_hops;

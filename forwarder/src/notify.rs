@@ -87,7 +87,10 @@ fn send(socket: &[u8], message: &str) -> io::Result<()> {
             SocketAddr::from_pathname(std::path::Path::new(std::ffi::OsStr::from_bytes(socket)))?
         }
     };
-    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(drop)
+    let from = UnixDatagram::unbound()?;
+    // A service manager that does not read must not stop us.
+    from.set_nonblocking(true)?;
+    from.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]

@@ -19,10 +19,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::control::Control;
 use crate::metrics::http;
-use crate::notify::{Manager, Notifier};
+use crate::notify::Manager;
 use crate::rundir::RunDir;
 use crate::take_over::{Assets, Handed, Heritage};
-use crate::{server, take_over};
+use crate::{health, server, take_over};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -50,10 +50,6 @@ pub struct Options {
     /// Say on stdout when packets flow.
     pub announce: bool,
 }
-
-/// A thread that packets need and that has not gone round for this long is not
-/// alive; the watchdog then lets the service manager end us, so that BGP withdraws.
-const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(2);
 
 /// How often a plan that could not be saved is tried again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -89,6 +85,11 @@ pub fn run(options: Options) -> Result<()> {
         take_over,
         manager: manager.clone(),
     };
+    let health = control.health();
+    health::answer(run_dir.listen_for_health()?, Arc::clone(health))?;
+    if let Some(interval) = manager.watchdog_interval() {
+        health::watch(manager.notifier(), interval, Arc::clone(health))?;
+    }
     let (hand, handed) = oneshot::channel();
     take_over::serve(assets, Arc::downgrade(&control), hand)?;
     if options.announce {
@@ -223,9 +224,6 @@ async fn serve(
     tokio::spawn(keep_time(Arc::clone(&control)));
     tokio::spawn(keep_saving(Arc::clone(&control)));
     let notifier = manager.notifier();
-    if let Some(interval) = manager.watchdog_interval() {
-        tokio::spawn(watch_dog(notifier.clone(), interval, Arc::clone(&control)));
-    }
     // Who hears that we are ready may tell us to stop.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     notifier.ready(&control.summary());
@@ -311,18 +309,5 @@ async fn keep_saving(control: Arc<Control>) {
         ticks.tick().await;
         let control = Arc::clone(&control);
         let _ = tokio::task::spawn_blocking(move || control.retry_saving()).await;
-    }
-}
-
-async fn watch_dog(notifier: Notifier, interval: Duration, control: Arc<Control>) {
-    let mut ticks = tokio::time::interval(interval);
-    loop {
-        ticks.tick().await;
-        match control.liveness().oldest() {
-            Some(oldest) if oldest.age > HEARTBEAT_AGE_MAX => {
-                tracing::error!(thread = %oldest.role, age = ?oldest.age, "a thread that packets need does not go round its loop")
-            }
-            _ => notifier.alive(),
-        }
     }
 }

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Gid, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 use crate::{files, take_over};
 
@@ -20,6 +23,12 @@ const GROUP: &str = "guideway";
 
 /// The socket that the controller and the CLI use.
 const SOCKET: &str = "forwarder.sock";
+
+/// The socket that answers whether we forward, and nothing else.
+const HEALTH_SOCKET: &str = "health.sock";
+
+/// Connections that may wait there until they are accepted.
+const HEALTH_BACKLOG: i32 = 64;
 
 /// A killed forwarder has its lock until the last of its threads is gone.
 const LOCK_TRIES: u32 = 25;
@@ -101,9 +110,26 @@ impl RunDir {
         Ok(listener)
     }
 
-    /// Removes both sockets: nobody must find one without a listener.
+    /// Listens on `health.sock`, for its owner and the group `guideway`. A
+    /// predecessor's socket there is replaced: who is connected to it stays so
+    /// until that process ends.
+    pub fn listen_for_health(&self) -> Result<OwnedFd, RunDirError> {
+        let path = self.path.join(HEALTH_SOCKET);
+        // Made under another name, so that nobody finds it before it listens.
+        let hidden = self.path.join("health.new");
+        let _ = std::fs::remove_file(&hidden);
+        let failed = |error| failed("listening on", &path, error);
+        let listener = listen_by_packet(&hidden).map_err(|error| failed(error.into()))?;
+        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o660))
+            .map_err(failed)?;
+        give_to_group(&hidden);
+        std::fs::rename(&hidden, &path).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Removes the sockets: nobody must find one without a listener.
     pub fn remove_sockets(&self) {
-        for name in [SOCKET, take_over::SOCKET] {
+        for name in [SOCKET, HEALTH_SOCKET, take_over::SOCKET] {
             let _ = std::fs::remove_file(self.path.join(name));
         }
     }
@@ -126,6 +152,14 @@ impl RunDir {
         listener.set_nonblocking(true).map_err(|error| failed("listening on", &path, error))?;
         Ok(listener)
     }
+}
+
+fn listen_by_packet(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    listen(&listener, HEALTH_BACKLOG)?;
+    Ok(listener)
 }
 
 fn failed(what: &'static str, path: &Path, error: io::Error) -> RunDirError {

@@ -103,6 +103,7 @@ var goEdgeRules = map[string][]string{
 	"controller/speaker":   sinkMayKnow,
 	"controller/fleet":     sinkMayKnow,
 	"controller/buckets":   sinkMayKnow,
+	"controller/health":    {"proto"},
 	"controller/api":       sinkMayKnow,
 	"controller/web":       sinkMayKnow,
 	"controller/metrics":   sinkMayKnow,

@@ -28,7 +28,7 @@ use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
 use crate::engine::{Engine, Inherited};
-use crate::liveness::Liveness;
+use crate::health::Health;
 use crate::next_hops::{NextHops, Snapshot, Wanted};
 use crate::path_mtu::{self, PathMtuTable, PathMtus};
 use crate::proto::{TakenOver, UnresolvedBackend};
@@ -84,8 +84,8 @@ pub struct Control {
     path_mtus: PathMtus,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
-    /// Of what runs.
-    liveness: Arc<Liveness>,
+    /// What others are told of us without asking anything here.
+    health: Arc<Health>,
     /// All views'.
     unix_offset_ms: Arc<AtomicI64>,
     stopping: AtomicBool,
@@ -140,16 +140,18 @@ impl Control {
         files::make_folder(&options.state_dir)?;
         let (tables, ids) = Tables::open(&options.tables_dir)?;
         let planner = Planner::with_ids(ids);
+        let next_hops = NextHops::start()?;
+        let health = Arc::new(Health::new(next_hops.links_up()));
         Ok(Control {
             options: options.clone(),
             secret,
             tables,
             started: Instant::now(),
-            next_hops: NextHops::start()?,
+            next_hops,
             path_mtus: PathMtus::start()?,
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
-            liveness: Arc::default(),
+            health,
             unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
             stopping: AtomicBool::new(false),
             handing_over: watch::Sender::new(false),
@@ -160,6 +162,7 @@ impl Control {
     /// Tells those who watch that a successor is about to go on in our place,
     /// or that it does not after all.
     pub fn announce(&self, handing_over: bool) {
+        self.health.set_handing_over(handing_over);
         self.handing_over.send_replace(handing_over);
     }
 
@@ -263,12 +266,13 @@ impl Control {
     pub fn stop(&self) {
         // A plan that is being taken need not wait for next hops any more.
         self.stopping.store(true, Ordering::Relaxed);
+        self.health.set_stopping();
         let mut changes = self.lock();
         if let Some(running) = self.shown.load_full().running.clone() {
             running.engine.stop();
         }
         self.update(|shown| shown.running = None);
-        self.liveness.forget();
+        self.health.liveness.forget();
         changes.machine = None;
     }
 
@@ -508,7 +512,10 @@ impl Control {
     }
 
     fn show(&self, running: Forwarding) {
-        self.liveness.follow(running.engine.board());
+        self.health.liveness.follow(running.engine.board());
+        let interfaces = running.devices.iter();
+        self.health.set_interfaces(interfaces.map(|d| (d.interface.clone(), d.index)));
+        self.health.set_generation(running.view.plan.generation);
         self.update(|shown| shown.running = Some(running.clone()));
     }
 

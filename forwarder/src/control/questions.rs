@@ -13,7 +13,7 @@ use wire::{Family, Protocol, ip};
 
 use super::{Control, Forwarding, Refusal, plan_proto};
 use crate::explained::explained;
-use crate::liveness::Liveness;
+use crate::health::Health;
 use crate::metrics::page;
 use crate::passing::Port;
 use crate::proto;
@@ -39,10 +39,10 @@ impl Control {
         }
     }
 
-    /// Whether the threads that packets need go round.
+    /// What others are told of us without asking anything here.
     #[must_use]
-    pub fn liveness(&self) -> &Arc<Liveness> {
-        &self.liveness
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// How the forwarder is.

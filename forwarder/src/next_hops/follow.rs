@@ -11,7 +11,7 @@ use super::links::Links;
 use super::neighbours::Neighbours;
 use super::resolve::{Routes, needed, snapshot};
 use super::socket::{Notification, Notifications, Requests};
-use super::{Command, Mailbox, Snapshot, Wanted, routes};
+use super::{Command, LinksUp, Mailbox, Snapshot, Wanted, routes};
 
 /// Changes come in bursts (a link going down takes all its routes along):
 /// wait this long for the rest of one.
@@ -27,6 +27,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Follower {
     mailbox: Arc<Mailbox>,
     publish: watch::Sender<Arc<Snapshot>>,
+    links_up: LinksUp,
     requests: Requests,
     notifications: Notifications,
     links: Links,
@@ -58,14 +59,17 @@ impl Follower {
     pub fn new(
         mailbox: Arc<Mailbox>,
         publish: watch::Sender<Arc<Snapshot>>,
+        links_up: LinksUp,
     ) -> io::Result<Follower> {
         let notifications = Notifications::open()?;
         let mut requests = Requests::open()?;
         let links = Links::read(&mut requests)?;
+        links_up.store(Arc::new(links.up()));
         let neighbours = Neighbours::read(&mut requests)?;
         Ok(Follower {
             mailbox,
             publish,
+            links_up,
             requests,
             notifications,
             links,
@@ -124,7 +128,17 @@ impl Follower {
                 Notification::Lost => changes.everything = true,
             }
             changes.note();
-        })
+        })?;
+        self.publish_links();
+        Ok(())
+    }
+
+    /// At once: unlike a snapshot it does not wait for routes and neighbours.
+    fn publish_links(&self) {
+        let up = self.links.up();
+        if **self.links_up.load() != up {
+            self.links_up.store(Arc::new(up));
+        }
     }
 
     /// What is new in the set is looked up at once: a plan waits for it.
@@ -171,6 +185,7 @@ impl Follower {
     }
 
     fn resolve(&mut self) {
+        self.publish_links();
         let needed = needed(&self.wanted, &self.routes, &self.links);
         self.neighbours.manage(&mut self.requests, &needed);
         let latest = snapshot(&self.wanted, &self.routes, &self.links, &self.neighbours);

@@ -1,6 +1,6 @@
 //! The machine's links, as far as they carry our frames.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
@@ -60,6 +60,11 @@ impl Links {
 
     pub fn get(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
+    }
+
+    /// Those that are up, with a carrier.
+    pub fn up(&self) -> BTreeSet<u32> {
+        self.links.iter().filter(|(_, link)| link.up).map(|(index, _)| *index).collect()
     }
 
     /// What people call it.

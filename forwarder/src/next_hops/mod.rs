@@ -22,12 +22,13 @@ mod resolve;
 mod routes;
 pub(crate) mod socket;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use tokio::sync::watch;
@@ -105,11 +106,16 @@ pub struct Snapshot {
     pub links: BTreeMap<u32, Link>,
 }
 
+/// The kernel indices of the links that are up, as of their last change: read
+/// without a lock.
+pub type LinksUp = Arc<ArcSwap<BTreeSet<u32>>>;
+
 /// Follows the kernel in a thread of its own, which ends with this value.
 #[derive(Debug)]
 pub struct NextHops {
     commands: Arc<Mailbox>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
+    links_up: LinksUp,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -118,15 +124,23 @@ impl NextHops {
     pub fn start() -> io::Result<NextHops> {
         let commands = Arc::new(Mailbox::new()?);
         let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
-        let mut follower = follow::Follower::new(Arc::clone(&commands), publish)?;
+        let links_up = LinksUp::default();
+        let mut follower =
+            follow::Follower::new(Arc::clone(&commands), publish, Arc::clone(&links_up))?;
         let thread =
             std::thread::Builder::new().name("next-hops".into()).spawn(move || follower.run())?;
-        Ok(NextHops { commands, snapshots, thread: Some(thread) })
+        Ok(NextHops { commands, snapshots, links_up, thread: Some(thread) })
     }
 
     /// Replaces what is wanted.
     pub fn set(&self, wanted: Wanted) {
         self.commands.post(Command::Set(wanted));
+    }
+
+    /// The links that are up, now and later.
+    #[must_use]
+    pub fn links_up(&self) -> LinksUp {
+        Arc::clone(&self.links_up)
     }
 
     /// The latest snapshot, and news of later ones.
