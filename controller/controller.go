@@ -4,7 +4,7 @@
 //
 //	config ─┐                                ┌─► prober.Set(targets)
 //	probes ─┤                                ├─► forwarder.Set(plan)
-//	status ─┼─► events ─► brain.Step ─► Desired ─► speaker.Set(routes)
+//	health ─┼─► events ─► brain.Step ─► Desired ─► speaker.Set(routes)
 //	BGP ────┤                                └─► kept on disk: last good config
 //	people ─┘
 //
@@ -20,15 +20,18 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/health"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/prober"
 	"github.com/guideway/guideway/controller/speaker"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
 // Options of `guideway controller`.
@@ -69,6 +72,10 @@ type Controller struct {
 	events chan brain.Event
 	asks   chan func()
 	done   chan struct{}
+	// The forwarder's health goes past everything else that waits for it: the
+	// latest answer not yet looked at, and that there is one.
+	health     atomic.Pointer[health.Answer]
+	healthNews chan struct{}
 
 	// Of that goroutine only.
 	loaded  loadedConfigs
@@ -99,6 +106,7 @@ func Run(ctx context.Context, options Options) error {
 	go func() { _ = server.Serve(socket) }() // ends with Stop
 	defer server.Stop()
 	go c.forwarder.Run(work)
+	go health.Watch(work, options.RunDir, c.heardOfHealth)
 	go c.announcer.run(work)
 	go watchSignals(work, c)
 	go watchGateway(work, c)
@@ -114,16 +122,17 @@ func Run(ctx context.Context, options Options) error {
 // start makes everything and loads the config.
 func start(options Options) (*Controller, error) {
 	c := &Controller{
-		options: options,
-		log:     options.Log,
-		notify:  newNotifier(),
-		keep:    keeper{dir: options.StateDir},
-		brain:   brain.New(time.Now()),
-		prober:  prober.New(),
-		events:  make(chan brain.Event, 1024),
-		asks:    make(chan func()),
-		done:    make(chan struct{}),
-		targets: map[prober.Target][]string{},
+		options:    options,
+		log:        options.Log,
+		notify:     newNotifier(),
+		keep:       keeper{dir: options.StateDir},
+		brain:      brain.New(time.Now()),
+		prober:     prober.New(),
+		events:     make(chan brain.Event, 1024),
+		asks:       make(chan func()),
+		done:       make(chan struct{}),
+		healthNews: make(chan struct{}, 1),
+		targets:    map[prober.Target][]string{},
 	}
 	if err := c.keep.prepare(); err != nil {
 		return nil, err
@@ -158,6 +167,8 @@ func (c *Controller) loop(ctx context.Context) {
 	for !c.stopped {
 		timer.Reset(c.untilAgain())
 		select {
+		case <-c.healthNews:
+			c.stepHealth()
 		case event := <-c.events:
 			c.step(event)
 		case result := <-c.prober.Results():
@@ -185,8 +196,32 @@ func (c *Controller) untilAgain() time.Duration {
 	return min(idleTick, max(0, time.Until(c.again)))
 }
 
-// step lets the brain decide and brings about what it wants.
+// heardOfHealth comes from the goroutine that asks, and never waits.
+func (c *Controller) heardOfHealth(answer health.Answer) {
+	c.health.Store(&answer)
+	select {
+	case c.healthNews <- struct{}{}:
+	default: // it is on its way already
+	}
+}
+
+// stepHealth tells the brain the latest answer, if it does not know it yet.
+func (c *Controller) stepHealth() {
+	if answer := c.health.Swap(nil); answer != nil {
+		c.decide(healthOf(answer))
+	}
+}
+
+// step lets the brain decide on an event. It knows the forwarder's health first,
+// however long it was busy: else it would take its own silence for the
+// forwarder's.
 func (c *Controller) step(event brain.Event) {
+	c.stepHealth()
+	c.decide(event)
+}
+
+// decide lets the brain decide and brings about what it wants.
+func (c *Controller) decide(event brain.Event) {
 	want := c.brain.Step(event, time.Now())
 	for _, t := range want.Transitions {
 		c.logTransition(t)
@@ -301,8 +336,9 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 	switch e := event.(type) {
 	case forwarder.Connected:
 		c.tell(brain.ForwarderConnected{Plan: e.Plan})
-	case forwarder.Lost:
-		c.tell(brain.ForwarderLost{Reason: e.Reason})
+	case forwarder.Disconnected:
+		c.log.Warn("no connection to the forwarder: plans wait", "reason", e.Reason)
+		c.tell(brain.ForwarderDisconnected{})
 	case forwarder.HandingOver:
 		c.tell(brain.ForwarderHandingOver{Now: e.Now})
 	case forwarder.Accepted:
@@ -320,14 +356,27 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 	}
 }
 
+func healthOf(answer *health.Answer) brain.Event {
+	if answer.Err != nil {
+		return brain.ForwarderLost{Reason: "does not answer: " + answer.Err.Error()}
+	}
+	h := answer.Health
+	event := brain.ForwarderHealth{
+		Asked: answer.Asked, PID: h.Pid, Generation: h.Generation,
+		HandingOver: h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_HANDING_OVER,
+		Stopping:    h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_STOPPING,
+	}
+	for _, t := range h.Threads {
+		event.Threads = append(event.Threads, brain.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
+	}
+	for _, d := range h.Devices {
+		event.Devices = append(event.Devices, brain.Device{Interface: d.Interface, Up: d.Up})
+	}
+	return event
+}
+
 func statusOf(s forwarder.Status) brain.ForwarderStatus {
 	status := brain.ForwarderStatus{Generation: s.Generation, RestartRequired: s.RestartRequired}
-	for _, t := range s.Threads {
-		status.Threads = append(status.Threads, brain.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
-	}
-	for _, d := range s.Devices {
-		status.Devices = append(status.Devices, brain.Device{Interface: d.Interface, Up: d.Up})
-	}
 	for _, u := range s.Unresolved {
 		status.Unresolved = append(status.Unresolved, brain.Unresolved{Backend: u.Name, Address: u.Address, Why: u.Why})
 	}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/guideway/guideway/controller/health"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -66,6 +69,21 @@ type peer struct {
 	forwarderv1.UnimplementedForwarderServer
 	mu   sync.Mutex
 	plan *planv1.Plan
+	dead atomic.Bool
+	// Nothing is answered but whether it is well.
+	jammed atomic.Bool
+}
+
+// jam holds a request up while the peer is jammed.
+func (p *peer) jam(ctx context.Context) error {
+	for p.jammed.Load() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 func (p *peer) SetPlan(_ context.Context, r *forwarderv1.SetPlanRequest) (*forwarderv1.SetPlanResponse, error) {
@@ -85,7 +103,10 @@ func (p *peer) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*forwarder
 	return nil, status.Error(codes.NotFound, "no plan yet")
 }
 
-func (p *peer) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
+func (p *peer) GetStatus(ctx context.Context, _ *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
+	if err := p.jam(ctx); err != nil {
+		return nil, err
+	}
 	generation := p.running().GetGeneration()
 	return &forwarderv1.GetStatusResponse{
 		Generation: generation,
@@ -104,8 +125,63 @@ func (p *peer) running() *planv1.Plan {
 	return p.plan
 }
 
-func (p *peer) serve(t *testing.T, runDir string) *grpc.Server {
+// answerHealth on the socket that is there for it, until the process "ends".
+func (p *peer) answerHealth(t *testing.T, runDir string) net.Listener {
 	t.Helper()
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(runDir, health.SocketName), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				request, buffer := &forwarderv1.HealthRequest{}, make([]byte, 64)
+				for {
+					n, err := conn.Read(buffer)
+					if err != nil || proto.Unmarshal(buffer[:n], request) != nil || p.dead.Load() {
+						return
+					}
+					packet, _ := proto.Marshal(p.healthNow(request.Sequence))
+					if _, err := conn.Write(packet); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener
+}
+
+func (p *peer) healthNow(sequence uint64) *forwarderv1.Health {
+	answer := &forwarderv1.Health{Sequence: sequence, Pid: 7, Generation: p.running().GetGeneration(), Phase: forwarderv1.HealthPhase_HEALTH_PHASE_RUNNING}
+	if answer.Generation > 0 {
+		answer.Threads = []*forwarderv1.ThreadHealth{{Name: "worker-0"}}
+		answer.Devices = []*forwarderv1.DeviceHealth{{Interface: "eth1", Up: true}}
+	}
+	return answer
+}
+
+// process of a forwarder.
+type process struct {
+	grpc   *grpc.Server
+	health net.Listener
+	peer   *peer
+}
+
+func (p process) Stop() {
+	p.peer.dead.Store(true)
+	p.grpc.Stop()
+	_ = p.health.Close()
+}
+
+func (p *peer) serve(t *testing.T, runDir string) process {
+	t.Helper()
+	p.dead.Store(false)
 	listener, err := net.Listen("unix", forwarderSocket(runDir))
 	if err != nil {
 		t.Fatal(err)
@@ -113,8 +189,9 @@ func (p *peer) serve(t *testing.T, runDir string) *grpc.Server {
 	server := grpc.NewServer()
 	forwarderv1.RegisterForwarderServer(server, p)
 	go server.Serve(listener)
-	t.Cleanup(server.Stop)
-	return server
+	started := process{server, p.answerHealth(t, runDir), p}
+	t.Cleanup(started.Stop)
+	return started
 }
 
 // backend is a real HTTP server whose health can be changed.
@@ -318,6 +395,21 @@ func TestFromConfigToPlanAndRoute(t *testing.T) {
 	h.until("the forwarder's death withdraws", func(s *controllerv1.GetStateResponse) bool { return !announced(s) })
 	if reason := h.state().Routes[0].Reason; !strings.Contains(reason, "forwarder: does not answer") {
 		t.Errorf("reason %q", reason)
+	}
+	h.stop()
+}
+
+func TestAForwarderWhoseAnswersForPeopleAreJammedIsStillAnnounced(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	since := h.state().Routes[0].Since.AsTime()
+	h.peer.jammed.Store(true)
+	time.Sleep(3 * time.Second)
+	h.peer.jammed.Store(false)
+	if state := h.state(); !announced(state) || !state.Routes[0].Since.AsTime().Equal(since) {
+		t.Errorf("routes %v, announced since %v before", state.Routes, since)
 	}
 	h.stop()
 }

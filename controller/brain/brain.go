@@ -31,9 +31,9 @@ const (
 	// a machine short of processor time loses its routes, which moves and may
 	// break connections. A dead forwarder is seen at once, by its socket.
 	heartbeatAgeMax = time.Second
-	// A forwarder of which nothing was heard for this long counts as gone,
-	// whoever should have said so. More than a poll may take.
-	statusAgeMax = 1500 * time.Millisecond
+	// A forwarder of whose health nothing was heard for this long counts as
+	// gone, whoever should have said so. More than a request may take.
+	healthAgeMax = 1500 * time.Millisecond
 	// A hand-over from one forwarder process to the next takes milliseconds in
 	// which packets wait; nothing that is heard, or not heard, meanwhile
 	// withdraws a route. After this long it counts as failed.
@@ -257,8 +257,8 @@ func (s *State) again() time.Time {
 	if s.handingOver() {
 		earliest(s.forwarder.handOverEnd)
 	}
-	if s.forwarder.connected {
-		earliest(s.forwarder.heardAt.Add(statusAgeMax))
+	if s.forwarder.answers {
+		earliest(s.forwarder.heardAt.Add(healthAgeMax))
 	}
 	return next
 }

@@ -77,12 +77,20 @@ func (w *world) accept() {
 }
 
 func (w *world) status() {
-	w.do(ForwarderStatus{
-		Generation: w.running.GetGeneration(),
-		Threads:    []Thread{{Name: "worker-0", HeartbeatAge: 10 * time.Millisecond}},
-		Devices:    []Device{{Interface: "eth1", Up: true}},
-		Unresolved: w.unresolved,
-	})
+	w.do(w.health())
+	w.do(ForwarderStatus{Generation: w.running.GetGeneration(), Unresolved: w.unresolved})
+}
+
+// health of a forwarder that is well.
+func (w *world) health() ForwarderHealth {
+	health := ForwarderHealth{
+		Asked: w.now, PID: 7, Generation: w.running.GetGeneration(),
+		Devices: []Device{{Interface: "eth1", Up: true}},
+	}
+	if health.Generation > 0 {
+		health.Threads = []Thread{{Name: "worker-0", HeartbeatAge: 10 * time.Millisecond}}
+	}
+	return health
 }
 
 func (w *world) connect(plan *planv1.Plan) {
@@ -492,7 +500,7 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 	threads := func(slowPath time.Duration) []Thread {
 		return []Thread{{Name: "worker-0"}, {Name: "worker-1"}, {Name: "slow-path", HeartbeatAge: slowPath}}
 	}
-	healthy := ForwarderStatus{Threads: threads(0), Devices: []Device{{Interface: "eth1", Up: true}}}
+	healthy := ForwarderHealth{Threads: threads(0), Devices: []Device{{Interface: "eth1", Up: true}}}
 	cases := []struct {
 		name   string
 		event  func(generation uint64) Event
@@ -525,7 +533,12 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			w := servingOne(t)
-			w.do(c.event(w.running.Generation))
+			event := c.event(w.running.Generation)
+			if health, ok := event.(ForwarderHealth); ok {
+				health.Asked = w.now
+				event = health
+			}
+			w.do(event)
 			w.expectRoutes()
 			w.expectReason(c.reason)
 		})
@@ -534,13 +547,13 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 
 func TestAForwarderThatSaysNothingIsUnhealthyByTheClock(t *testing.T) {
 	w := servingOne(t)
-	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(statusAgeMax)) {
+	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(healthAgeMax)) {
 		t.Errorf("asks to be woken at %v", w.last.Again)
 	}
-	w.now = w.now.Add(statusAgeMax + time.Millisecond)
+	w.now = w.now.Add(healthAgeMax + time.Millisecond)
 	w.do(Tick{})
 	w.expectRoutes()
-	w.expectReason("no status for 1.501s")
+	w.expectReason("no answer for 1.501s")
 }
 
 func TestAForwarderThatComesBackIsAnnouncedOnceItHasThePlanAgain(t *testing.T) {

@@ -30,21 +30,38 @@ type (
 		Reason string
 	}
 
-	// ForwarderConnected comes first after each (re)connect.
+	// ForwarderHealth is the forwarder's answer to whether it forwards. It has a
+	// way of its own to the brain and from the forwarder; nothing else decides
+	// whether the forwarder counts as healthy.
+	ForwarderHealth struct {
+		// When it was asked.
+		Asked      time.Time
+		PID        uint32
+		Generation uint64
+		Threads    []Thread
+		Devices    []Device
+		// A successor is about to go on in its place.
+		HandingOver bool
+		// It takes no more packets.
+		Stopping bool
+	}
+	// ForwarderLost: it gives no answer to that.
+	ForwarderLost struct{ Reason string }
+
+	// ForwarderConnected comes first after plans can be (or can again be)
+	// pushed to it.
 	ForwarderConnected struct{ Plan *planv1.Plan }
-	// ForwarderStatus comes with every look at it.
+	// ForwarderDisconnected: they cannot. It may forward all the same.
+	ForwarderDisconnected struct{}
+	// ForwarderStatus comes with every look at what is no matter of health.
 	ForwarderStatus struct {
 		Generation      uint64
-		Threads         []Thread
-		Devices         []Device
 		Unresolved      []Unresolved
 		RestartRequired string
 	}
 	// ForwarderHandingOver: a successor is about to go on in its place; or,
 	// with false, one process or the other goes on by itself.
 	ForwarderHandingOver struct{ Now bool }
-	// ForwarderLost: it does not answer.
-	ForwarderLost struct{ Reason string }
 	// PlanAccepted: every worker forwards by this generation.
 	PlanAccepted struct {
 		Generation uint64
@@ -81,7 +98,7 @@ type (
 	Tick struct{}
 )
 
-// Thread, Device and Unresolved are what the brain looks at in a status.
+// Thread, Device and Unresolved are what the brain looks at in answers.
 type (
 	// Thread that packets need: if any of them hangs, the machine forwards
 	// nothing, or not all of it.

@@ -9,15 +9,20 @@ import (
 
 type forwarderState struct {
 	met       bool // it told once what it runs
-	connected bool
-	heardAt   time.Time
+	connected bool // plans can be pushed
+	// The latest request for its health was answered, by this process.
+	answers bool
+	pid     uint32
+	// When that request was sent.
+	heardAt time.Time
 	// Empty: healthy. Else what is wrong with the process, its workers or its
 	// devices.
 	reason string
 	since  time.Time
 
-	generation uint64 // that it runs
-	accepted   uint64 // of ours; 0: none since it connected
+	generation uint64 // that it runs, by its latest status; 0: none since it was lost
+	accepted   uint64 // of ours; 0: none
+	acceptedAt time.Time
 	running    pendingPlan
 	warnings   []string
 	refusal    string
@@ -33,8 +38,8 @@ type forwarderState struct {
 
 func (e ForwarderConnected) apply(s *State) {
 	f := &s.forwarder
-	f.met, f.connected, f.heardAt = true, true, s.now
-	if !s.handingOver() || e.Plan.GetGeneration() != f.accepted {
+	f.met, f.connected = true, true
+	if e.Plan.GetGeneration() != f.accepted {
 		f.accepted, f.running = 0, pendingPlan{}
 	}
 	if s.handingOver() {
@@ -44,7 +49,7 @@ func (e ForwarderConnected) apply(s *State) {
 	s.inheritPeers(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.plan != nil && e.Plan.GetGeneration() == s.plan.Generation {
-		// The same process, out of touch for a moment: our plan still runs.
+		// Out of touch for a moment, or started with it from disk: our plan runs.
 		PlanAccepted{Generation: s.plan.Generation, Warnings: f.warnings}.apply(s)
 	}
 	if s.rejected != nil {
@@ -57,9 +62,37 @@ func (e ForwarderConnected) apply(s *State) {
 	s.touchNow()
 }
 
+func (e ForwarderHealth) apply(s *State) {
+	f := &s.forwarder
+	before := *f
+	switch {
+	case e.HandingOver:
+		ForwarderHandingOver{Now: true}.apply(s)
+	case s.handingOver() && e.PID != f.pid:
+		s.endHandOver("its successor answers")
+	}
+	f.answers, f.pid, f.heardAt = true, e.PID, e.Asked
+	s.setForwarderHealth(f.ailmentOf(e))
+	// Ten times a second, mostly without news.
+	s.quiet = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)
+}
+
+func (e ForwarderLost) apply(s *State) {
+	f := &s.forwarder
+	f.answers = false
+	if !s.handingOver() {
+		f.generation = 0
+	}
+	s.setForwarderHealth(e.Reason)
+}
+
+func (ForwarderDisconnected) apply(s *State) {
+	s.forwarder.connected = false
+	s.quiet = true
+}
+
 func (e ForwarderStatus) apply(s *State) {
 	f := &s.forwarder
-	f.heardAt = s.now
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
 	f.unresolved = make(map[string]Unresolved, len(e.Unresolved))
@@ -67,25 +100,15 @@ func (e ForwarderStatus) apply(s *State) {
 		f.unresolved[u.Backend] = u
 	}
 	s.raiseGeneration(e.Generation)
-	s.setForwarderHealth(ailmentOf(e))
-}
-
-func (e ForwarderLost) apply(s *State) {
-	f := &s.forwarder
-	f.connected = false
-	if !s.handingOver() {
-		f.accepted, f.running = 0, pendingPlan{}
-	}
-	s.setForwarderHealth(e.Reason)
 }
 
 func (e ForwarderHandingOver) apply(s *State) {
 	f := &s.forwarder
 	switch {
-	case e.Now && f.handOverEnd.IsZero() && f.connected:
+	case e.Now && f.handOverEnd.IsZero() && f.answers:
 		f.handOverEnd = s.now.Add(handOverMax)
 		s.note("forwarder", "forwarder", "healthy", "handing over", "another process is about to go on in its place")
-	case !e.Now && f.connected && !f.handOverEnd.IsZero():
+	case !e.Now && f.answers && !f.handOverEnd.IsZero():
 		s.endHandOver("it goes on")
 	}
 }
@@ -108,8 +131,8 @@ func (s *State) checkHandOver() {
 	}
 	reason := f.handOverReason
 	s.endHandOver(fmt.Sprintf("it took longer than %v", handOverMax))
-	if !f.connected {
-		f.accepted, f.running = 0, pendingPlan{}
+	if !f.answers {
+		f.generation = 0
 	}
 	if reason != "" {
 		s.setForwarderHealth(reason)
@@ -119,8 +142,8 @@ func (s *State) checkHandOver() {
 // checkForwarderAge is for the case that nobody says that nothing comes.
 func (s *State) checkForwarderAge() {
 	f := &s.forwarder
-	if age := s.now.Sub(f.heardAt); f.connected && age > statusAgeMax {
-		s.setForwarderHealth(fmt.Sprintf("no status for %v", age.Round(time.Millisecond)))
+	if age := s.now.Sub(f.heardAt); f.answers && age > healthAgeMax {
+		s.setForwarderHealth(fmt.Sprintf("no answer for %v", age.Round(time.Millisecond)))
 	}
 }
 
@@ -129,6 +152,9 @@ func (s *State) setForwarderHealth(reason string) {
 	if s.handingOver() {
 		f.handOverReason = reason
 		return
+	}
+	if f.reason != reason {
+		s.quiet = false
 	}
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now
@@ -141,8 +167,11 @@ func (s *State) setForwarderHealth(reason string) {
 	f.reason = reason
 }
 
-// ailmentOf names what is wrong in a status; empty: nothing.
-func ailmentOf(e ForwarderStatus) string {
+// ailmentOf names what is wrong by an answer; empty: nothing.
+func (f *forwarderState) ailmentOf(e ForwarderHealth) string {
+	if e.Stopping {
+		return "it is stopping"
+	}
 	for _, t := range e.Threads {
 		if t.HeartbeatAge > heartbeatAgeMax {
 			return fmt.Sprintf("thread %s has not gone round its loop for %v", t.Name, t.HeartbeatAge)
@@ -155,6 +184,11 @@ func ailmentOf(e ForwarderStatus) string {
 	}
 	if e.Generation > 0 && len(e.Threads) == 0 {
 		return "it has a plan but no threads that forward"
+	}
+	// A restart may bring an older plan from the disk. What was asked before
+	// the plan was accepted knows nothing of it.
+	if e.Generation < f.accepted && e.Asked.After(f.acceptedAt) {
+		return fmt.Sprintf("it forwards by plan %d, older than %d, which it had accepted", e.Generation, f.accepted)
 	}
 	return ""
 }

@@ -89,11 +89,8 @@ func TestASecondHandOverHasItsOwnTime(t *testing.T) {
 
 func TestWorkersAtRestAreNoAilmentDuringAHandOver(t *testing.T) {
 	w := handOver(t)
-	resting := ForwarderStatus{
-		Generation: w.running.GetGeneration(),
-		Threads:    []Thread{{Name: "worker-0", HeartbeatAge: 2 * heartbeatAgeMax}},
-		Devices:    []Device{{Interface: "eth1", Up: true}},
-	}
+	resting := w.health()
+	resting.Threads = []Thread{{Name: "worker-0", HeartbeatAge: 2 * heartbeatAgeMax}}
 	w.do(resting)
 	w.wantRoutes(1, "resting")
 	w.tick(handOverMax)

@@ -82,7 +82,7 @@ func (e PlanAccepted) apply(s *State) {
 		return
 	}
 	f := &s.forwarder
-	f.accepted = e.Generation
+	f.accepted, f.acceptedAt = e.Generation, s.now
 	f.running = accepted
 	f.warnings = e.Warnings
 	f.refusal = ""

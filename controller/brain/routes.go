@@ -20,7 +20,7 @@ type routeState struct {
 	services  []string
 	announced bool
 	// Next hops of all active backends were resolved once since the forwarder
-	// connected; one that is lost later drops packets but no route.
+	// was last unhealthy; one that is lost later drops packets but no route.
 	settled bool
 	reason  string
 	since   time.Time
@@ -55,7 +55,7 @@ func (s *State) decideRoute(a compile.Route, machineReason string, ebbing bool) 
 		s.routes[a.Prefix] = r
 	}
 	r.services = a.Services
-	if s.forwarder.accepted == 0 {
+	if s.forwarder.accepted == 0 || s.forwarder.reason != "" {
 		r.settled = false
 	}
 	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())

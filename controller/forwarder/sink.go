@@ -1,12 +1,12 @@
-// Package forwarder keeps this machine's forwarder on the wanted plan and
-// watches its health.
+// Package forwarder keeps this machine's forwarder on the wanted plan.
 //
 //	Set(plan) ─► newest wanted plan ─► SetPlan, until accepted or refused
-//	GetStatus each 100 ms ─► Status | Lost ─► events
+//	GetStatus each 100 ms ─► Status | Disconnected ─► events
 //	Watch ─► HandingOver ─► events
 //
 // It is a sink: Set takes the whole plan, a reconnect says it again. It does
-// not know what a plan means; whether a status is healthy is the brain's.
+// not know what a plan means, nor whether the forwarder is well: gRPC may be
+// slow or its connection gone while packets flow (see package health).
 //
 // A planned hand-over from one process to the next is told apart from a death:
 // the forwarder says so over the watch before anything else happens to it.
@@ -35,7 +35,6 @@ import (
 )
 
 const (
-	// A dead or hanging forwarder is seen within pollInterval + pollTimeout.
 	pollInterval = 100 * time.Millisecond
 	pollTimeout  = time.Second
 	// Building the tables of a large plan takes seconds on a slow machine.
@@ -48,7 +47,7 @@ const (
 	watchPauseMax = time.Second
 )
 
-// Event is one of Connected, Status, Lost, HandingOver, Accepted, Refused.
+// Event is one of Connected, Status, Disconnected, HandingOver, Accepted, Refused.
 type Event any
 
 type (
@@ -59,8 +58,8 @@ type (
 	}
 	// Status comes with every poll.
 	Status struct{ *forwarderv1.GetStatusResponse }
-	// Lost: it does not answer.
-	Lost struct{ Reason string }
+	// Disconnected: the connection is gone; plans wait for the next one.
+	Disconnected struct{ Reason string }
 	// HandingOver: another process is about to go on in its place; or, false,
 	// that is over, however it ended.
 	HandingOver struct{ Now bool }
@@ -84,7 +83,6 @@ type Sink struct {
 	client  forwarderv1.ForwarderClient
 	wake    chan struct{}
 	pushed  chan pushResult
-	told    chan HandingOver
 
 	mu   sync.Mutex
 	want *planv1.Plan
@@ -120,7 +118,7 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 }
 
 // New makes a sink for the forwarder at socket. onEvent is called from Run's
-// goroutine and must not block for long.
+// goroutine, with HandingOver from one of its own, and must not block for long.
 func New(socket string, log *slog.Logger, onEvent func(Event)) (*Sink, error) {
 	conn, err := Dial(socket)
 	if err != nil {
@@ -133,7 +131,6 @@ func New(socket string, log *slog.Logger, onEvent func(Event)) (*Sink, error) {
 		client:  forwarderv1.NewForwarderClient(conn),
 		wake:    make(chan struct{}, 1),
 		pushed:  make(chan pushResult, 1),
-		told:    make(chan HandingOver),
 	}, nil
 }
 
@@ -165,8 +162,6 @@ func (s *Sink) Run(ctx context.Context) {
 		case <-s.wake:
 		case result := <-s.pushed:
 			s.settle(result)
-		case handingOver := <-s.told:
-			s.onEvent(handingOver)
 		case <-ctx.Done():
 		}
 	}
@@ -200,11 +195,7 @@ func (s *Sink) follow(ctx context.Context) (came bool) {
 			return came
 		}
 		came = true
-		select {
-		case s.told <- HandingOver{Now: response.GetHandingOver()}:
-		case <-ctx.Done():
-			return came
-		}
+		s.onEvent(HandingOver{Now: response.GetHandingOver()})
 	}
 }
 
@@ -252,12 +243,14 @@ func (s *Sink) connect(ctx context.Context) error {
 	return nil
 }
 
+// lose notes that the connection is gone. One that is only slow is not: the
+// forwarder's gRPC may have much to do.
 func (s *Sink) lose(ctx context.Context, err error) {
-	if ctx.Err() != nil || (s.everPoll && !s.connected) {
+	if ctx.Err() != nil || (s.everPoll && !s.connected) || status.Code(err) == codes.DeadlineExceeded {
 		return // we are stopping, or said it already
 	}
 	s.connected, s.everPoll = false, true
-	s.onEvent(Lost{Reason: reasonOf(err)})
+	s.onEvent(Disconnected{Reason: reasonOf(err)})
 }
 
 // push sends the wanted plan unless it runs, is under way or was refused.

@@ -1,0 +1,66 @@
+package brain
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAForwarderThatIsWellIsAnnouncedWhetherOrNotPlansCanBePushed(t *testing.T) {
+	w := servingOne(t)
+	w.do(ForwarderDisconnected{})
+	for range 100 {
+		w.now = w.now.Add(100 * time.Millisecond)
+		w.do(w.health())
+	}
+	w.expectRoutes(vip)
+	w.connect(w.running)
+	w.expectRoutes(vip)
+}
+
+func TestAnAnswerFromBeforeThePlanWasAcceptedDoesNotWithdraw(t *testing.T) {
+	w := servingOne(t)
+	late := w.health()
+	late.Generation, late.Asked = late.Generation-1, w.state.forwarder.acceptedAt
+	w.do(late)
+	w.expectRoutes(vip)
+	late.Asked = w.now
+	w.do(late)
+	w.expectRoutes()
+	w.expectReason("it forwards by plan 1, older than 2, which it had accepted")
+}
+
+func TestAForwarderThatStopsIsWithdrawnBeforeItIsGone(t *testing.T) {
+	w := servingOne(t)
+	stopping := w.health()
+	stopping.Stopping = true
+	w.do(stopping)
+	w.expectRoutes()
+	w.expectReason("it is stopping")
+}
+
+func TestNextHopsAreWaitedForAgainAfterAForwarderWasLost(t *testing.T) {
+	w := servingOne(t)
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.expectRoutes()
+	w.do(w.health())
+	w.expectRoutes()
+	w.expectReason("waiting for the forwarder's next hops")
+	w.status()
+	w.expectRoutes(vip)
+}
+
+func TestAHandOverIsKnownByTheAnswerToo(t *testing.T) {
+	w := servingOne(t)
+	handing := w.health()
+	handing.HandingOver = true
+	w.do(handing)
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.expectRoutes(vip)
+	successor := w.health()
+	successor.PID++
+	w.do(successor)
+	w.expectRoutes(vip)
+	// It is over: what happens now counts at once.
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.expectRoutes()
+}
