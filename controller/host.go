@@ -41,6 +41,12 @@ func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse,
 	return state, nil
 }
 
+// notReady tells what is missing before a client would be served here.
+func (c *Controller) notReady(ctx context.Context) (missing []string, err error) {
+	err = c.ask(ctx, func() { missing = c.brain.NotReady() })
+	return missing, err
+}
+
 // Reload reads the files anew.
 func (c *Controller) Reload(ctx context.Context) ([]string, error) {
 	var warnings []string

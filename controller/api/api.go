@@ -7,6 +7,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -31,19 +32,35 @@ var ErrUnknownBackend = errors.New("no service of this machine has this backend"
 // A state of 10,000 services with 65,000 backends is some 15 MiB.
 const messageBytesMax = 256 << 20
 
-// Server makes a gRPC server that is not yet serving.
-func Server(host Host) *grpc.Server {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(messageBytesMax), grpc.MaxSendMsgSize(messageBytesMax))
-	controllerv1.RegisterControllerServer(server, &service{host: host})
-	return server
+// GRPC is a server whose clients are limited in what they can cost.
+type GRPC struct {
+	*grpc.Server
+	limiter *limiter
 }
+
+// Server makes a gRPC server that is not yet serving.
+func Server(host Host) GRPC {
+	limiter := newLimiter()
+	server := grpc.NewServer(append(limiter.options(), grpc.MaxSendMsgSize(messageBytesMax))...)
+	controllerv1.RegisterControllerServer(server, &service{host: host, limiter: limiter})
+	return GRPC{server, limiter}
+}
+
+// Serve until Stop.
+func (s GRPC) Serve(listener net.Listener) error { return s.Server.Serve(s.limiter.listen(listener)) }
 
 type service struct {
 	controllerv1.UnimplementedControllerServer
-	host Host
+	host    Host
+	limiter *limiter
 }
 
 func (s *service) GetState(ctx context.Context, _ *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	done, err := s.limiter.queue(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	return s.host.State(ctx)
 }
 

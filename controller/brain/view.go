@@ -86,7 +86,7 @@ type RouteView struct {
 
 // View makes a picture.
 func (s *State) View() View {
-	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.notReady()}
+	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.NotReady()}
 	for address, state := range s.neighbors {
 		v.Neighbors[address] = state
 	}
@@ -166,9 +166,10 @@ func (s *State) viewBackend(service string, m config.Member) BackendView {
 	return v
 }
 
-// notReady: plan accepted, first round of probes complete, and, where BGP is
-// configured, a session up.
-func (s *State) notReady() []string {
+// NotReady is what is missing before a client would be served here, a sentence
+// each; empty: nothing. Plan accepted, first round of probes complete, and,
+// where BGP is configured, a session up.
+func (s *State) NotReady() []string {
 	var missing []string
 	if s.current == nil {
 		return []string{"no config"}

@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"runtime"
 	"strings"
 	"time"
@@ -96,18 +95,8 @@ func (m *Metrics) Reloaded(ok bool, at time.Time) {
 	m.reloadAt.Set(float64(at.UnixMilli()) / 1000)
 }
 
-// ServeHTTP answers a scrape.
-func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page, err := m.page(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(page) // the scraper went away
-}
-
-func (m *Metrics) page(ctx context.Context) ([]byte, error) {
+// Page is everything there is now, in Prometheus' text format.
+func (m *Metrics) Page(ctx context.Context) ([]byte, error) {
 	families, err := m.registry.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("gather metrics: %w", err)

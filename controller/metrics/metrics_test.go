@@ -3,7 +3,6 @@ package metrics
 import (
 	"context"
 	"errors"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -51,9 +50,11 @@ func scrape(t *testing.T, forwarder func(context.Context) (string, error)) strin
 	m.Probed(false, time.Second)
 	m.Reloaded(true, time.Unix(1000, 0))
 	m.Reloaded(false, time.Unix(2000, 0))
-	answer := httptest.NewRecorder()
-	m.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
-	page := answer.Body.String()
+	made, err := m.Page(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(made)
 	// What a Prometheus would say to it; a name that comes twice is an error.
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	if _, err := parser.TextToMetricFamilies(strings.NewReader(page)); err != nil {

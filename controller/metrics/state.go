@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,6 +32,9 @@ var (
 	prefixes    = describe("guideway_bgp_announced_prefixes", "Prefixes announced to the neighbor.", "neighbor")
 )
 
+// A controller that is busy for longer has no page.
+const stateTimeout = 5 * time.Second
+
 type stateCollector struct {
 	state func(context.Context) (*controllerv1.GetStateResponse, error)
 }
@@ -42,7 +46,9 @@ func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
 }
 
 func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
-	state, err := c.state(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+	defer cancel()
+	state, err := c.state(ctx)
 	if err != nil {
 		metrics <- prometheus.NewInvalidMetric(loaded, err)
 		return

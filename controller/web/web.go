@@ -1,15 +1,18 @@
 // Package web serves people and machines that speak HTTP: a status page,
-// /metrics, /healthz and /readyz. Everything is read only.
+// /metrics, /healthz and /readyz. Everything is read only. Whatever the number
+// of clients, each page is made at most once a second.
 package web
 
 import (
 	"bytes"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +23,7 @@ import (
 //go:embed status.html
 var files embed.FS
 
-var page = template.Must(template.New("status.html").Funcs(template.FuncMap{
+var statusTemplate = template.Must(template.New("status.html").Funcs(template.FuncMap{
 	"ago": func(t interface{ AsTime() time.Time }) string {
 		return time.Since(t.AsTime()).Round(time.Second).String()
 	},
@@ -31,30 +34,60 @@ var page = template.Must(template.New("status.html").Funcs(template.FuncMap{
 type Sources struct {
 	State    func(context.Context) (*controllerv1.GetStateResponse, error)
 	Counters func(context.Context) (*forwarderv1.GetCountersResponse, error)
-	Metrics  http.Handler
+	// In Prometheus' text format.
+	Metrics func(context.Context) ([]byte, error)
+	// Empty: ready. Else what is missing, a sentence each.
+	NotReady func(context.Context) ([]string, error)
 }
+
+// readyAge: what brings traffic here must hear soon that it should not.
+const readyAge = 100 * time.Millisecond
 
 // Handler answers all paths.
 func Handler(log *slog.Logger, sources Sources) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", sources.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { readyz(w, r, sources) })
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { status(log, w, r, sources) })
+	mux.Handle("GET /metrics", serve(newPage(pageAge, sources.Metrics), "text/plain; version=0.0.4; charset=utf-8"))
+	mux.Handle("GET /readyz", readyz(sources))
+	status := newPage(pageAge, func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) })
+	mux.Handle("GET /{$}", serve(status, "text/html; charset=utf-8"))
 	return mux
 }
 
-// readyz is for those who send traffic or go on with a rolling change.
-func readyz(w http.ResponseWriter, r *http.Request, sources Sources) {
-	state, err := sources.State(r.Context())
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	case len(state.NotReady) > 0:
-		http.Error(w, strings.Join(state.NotReady, "\n"), http.StatusServiceUnavailable)
-	default:
-		fmt.Fprintln(w, "ready")
-	}
+func serve(p *page, contentType string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, release, err := p.get(r.Context())
+		defer release()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+		_, _ = w.Write(content) // the reader went away, or was too slow
+	})
+}
+
+// readyz is for those who send traffic or go on with a rolling change. Empty
+// content: ready.
+func readyz(sources Sources) http.Handler {
+	missing := newPage(readyAge, func(ctx context.Context) ([]byte, error) {
+		missing, err := sources.NotReady(ctx)
+		return []byte(strings.Join(missing, "\n")), err
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, release, err := missing.get(r.Context())
+		defer release()
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case len(content) > 0:
+			http.Error(w, string(content), http.StatusServiceUnavailable)
+		default:
+			fmt.Fprintln(w, "ready")
+		}
+	})
 }
 
 type statusPage struct {
@@ -64,25 +97,21 @@ type statusPage struct {
 	NoCounters string
 }
 
-func status(log *slog.Logger, w http.ResponseWriter, r *http.Request, sources Sources) {
-	state, err := sources.State(r.Context())
+func status(ctx context.Context, log *slog.Logger, sources Sources) ([]byte, error) {
+	state, err := sources.State(ctx)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
+		return nil, err
 	}
 	shown := statusPage{GetStateResponse: state}
-	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	countersCtx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if shown.Counters, err = sources.Counters(ctx); err != nil {
+	if shown.Counters, err = sources.Counters(countersCtx); err != nil {
 		shown.NoCounters = err.Error()
 	}
 	var body bytes.Buffer
-	if err := page.Execute(&body, shown); err != nil {
+	if err := statusTemplate.Execute(&body, shown); err != nil {
 		log.Error("status page", "error", err)
-		http.Error(w, "the status page has a fault: see the controller's log", http.StatusInternalServerError)
-		return
+		return nil, errors.New("the status page has a fault: see the controller's log")
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	_, _ = w.Write(body.Bytes()) // the reader went away
+	return body.Bytes(), nil
 }

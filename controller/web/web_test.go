@@ -25,7 +25,8 @@ func get(t *testing.T, path string, state *controllerv1.GetStateResponse, counte
 			}
 			return counters, nil
 		},
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("metrics here")) }),
+		Metrics:  func(context.Context) ([]byte, error) { return []byte("metrics here"), nil },
+		NotReady: func(context.Context) ([]string, error) { return state.NotReady, nil },
 	})
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest("GET", path, nil))
