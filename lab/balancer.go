@@ -61,7 +61,7 @@ func (lab *Lab) StartForwarder(name string) error {
 }
 
 func (lab *Lab) forwarderArgs(n node) []string {
-	args := append(lab.directories(n), "--secret-file", lab.SecretFile())
+	args := append(lab.directories(n), "--secret-file", lab.SecretFile(), "--metrics-listen", "127.0.0.1:9471")
 	if workers := lab.state.Options.Workers; workers != 0 {
 		args = append(args, "--steered-workers", strconv.Itoa(workers))
 	}

@@ -8,6 +8,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod clients;
 pub mod control;
 pub mod engine;
 pub mod explained;

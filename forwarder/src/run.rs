@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use crate::control::Control;
-use crate::metrics::http;
+use crate::metrics::{SharedPage, http};
 use crate::notify::Manager;
 use crate::rundir::RunDir;
 use crate::take_over::{Assets, Handed, Heritage};
@@ -217,8 +217,10 @@ async fn serve(
     manager: &Manager,
     handed: oneshot::Receiver<Handed>,
 ) -> Result<Ended> {
+    let metrics = Arc::clone(&control);
+    let page = SharedPage::new(move || metrics.metrics());
     if let Some(address) = options.metrics_listen {
-        serve_metrics(address, options.take_over, Arc::clone(&control)).await?;
+        serve_metrics(address, options.take_over, page.clone()).await?;
     }
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
     tokio::spawn(keep_time(Arc::clone(&control)));
@@ -230,7 +232,7 @@ async fn serve(
     tracing::info!(run_dir = %options.run_dir.display(), "listening");
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(server::serve(listener, Arc::clone(&control), async {
+    let served = tokio::spawn(server::serve(listener, Arc::clone(&control), page, async {
         // A sender that is gone means stop as well.
         let _ = stopped.await;
     }));
@@ -256,8 +258,8 @@ async fn serve(
 
 /// Serves scrapers. A predecessor has the address until it has ended, so that
 /// a successor tries for a while.
-async fn serve_metrics(address: SocketAddr, patient: bool, control: Arc<Control>) -> Result<()> {
-    let serve = move |listener| http::serve(listener, Arc::new(move || control.metrics()));
+async fn serve_metrics(address: SocketAddr, patient: bool, page: SharedPage) -> Result<()> {
+    let serve = move |listener| http::serve(listener, page);
     let failed = move |error: std::io::Error| format!("--metrics-listen {address}: {error}");
     match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => drop(tokio::spawn(serve(listener))),

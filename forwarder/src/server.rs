@@ -4,12 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::clients::{self, ConnectInfo};
 use crate::control::{Capture, Control, Refusal};
+use crate::metrics::SharedPage;
 use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
 use crate::proto::{
     CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
@@ -30,21 +34,47 @@ const CAPTURE_MESSAGES: usize = 4;
 /// How often a capture looks for packets where there are few.
 const CAPTURE_PAUSE: Duration = Duration::from_millis(10);
 
+/// Requests at a time over one connection.
+const STREAMS_MAX: u32 = 32;
+
+/// Answers that are made at a time: each keeps a core busy that workers may
+/// need. Plans have a way of their own.
+const ANSWERS_MAX: usize = 2;
+
+/// How long a request waits for that.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client whose other end is gone is found within the sum of these.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Serves until `stop` resolves.
 pub async fn serve(
     listener: UnixListener,
     control: Arc<Control>,
+    page: SharedPage,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let service = ForwarderServer::new(Service { control })
+    let places = || Semaphore::new(ANSWERS_MAX);
+    let service = Service { control, page, answers: places(), states: places() };
+    let service = ForwarderServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let server = tonic::transport::Server::builder().add_service(service);
-    server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop).await
+    let server = tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .add_service(service);
+    server.serve_with_incoming_shutdown(clients::accept(listener), stop).await
 }
 
 struct Service {
     control: Arc<Control>,
+    page: SharedPage,
+    /// Places for answers to people.
+    answers: Semaphore,
+    /// Places for what a controller asks now and then.
+    states: Semaphore,
 }
 
 impl Service {
@@ -58,6 +88,28 @@ impl Service {
         let done = tokio::task::spawn_blocking(move || work(&control)).await;
         done.map_err(|error| Status::internal(format!("the request's thread failed: {error}")))
     }
+
+    /// The same once there is a place for it.
+    async fn queue<T: Send + 'static>(
+        &self,
+        places: &Semaphore,
+        work: impl FnOnce(&Control) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let Ok(Ok(_place)) = timeout(QUEUE_TIMEOUT, places.acquire()).await else {
+            return Err(Status::resource_exhausted(
+                "too many clients ask at the same time: try again",
+            ));
+        };
+        self.run(work).await
+    }
+}
+
+/// Counts an answer to the client that asked.
+fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>, Status> {
+    if let Some(from) = request.extensions().get::<ConnectInfo>() {
+        from.client.add(message.encoded_len())?;
+    }
+    Ok(Response::new(message))
 }
 
 impl From<Refusal> for Status {
@@ -87,51 +139,53 @@ impl Forwarder for Service {
 
     async fn get_plan(
         &self,
-        _: Request<GetPlanRequest>,
+        request: Request<GetPlanRequest>,
     ) -> Result<Response<GetPlanResponse>, Status> {
-        match self.run(|control| control.plan_message()).await? {
-            Some(plan) => Ok(Response::new(GetPlanResponse { plan: Some(plan) })),
+        match self.queue(&self.states, |control| control.plan_message()).await? {
+            Some(plan) => answer(&request, GetPlanResponse { plan: Some(plan) }),
             None => Err(Status::not_found("no plan yet")),
         }
     }
 
     async fn get_status(
         &self,
-        _: Request<GetStatusRequest>,
+        request: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        Ok(Response::new(self.run(Control::status).await?))
+        answer(&request, self.queue(&self.states, Control::status).await?)
     }
 
     async fn get_counters(
         &self,
-        _: Request<GetCountersRequest>,
+        request: Request<GetCountersRequest>,
     ) -> Result<Response<GetCountersResponse>, Status> {
-        Ok(Response::new(self.run(Control::counters).await?))
+        answer(&request, self.queue(&self.answers, Control::counters).await?)
     }
 
     async fn get_connections(
         &self,
         request: Request<GetConnectionsRequest>,
     ) -> Result<Response<GetConnectionsResponse>, Status> {
-        let lookup = request.into_inner().lookup;
-        Ok(Response::new(self.run(move |control| control.connections(lookup)).await??))
+        let lookup = request.get_ref().lookup.clone();
+        let found = self.queue(&self.answers, move |control| control.connections(lookup)).await??;
+        answer(&request, found)
     }
 
     async fn explain(
         &self,
         request: Request<ExplainRequest>,
     ) -> Result<Response<ExplainResponse>, Status> {
-        let Some(flow) = request.into_inner().flow else {
+        let Some(flow) = request.get_ref().flow.clone() else {
             return Err(Status::invalid_argument("flow: missing"));
         };
-        Ok(Response::new(self.run(move |control| control.explain(&flow)).await??))
+        let explained = self.queue(&self.answers, move |control| control.explain(&flow)).await??;
+        answer(&request, explained)
     }
 
     async fn get_drop_samples(
         &self,
-        _: Request<GetDropSamplesRequest>,
+        request: Request<GetDropSamplesRequest>,
     ) -> Result<Response<GetDropSamplesResponse>, Status> {
-        Ok(Response::new(self.run(Control::drop_samples).await?))
+        answer(&request, self.queue(&self.answers, Control::drop_samples).await?)
     }
 
     type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
@@ -156,10 +210,13 @@ impl Forwarder for Service {
 
     async fn get_metrics(
         &self,
-        _: Request<GetMetricsRequest>,
+        request: Request<GetMetricsRequest>,
     ) -> Result<Response<GetMetricsResponse>, Status> {
-        let text = self.run(Control::metrics).await?;
-        Ok(Response::new(GetMetricsResponse { text }))
+        let page = self.page.get().await;
+        if let Some(from) = request.extensions().get::<ConnectInfo>() {
+            from.client.add(page.len())?;
+        }
+        Ok(Response::new(GetMetricsResponse { text: (*page).clone() }))
     }
 }
 

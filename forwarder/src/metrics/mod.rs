@@ -2,4 +2,7 @@
 
 pub mod http;
 pub mod page;
+mod shared;
 pub mod text;
+
+pub use shared::SharedPage;

@@ -1,0 +1,267 @@
+//! The gRPC socket's connections, and what their clients may cost, however
+//! many they are and whatever they do.
+//!
+//! A client that does not read costs the memory of its answers: these bytes
+//! are counted from the moment an answer exists until the kernel has taken
+//! them ([`Client::add`], [`Limits`]).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::server::{Connected, UdsConnectInfo};
+
+/// Connections at a time; more wait in the kernel's queue. Each takes some
+/// 50 KiB.
+const CONNECTIONS_MAX: usize = 256;
+
+/// Of all answers not yet taken; one that is larger is sent alone.
+const ANSWERS_BYTES_MAX: usize = 64 << 20;
+
+/// A connection whose client has not taken its answers by then is closed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often that is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What all connections share.
+#[derive(Debug, Default)]
+struct Limits {
+    /// Of answers not yet taken.
+    bytes: AtomicUsize,
+}
+
+/// One connection's client, as its requests know it.
+#[derive(Debug)]
+pub struct Client {
+    limits: Arc<Limits>,
+    owed: Mutex<Owed>,
+}
+
+#[derive(Debug, Default)]
+struct Owed {
+    bytes: usize,
+    since: Option<Instant>,
+    closed: bool,
+}
+
+/// What every request knows of where it came from.
+#[derive(Debug, Clone)]
+pub struct ConnectInfo {
+    /// Its connection.
+    pub client: Arc<Client>,
+    /// The process at its other end.
+    pub process: UdsConnectInfo,
+}
+
+impl Client {
+    /// Counts an answer of so many bytes; an error: there is no room for it.
+    pub fn add(&self, bytes: usize) -> Result<(), Status> {
+        let mut owed = self.owed.lock().expect("no holder of this lock panics");
+        let fits = |all: usize| {
+            (all == 0 || all.saturating_add(bytes) <= ANSWERS_BYTES_MAX).then(|| all + bytes)
+        };
+        let added = self.limits.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        if owed.closed || added.is_err() {
+            if added.is_ok() {
+                self.limits.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            return Err(Status::resource_exhausted(
+                "other clients do not read their answers, which fill the memory set aside for that: try again",
+            ));
+        }
+        owed.bytes += bytes;
+        owed.since.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    /// Takes off what the kernel has. Headers count as well, so that the rest
+    /// of an answer may be missing from the count while the last of it is sent.
+    fn take(&self, bytes: usize) {
+        let mut owed = self.owed.lock().expect("no holder of this lock panics");
+        let taken = bytes.min(owed.bytes);
+        owed.bytes -= taken;
+        self.limits.bytes.fetch_sub(taken, Ordering::Relaxed);
+        if owed.bytes == 0 {
+            owed.since = None;
+        }
+    }
+
+    fn close(&self) {
+        self.owed.lock().expect("no holder of this lock panics").closed = true;
+        self.take(usize::MAX);
+    }
+
+    fn is_too_slow(&self) -> bool {
+        let owed = self.owed.lock().expect("no holder of this lock panics");
+        owed.since.is_some_and(|since| since.elapsed() > ANSWER_TIMEOUT)
+    }
+}
+
+/// Accepts connections, so many at a time.
+pub fn accept(listener: UnixListener) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let (limits, places) = (Arc::default(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+            let connection = tokio::select! {
+                accepted = listener.accept() => {
+                    accepted.map(|(stream, _)| Connection::new(stream, &limits, place))
+                }
+                () = sender.closed() => return,
+            };
+            let failed = connection.is_err();
+            if sender.send(connection).await.is_err() {
+                return;
+            }
+            if failed {
+                // Out of file descriptors: others may be closed meanwhile.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// A connection that counts what its client has not taken yet.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    client: Arc<Client>,
+    looks: Interval,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    fn new(stream: UnixStream, limits: &Arc<Limits>, place: OwnedSemaphorePermit) -> Connection {
+        let client = Client { limits: Arc::clone(limits), owed: Mutex::default() };
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Connection { stream, client: Arc::new(client), looks, _place: place }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.client.close();
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectInfo;
+
+    fn connect_info(&self) -> ConnectInfo {
+        ConnectInfo { client: Arc::clone(&self.client), process: self.stream.connect_info() }
+    }
+}
+
+impl AsyncRead for Connection {
+    /// HTTP/2 always waits for the next frame: here a client that is too slow
+    /// is found.
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.looks.poll_tick(context).is_ready() {
+            if self.client.is_too_slow() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connection {
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.client.take(bytes);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(limits: &Arc<Limits>) -> Client {
+        Client { limits: Arc::clone(limits), owed: Mutex::default() }
+    }
+
+    #[test]
+    fn what_nobody_reads_is_bounded_for_all_together() {
+        let limits = Arc::default();
+        let (one, other) = (client(&limits), client(&limits));
+        one.add(ANSWERS_BYTES_MAX - 10).unwrap();
+        other.add(10).unwrap();
+        assert!(other.add(1).is_err());
+        one.take(5);
+        other.add(5).unwrap();
+        one.close();
+        assert!(one.add(1).is_err(), "nobody is there to read it");
+        other.take(20);
+        assert_eq!(limits.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_answer_that_is_larger_than_all_is_sent_alone() {
+        let limits = Arc::default();
+        let (one, other) = (client(&limits), client(&limits));
+        one.add(2 * ANSWERS_BYTES_MAX).unwrap();
+        assert!(other.add(1).is_err());
+        one.take(2 * ANSWERS_BYTES_MAX + 9);
+        other.add(1).unwrap();
+    }
+
+    #[test]
+    fn a_client_is_too_slow_by_its_oldest_answer() {
+        let slow = client(&Arc::default());
+        slow.add(10).unwrap();
+        slow.owed.lock().unwrap().since = Instant::now().checked_sub(2 * ANSWER_TIMEOUT);
+        assert!(slow.is_too_slow());
+        slow.take(10);
+        assert!(!slow.is_too_slow());
+    }
+}
