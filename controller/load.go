@@ -24,6 +24,7 @@ type loadedConfigs struct {
 	notKept string         // why the one in use is not; empty if it is
 	again   time.Time      // when that is tried again
 	source  string         // for people: where the one in use came from
+	inUse   *config.Config // read last
 
 	neighborsOf *config.Config
 	neighbors   []speaker.Neighbor
@@ -62,6 +63,9 @@ func (c *Controller) loadFiles() error {
 		return err
 	}
 	parsed, err := config.Parse(sources, config.ReadFromDisk)
+	if err == nil {
+		err = config.CheckChange(c.loaded.inUse, parsed)
+	}
 	if err != nil {
 		c.metrics.Reloaded(false, time.Now())
 		if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
@@ -83,7 +87,7 @@ func (c *Controller) logWarnings(warnings config.Problems) {
 
 func (c *Controller) use(parsed *config.Config, sources []config.Source, from string) {
 	c.loaded.sources[parsed] = sources
-	c.loaded.source = from
+	c.loaded.source, c.loaded.inUse = from, parsed
 	c.step(brain.ConfigLoaded{Config: parsed})
 }
 

@@ -12,6 +12,7 @@ import (
 // check looks at the whole: what no single field shows.
 func (b *builder) check() {
 	b.checkLimits()
+	b.checkFilter()
 	b.checkTables()
 	b.checkOverlaps()
 	b.checkBackendVIPs()

@@ -47,6 +47,10 @@ type position struct {
 // problems; what could be read is in the document nevertheless.
 func readDocument(sources []Source) (*document, Problems) {
 	d := &document{values: map[string]topLevel{}}
+	if problem := tooLarge(sources); problem != nil {
+		d.incomplete = true
+		return d, Problems{*problem}
+	}
 	var problems Problems
 	for _, source := range sources {
 		d.files = append(d.files, source.Name)
@@ -55,13 +59,40 @@ func readDocument(sources []Source) (*document, Problems) {
 	return d, problems
 }
 
-func (d *document) add(source Source) Problems {
-	if len(source.Data) > fileBytesMax {
-		d.incomplete = true
-		return Problems{{File: source.Name, Message: fmt.Sprintf(
-			"the file has %d bytes, more than the limit of %d: split it over several files",
-			len(source.Data), fileBytesMax)}}
+// tooLarge looks at sizes alone, before any of it is parsed.
+func tooLarge(sources []Source) *Problem {
+	bytes, separators := 0, 0
+	for _, source := range sources {
+		bytes += len(source.Data)
+		if bytes > filesBytesMax {
+			return &Problem{File: source.Name, Message: fmt.Sprintf(
+				"with this file the config has more than %d MiB, the limit: is it the right file? Spread services over shards, or over clusters", filesBytesMax>>20)}
+		}
+		separators += countSeparators(source.Data)
+		if separators > separatorsMax {
+			return &Problem{File: source.Name, Message: fmt.Sprintf(
+				"with this file the config has some %d values (line ends, commas, colons and brackets), more than the limit of %d: is it the right file? Spread services over shards, or over clusters", separators, separatorsMax)}
+		}
 	}
+	return nil
+}
+
+func countSeparators(data []byte) int {
+	count := 0
+	for i, c := range data {
+		switch c {
+		case '\n', ',', ':', '[', '{', '?':
+			count++
+		case '-': // begins an item, or is part of a name
+			if i+1 < len(data) && (data[i+1] == ' ' || data[i+1] == '\t') {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+func (d *document) add(source Source) Problems {
 	root, problem := parseYAML(source)
 	if problem != nil {
 		d.incomplete = true

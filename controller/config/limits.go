@@ -2,8 +2,16 @@ package config
 
 // The limits of a config, each with its arithmetic.
 const (
-	// A file's bytes. 65,000 backends at some 60 bytes a line are 4 MB.
-	fileBytesMax = 64 << 20
+	// Bytes of all files together. 65,000 backends at some 60 bytes a line are
+	// 4 MB, 10,000 services at some 300 bytes 3 MB.
+	filesBytesMax = 16 << 20
+	// Characters that separate values, in all files together: an upper bound,
+	// known before anything is parsed, of how much memory the parser takes, some
+	// 300 bytes for each (900 MB). 65,000 backends with IPv6 addresses have 15
+	// each, 10,000 services some 60: together 1.6 million.
+	separatorsMax = 3_000_000
+	// What one file that the config names may hold: a secret or a password.
+	namedFileBytesMax = 1 << 20
 	// YAML nodes read, aliases counted at each use, so that a few lines of
 	// aliases of aliases cannot fill the memory. 65,000 backends with three
 	// fields, and 10,000 services with twenty, are below a million.
@@ -11,6 +19,10 @@ const (
 
 	// Services of one shard, as many as the forwarder's plan crate takes.
 	servicesMax = 10_000
+	// Addresses and prefixes of one family of one shard's VIPs: entries of the
+	// forwarder's XDP filter (PREFIXES_MAX of nic/src/filter.rs). While a plan
+	// takes the place of another it holds those of both.
+	filterPrefixesMax = 65_536
 	// Backends of all services: the forwarder's ids have 16 bits; the rest is
 	// room for ids that are not free yet.
 	backendsMax = 65_000

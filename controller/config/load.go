@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ func Read(paths ...string) ([]Source, error) {
 	}
 	sources := make([]Source, len(files))
 	for i, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := readAtMost(file, filesBytesMax)
 		if err != nil {
 			return nil, fmt.Errorf("read config: %w", err)
 		}
@@ -88,6 +89,20 @@ func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	data, err := os.ReadFile(path)
+	data, err := readAtMost(path, namedFileBytesMax)
 	return data, info.Mode(), err
+}
+
+// readAtMost never holds more than it may, whatever the file is.
+func readAtMost(path string, bytesMax int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, bytesMax+1))
+	if err == nil && int64(len(data)) > bytesMax {
+		return nil, fmt.Errorf("%s has more than %d MiB, the limit: is it the right file?", path, bytesMax>>20)
+	}
+	return data, err
 }
