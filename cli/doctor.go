@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -81,6 +82,7 @@ const (
 func examine(ctx context.Context, m machine, h host) []finding {
 	p := &patient{host: h}
 	p.ask(ctx, m)
+	p.machine()
 	p.plan()
 	p.nextHops()
 	p.mtu()
@@ -180,6 +182,21 @@ func (p *patient) plan() {
 		p.add(gradeFail, "plan", "the controller wants %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
 	default:
 		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
+	}
+}
+
+// machine tells whether clients are served here at all.
+func (p *patient) machine() {
+	if p.state == nil {
+		return
+	}
+	switch m := p.state.Machine; m.GetState() {
+	case brain.ServingAll:
+		p.add(gradeOK, "machine", "serves clients")
+	case brain.Drained, brain.Draining:
+		p.add(gradeWarn, "machine", "is %s: %s; `guideway undrain machine` ends that", m.State, m.Reason)
+	default:
+		p.add(gradeFail, "machine", "is %s: %s", m.GetState(), m.GetReason())
 	}
 	for _, missing := range p.state.NotReady {
 		p.add(gradeWarn, "ready", "not yet: %s", missing)
@@ -294,13 +311,23 @@ func (p *patient) backends() {
 	for _, s := range p.state.GetServices() {
 		switch {
 		case s.BackendsActive == 0:
-			p.add(gradeFail, "service", "%s has no active backend of %d: guideway show backends", s.Name, s.Backends)
+			p.add(gradeFail, "service", "%s is in state `%s`, with no active backend of %d: guideway show backends", s.Name, s.State, s.Backends)
+		case s.State != brain.ServingAll:
+			p.add(p.notServing(), "service", "%s is in state `%s`: %s", s.Name, s.State, s.Reason)
 		case s.BackendsActive < s.Backends:
-			p.add(gradeWarn, "service", "%s has %d of %d backends active: guideway show backends", s.Name, s.BackendsActive, s.Backends)
+			p.add(gradeWarn, "service", "%s is served by %d of %d backends: guideway show backends", s.Name, s.BackendsActive, s.Backends)
 		default:
-			p.add(gradeOK, "service", "%s has all of its %d backends", s.Name, s.Backends)
+			p.add(gradeOK, "service", "%s is served by all of its %d backends", s.Name, s.Backends)
 		}
 	}
+}
+
+// notServing is no failure where it was asked for.
+func (p *patient) notServing() string {
+	if state := p.state.Machine.GetState(); state == brain.Drained || state == brain.Draining {
+		return gradeWarn
+	}
+	return gradeFail
 }
 
 func (p *patient) accounts() {

@@ -14,6 +14,7 @@ type shownService struct {
 	Name           string   `json:"name"`
 	VIPs           []string `json:"vips"`
 	State          string   `json:"state"`
+	Reason         string   `json:"reason,omitempty"`
 	BackendsActive int      `json:"backends_active"`
 	Backends       int      `json:"backends"`
 	Pools          []string `json:"pools,omitempty"`
@@ -31,14 +32,14 @@ func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, er
 	services := p.services()
 	found := listing{
 		value:    services,
-		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "POOLS"},
+		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "POOLS", "REASON"},
 		wideFrom: 6,
 		none:     "no services",
 	}
 	for _, s := range services {
 		found.rows = append(found.rows, []string{
 			s.Name, strings.Join(s.VIPs, ", "), s.State, fmt.Sprintf("%d/%d", s.BackendsActive, s.Backends),
-			number(s.Packets), number(s.Bytes), number(s.NewConnections), dash(strings.Join(s.Pools, ",")),
+			number(s.Packets), number(s.Bytes), number(s.NewConnections), dash(strings.Join(s.Pools, ",")), dash(s.Reason),
 		})
 	}
 	return found, nil
@@ -71,13 +72,14 @@ func (p picture) services() []shownService {
 
 func serviceOfState(s *controllerv1.Service) shownService {
 	return shownService{
-		Name: s.Name, VIPs: s.Vips, State: s.State,
+		Name: s.Name, VIPs: s.Vips, State: s.State, Reason: s.Reason,
 		BackendsActive: int(s.BackendsActive), Backends: int(s.Backends), Pools: s.Pools,
 	}
 }
 
 func serviceOfPlan(s *planv1.Service, members []*planv1.Member) shownService {
-	shown := shownService{Name: s.Name, State: "serving", Backends: len(members)}
+	// Whether clients come here depends on routes, of which it knows nothing.
+	shown := shownService{Name: s.Name, State: "unknown", Reason: "no controller answers, which announces the routes", Backends: len(members)}
 	for _, vip := range s.Vips {
 		shown.VIPs = append(shown.VIPs, vipOfPlan(vip))
 	}

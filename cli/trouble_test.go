@@ -258,7 +258,7 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 		"warn route 203.0.113.10/32 is not announced: no backend",
 		"ok peer lb-2 answers",
 		"warn peer lb-3: no answer",
-		"warn service web has 1 of 2 backends active",
+		"warn service web is served by 1 of 2 backends",
 		"ok accounts all of 1000 packets",
 		"warn lost 9 packets before us (interface=\"eth1\",queue=\"1\",where=\"ring_full\")",
 		"ok drops 7 of 1000: too_big. Usually: MTU",

@@ -57,7 +57,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 
 func describeService(s brain.ServiceView) *controllerv1.Service {
 	described := &controllerv1.Service{
-		Name: s.Service.Name, State: s.State, Pools: s.Service.Pools,
+		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
 		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
 	}
 	for _, vip := range s.Service.VIPs {

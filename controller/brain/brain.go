@@ -134,6 +134,8 @@ type inputs struct {
 	byName        map[string]*config.Service
 	pools         map[string]*config.Pool
 	offers        map[offer]bool
+	// What may be announced for a service.
+	routesOf map[string][]netip.Prefix
 }
 
 // offer: this service can be reached by this prefix.

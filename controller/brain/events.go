@@ -223,6 +223,7 @@ func newInputs(c *config.Config) *inputs {
 		byName:        map[string]*config.Service{},
 		pools:         map[string]*config.Pool{},
 		offers:        map[offer]bool{},
+		routesOf:      map[string][]netip.Prefix{},
 	}
 	for i := range c.Pools {
 		in.pools[c.Pools[i].Name] = &c.Pools[i]
@@ -233,6 +234,7 @@ func newInputs(c *config.Config) *inputs {
 	for _, a := range in.announceables {
 		for _, service := range a.Services {
 			in.offers[offer{a.Prefix, service}] = true
+			in.routesOf[service] = append(in.routesOf[service], a.Prefix)
 		}
 	}
 	for _, t := range in.targets {

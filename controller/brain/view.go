@@ -25,11 +25,11 @@ type View struct {
 	NotReady []string
 }
 
-// MachineView is this machine's own state: serving, draining, drained, cut
-// off, stopping.
+// MachineView is this machine's own state.
 type MachineView struct {
-	Name, State, Reason string
-	DrainedBackends     []string
+	Name string
+	Serving
+	DrainedBackends []string
 }
 
 // ConfigView tells which config serves.
@@ -58,8 +58,7 @@ type ServiceView struct {
 	Service *config.Service
 	// Backends that take new connections.
 	Active int
-	// serving, no backend, kept without a backend
-	State string
+	Serving
 }
 
 // BackendView is one backend as one service uses it.
@@ -115,18 +114,7 @@ func (s *State) View() View {
 }
 
 func (s *State) viewMachine() MachineView {
-	m := MachineView{Name: s.machineName(), State: "serving", DrainedBackends: s.DrainedBackends()}
-	switch {
-	case s.machine.stopping:
-		m.State = "stopping"
-	case s.machine.drained && s.machineEbbing():
-		m.State, m.Reason = "draining", "drained by command; routes carry GRACEFUL_SHUTDOWN"
-	case s.machine.drained:
-		m.State, m.Reason = "drained", "drained by command"
-	case !s.sickSince.IsZero():
-		m.State, m.Reason = "cut off", "every pool fails and the gateway "+s.gateway.address+" does not answer"
-	}
-	return m
+	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.DrainedBackends()}
 }
 
 func (s *State) viewForwarder() ForwarderView {
@@ -145,14 +133,7 @@ func (s *State) viewForwarder() ForwarderView {
 }
 
 func (s *State) viewService(service *config.Service) ServiceView {
-	v := ServiceView{Service: service, Active: s.active[service.Name], State: "serving"}
-	if v.Active == 0 {
-		v.State = "no backend"
-		if keepsRoute(service) {
-			v.State = "kept without a backend"
-		}
-	}
-	return v
+	return ServiceView{Service: service, Active: s.active[service.Name], Serving: s.servingService(service)}
 }
 
 func (s *State) viewBackend(service string, m config.Member) BackendView {
@@ -166,9 +147,8 @@ func (s *State) viewBackend(service string, m config.Member) BackendView {
 	return v
 }
 
-// NotReady is what is missing before a client would be served here, a sentence
-// each; empty: nothing. Plan accepted, first round of probes complete, and,
-// where BGP is configured, a session up.
+// NotReady is what is missing before clients are served here, a sentence each;
+// empty: nothing.
 func (s *State) NotReady() []string {
 	var missing []string
 	if s.current == nil {
@@ -185,6 +165,15 @@ func (s *State) NotReady() []string {
 	}
 	if s.current.config.BGP != nil && !s.sessionUp() {
 		missing = append(missing, "no BGP session up")
+	}
+	switch m := s.servingMachine(); m.State {
+	case ServingAll:
+	case NotServing:
+		if len(missing) == 0 {
+			missing = append(missing, m.Reason)
+		}
+	default:
+		missing = append(missing, fmt.Sprintf("the machine is %s: %s", m.State, m.Reason))
 	}
 	return missing
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -25,6 +26,7 @@ var (
 	drained     = describe("guideway_machine_drained", "1: this machine's routes are withdrawn by command.")
 	backendUp   = describe("guideway_backend_up", "1: passes its health checks.", "service", "backend")
 	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none.", "service", "backend")
+	serving     = describe("guideway_service_serving", "1: clients of the service are served by this machine.", "service")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
@@ -40,7 +42,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, active, routeUp, peerUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, serving, active, routeUp, peerUp, sessionUp, prefixes} {
 		descriptions <- d
 	}
 }
@@ -69,6 +71,7 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for _, s := range state.Services {
 		gauge(active, float64(s.BackendsActive), s.Name)
+		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}
 	for _, r := range state.Routes {
 		gauge(routeUp, bit(r.Announced), r.Prefix)

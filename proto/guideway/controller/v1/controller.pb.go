@@ -184,8 +184,10 @@ func (x *GetStateResponse) GetPeers() []*Peer {
 type Machine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// serving, draining, drained, cut off, stopping
-	State  string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Whether clients are served here: serving, not serving, draining, drained,
+	// cut off, stopping
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Why not.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Backends drained by command.
 	DrainedBackends []string `protobuf:"bytes,4,rep,name=drained_backends,json=drainedBackends,proto3" json:"drained_backends,omitempty"`
@@ -463,13 +465,16 @@ type Service struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// As people write them: `203.0.113.10 tcp 80,443`.
 	Vips []string `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
-	// serving, no backend, kept without a backend
+	// What its clients meet here: serving, serving in part, not serving, no
+	// backend, kept without a backend, draining
 	State          string   `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	BackendsActive uint32   `protobuf:"varint,4,opt,name=backends_active,json=backendsActive,proto3" json:"backends_active,omitempty"`
 	Backends       uint32   `protobuf:"varint,5,opt,name=backends,proto3" json:"backends,omitempty"`
 	Pools          []string `protobuf:"bytes,6,rep,name=pools,proto3" json:"pools,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why it is not served, or not on all addresses.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -542,6 +547,13 @@ func (x *Service) GetPools() []string {
 		return x.Pools
 	}
 	return nil
+}
+
+func (x *Service) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type Backend struct {
@@ -1199,14 +1211,15 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xa2\x01\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xba\x01\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12'\n" +
 	"\x0fbackends_active\x18\x04 \x01(\rR\x0ebackendsActive\x12\x1a\n" +
 	"\bbackends\x18\x05 \x01(\rR\bbackends\x12\x14\n" +
-	"\x05pools\x18\x06 \x03(\tR\x05pools\"\xff\x01\n" +
+	"\x05pools\x18\x06 \x03(\tR\x05pools\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xff\x01\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +

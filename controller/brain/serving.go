@@ -1,0 +1,123 @@
+package brain
+
+// Whether clients are served here: one answer for the CLI, the status page,
+// readyz, doctor and metrics.
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+// Serving is what a client meets, and why.
+type Serving struct{ State, Reason string }
+
+// The states of a machine and of its services. Drained to CutOff are a
+// machine's alone; a service is NotServing then.
+const (
+	ServingAll  = "serving"
+	ServingPart = "serving in part" // not on all addresses
+	NotServing  = "not serving"
+	NoBackend   = "no backend"
+	KeptWithout = "kept without a backend" // when_none, spill
+	Draining    = "draining"               // still served, routes carry GRACEFUL_SHUTDOWN
+	Drained     = "drained"
+	Stopping    = "stopping"
+	CutOff      = "cut off"
+)
+
+// servingMachine tells whether clients are served by this machine at all.
+func (s *State) servingMachine() Serving {
+	if m := s.machineItself(); m.State != ServingAll {
+		return m
+	}
+	var none Serving
+	for i := range s.current.services {
+		service := &s.current.services[i]
+		serving := s.servingService(service)
+		if serving.State != NotServing && serving.State != NoBackend {
+			return Serving{State: ServingAll}
+		}
+		if i == 0 {
+			none = Serving{NotServing, fmt.Sprintf("no service is served: %s: %s", service.Name, serving.why())}
+		}
+	}
+	if none.State == "" {
+		return Serving{NotServing, "the config has no service for this machine"}
+	}
+	return none
+}
+
+// why is never empty for a state that needs one.
+func (v Serving) why() string {
+	if v.Reason == "" {
+		return v.State
+	}
+	return v.Reason
+}
+
+// machineItself is what holds for every service.
+func (s *State) machineItself() Serving {
+	switch {
+	case s.current == nil:
+		return Serving{NotServing, "no config"}
+	case s.machine.stopping:
+		return Serving{Stopping, "the controller was told to stop"}
+	case s.machine.drained && s.machineEbbing():
+		return Serving{Draining, "drained by command; routes carry GRACEFUL_SHUTDOWN"}
+	case s.machine.drained:
+		return Serving{Drained, "drained by command"}
+	case !s.sickSince.IsZero():
+		return Serving{CutOff, "every pool fails and the gateway " + s.gateway.address + " does not answer"}
+	}
+	if reason, _ := s.whyNoRoutes(); reason != "" {
+		return Serving{NotServing, reason}
+	}
+	if s.current.config.BGP != nil && !s.sessionUp() {
+		return Serving{NotServing, "no BGP session up"}
+	}
+	return Serving{State: ServingAll}
+}
+
+// servingService tells whether clients of a service are served here.
+func (s *State) servingService(service *config.Service) Serving {
+	switch m := s.machineItself(); m.State {
+	case ServingAll:
+	case Draining:
+		return m
+	case NotServing:
+		return m
+	default:
+		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
+	}
+	if s.active[service.Name] == 0 {
+		if keepsRoute(service) {
+			return Serving{State: KeptWithout}
+		}
+		return Serving{State: NoBackend}
+	}
+	if !s.forwarder.running.active[service.Name] {
+		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
+	}
+	return s.servingRoutes(s.current.routesOf[service.Name])
+}
+
+// servingRoutes: addresses that are not announced are not reached. One that
+// never is, because it lies in no prefix of ours, is somebody else's to route.
+func (s *State) servingRoutes(prefixes []netip.Prefix) Serving {
+	missing, reason := 0, ""
+	for _, prefix := range prefixes {
+		if r := s.routes[prefix]; r != nil && !r.announced {
+			missing++
+			reason = fmt.Sprintf("%s is not announced: %s", prefix, r.reason)
+		}
+	}
+	switch {
+	case missing == 0:
+		return Serving{State: ServingAll}
+	case missing < len(prefixes):
+		return Serving{ServingPart, reason}
+	}
+	return Serving{NotServing, reason}
+}
