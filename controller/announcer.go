@@ -119,7 +119,7 @@ func (c *Controller) neighborsOf(cfg *config.Config) []speaker.Neighbor {
 	}
 	var neighbors []speaker.Neighbor
 	for _, n := range cfg.BGP.Neighbors {
-		neighbor := speaker.Neighbor{Address: n.Address, ASN: n.ASN, HoldTime: n.HoldTime}
+		neighbor := speaker.Neighbor{Address: n.Address, ASN: n.ASN, HoldTime: n.HoldTime, TTLSecurity: n.TTLSecurity}
 		if n.BFD != nil {
 			neighbor.BFD = speaker.BFD{Interval: n.BFD.Interval, Multiplier: n.BFD.Multiplier}
 		}

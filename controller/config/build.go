@@ -144,6 +144,8 @@ func (b *builder) neighbor(path string, given *configv1.Neighbor) Neighbor {
 		Address:  b.address(path+".address", given.GetAddress()),
 		ASN:      given.GetAsn(),
 		HoldTime: duration(given.GetHoldTime(), 9*time.Second),
+
+		TTLSecurity: given.GetTtlSecurity(),
 	}
 	if slices.Contains(b.config.Machine.Addresses, neighbor.Address) {
 		b.errorf(path+".address", "%s is this machine's own address: give the router's", neighbor.Address)

@@ -253,6 +253,8 @@ type Neighbor struct {
 	BFD *BFD
 	// Path, empty for none. It was readable when the config was parsed.
 	PasswordFile string
+	// TTL 255 is sent and demanded.
+	TTLSecurity bool
 }
 
 // BFD is bidirectional forwarding detection.

@@ -44,9 +44,9 @@ func whyNoBird() string {
 	if os.Getuid() != 0 {
 		return "needs root, to make network namespaces"
 	}
-	for _, tool := range []string{"bird", "birdc", "ip", "unshare", "nsenter"} {
+	for _, tool := range []string{"bird", "birdc", "ip", "unshare", "nsenter", "nft"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return "needs " + tool + " (Debian packages bird2, iproute2, util-linux)"
+			return "needs " + tool + " (Debian packages bird2, iproute2, util-linux, nftables)"
 		}
 	}
 	return ""
@@ -272,6 +272,31 @@ func TestBFDEndsTheSessionOfASilentRouter(t *testing.T) {
 	if reason := s.States()[0].Reason; reason == "" || reason == "not connected yet" {
 		t.Errorf("reason %q does not say why the session ended", reason)
 	}
+}
+
+func TestBFDPacketsWithAnotherTTLDoNotCount(t *testing.T) {
+	r := startRouter(t, "bfd yes;")
+	s := newSpeaker(t)
+	want := wanted(route4)
+	want.Neighbors[0].BFD = BFD{Interval: 100 * time.Millisecond, Multiplier: 3}
+	set(t, s, want)
+	eventually(t, 20*time.Second, "BFD and the session are up", func() bool {
+		return strings.Contains(r.birdc("show", "bfd", "sessions"), " Up ") && s.States()[0].Established()
+	})
+	since := s.States()[0].Since
+	r.inside("nft", "add table ip far; add chain ip far out { type filter hook output priority 0; }; add rule ip far out udp dport 3784 ip ttl set 254")
+	eventually(t, 3*time.Second, "the session ended", func() bool { return s.States()[0].Since.After(since) })
+}
+
+func TestWithTTLSecurityOnlyARouterThatSends255IsHeard(t *testing.T) {
+	r := startRouter(t, "ttl security on;")
+	s := newSpeaker(t)
+	want := wanted(route4)
+	want.Neighbors[0].TTLSecurity = true
+	set(t, s, want)
+	eventually(t, 15*time.Second, "BIRD has the route", func() bool { return strings.Contains(r.route("203.0.113.10"), "via") })
+	r.inside("nft", "add table ip far; add chain ip far out { type filter hook output priority 0; }; add rule ip far out tcp sport 179 ip ttl set 254; add rule ip far out tcp dport 179 ip ttl set 254")
+	eventually(t, 15*time.Second, "the session ended with its hold time", func() bool { return !s.States()[0].Established() })
 }
 
 // A session that ended is set up again, whoever ended it, and lasts: GoBGP

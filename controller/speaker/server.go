@@ -24,6 +24,9 @@ const (
 	// 4.2) is eighteen hours, which is as good as never.
 	holdTimeMax = 65535 * time.Second
 
+	// Of a neighbor on the same link (RFC 5082 section 3).
+	ttlMin = 255
+
 	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
 )
 
@@ -43,6 +46,7 @@ func (s *Speaker) startServer(ctx context.Context, id Identity) error {
 		stopWatch()
 		return fmt.Errorf("watch BGP sessions: %w", err)
 	}
+	go s.guardBFD(watchCtx)
 	s.server, s.stopWatch, s.identity = srv, stopWatch, id
 	return nil
 }
@@ -118,6 +122,8 @@ func peerOf(n Neighbor) *api.Peer {
 		// lives in the forwarder, because stale routes are a black hole.
 		AfiSafis: []*api.AfiSafi{afiSafi(api.Family_AFI_IP), afiSafi(api.Family_AFI_IP6)},
 		Bfd:      bfdOf(n.BFD),
+
+		TtlSecurity: &api.TtlSecurity{Enabled: n.TTLSecurity, TtlMin: ttlMin},
 	}
 }
 

@@ -40,6 +40,9 @@ type Neighbor struct {
 	Password string
 	// Zero: no BFD.
 	BFD BFD
+	// Packets of the session have TTL 255 in both directions, others are
+	// dropped (GTSM, RFC 5082).
+	TTLSecurity bool
 }
 
 // BFD (RFC 5880) notices a dead session faster than the hold time does.

@@ -1410,7 +1410,12 @@ type Neighbor struct {
 	// File with the password of the session (TCP MD5, RFC 2385): 1 to 80 bytes,
 	// not counting white space at the end. A relative path starts at this
 	// config file's directory. Default: no password.
-	PasswordFile  *string `protobuf:"bytes,5,opt,name=password_file,json=passwordFile,proto3,oneof" json:"password_file,omitempty"`
+	PasswordFile *string `protobuf:"bytes,5,opt,name=password_file,json=passwordFile,proto3,oneof" json:"password_file,omitempty"`
+	// Packets of the session are sent with TTL 255, and others than these are
+	// dropped, so that nobody beyond the link can disturb it (GTSM, RFC 5082).
+	// The router needs the same: `ttl security on` in BIRD, `ttl-security hops 1`
+	// in FRR. BFD always works so. Default: false.
+	TtlSecurity   bool `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1478,6 +1483,13 @@ func (x *Neighbor) GetPasswordFile() string {
 		return *x.PasswordFile
 	}
 	return ""
+}
+
+func (x *Neighbor) GetTtlSecurity() bool {
+	if x != nil {
+		return x.TtlSecurity
+	}
+	return false
 }
 
 type Bfd struct {
@@ -1852,13 +1864,14 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03Bgp\x12\x18\n" +
 	"\x03asn\x18\x01 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12D\n" +
 	"\tneighbors\x18\x02 \x03(\v2\x1c.guideway.config.v1.NeighborB\b\xbaH\x05\x92\x01\x02\b\x01R\tneighbors\x12 \n" +
-	"\vcommunities\x18\x03 \x03(\tR\vcommunities\"\xfe\x01\n" +
+	"\vcommunities\x18\x03 \x03(\tR\vcommunities\"\xa1\x02\n" +
 	"\bNeighbor\x12 \n" +
 	"\aaddress\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aaddress\x12\x18\n" +
 	"\x03asn\x18\x02 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12F\n" +
 	"\thold_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\xa0\xfa\x032\x00R\bholdTime\x12)\n" +
 	"\x03bfd\x18\x04 \x01(\v2\x17.guideway.config.v1.BfdR\x03bfd\x121\n" +
-	"\rpassword_file\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fpasswordFile\x88\x01\x01B\x10\n" +
+	"\rpassword_file\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fpasswordFile\x88\x01\x01\x12!\n" +
+	"\fttl_security\x18\x06 \x01(\bR\vttlSecurityB\x10\n" +
 	"\x0e_password_file\"\x8f\x01\n" +
 	"\x03Bfd\x12H\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b\n" +
