@@ -213,6 +213,9 @@ func (p *patient) nextHops() {
 	if len(p.status.Unresolved) == 0 {
 		p.add(gradeOK, "next hop", "known for every active backend")
 	}
+	for _, u := range p.status.UnresolvedPeers {
+		p.add(gradeWarn, "next hop", "of the peer %s (%s) is not known: %s; until then it gets no fragments from here; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
+	}
 }
 
 // mtu: the forwarder says what does not fit, and both remedies, with each

@@ -52,7 +52,7 @@ func labUpCommand() *cobra.Command {
 	command.Flags().StringVar(&o.Steering, "steering", "rss", "how packets come to workers: rss or software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
 	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers)")
-	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "lb-1 and the first half of the backends are one cluster, the others another; each spills to the other")
+	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "the first half of the load balancers and backends are one cluster, the others another; each spills to the other")
 	return command
 }
 

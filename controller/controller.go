@@ -228,7 +228,7 @@ func (c *Controller) decide(event brain.Event) {
 	}
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
-		c.setPeers(compile.PeerTargets(want.Config))
+		c.setPeers(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
 		c.web.listen(want.Config.Metrics.Listen)
 	}
 	if want.PlanChanged {

@@ -68,8 +68,9 @@ type Options struct {
 
 // Settings are what scenarios vary. Their zero value is the usual lab.
 type Settings struct {
-	// TwoClusters: the first load balancer and the first half of the backends
-	// (without spares) are one cluster, all others a second one. A cluster
+	// TwoClusters: the first half of the load balancers (of three: the first)
+	// and of the backends (without spares) are one cluster, all others a second
+	// one. A cluster
 	// without backends spills to the other.
 	TwoClusters bool
 	// FabricMTU of load balancers and backends; 0: room for tunnel headers.
@@ -170,7 +171,7 @@ func newLayout(o Options) layout {
 	for i := 1; i <= o.LoadBalancers; i++ {
 		n := fabricNode(prefix, "lb", 20, i, fabricMTU)
 		n.Queues = o.Queues
-		if o.TwoClusters && i > 1 {
+		if o.TwoClusters && i > o.LoadBalancers/2 {
 			n.Cluster = 1
 		}
 		l.LoadBalancers = append(l.LoadBalancers, n)

@@ -25,6 +25,7 @@ func TestTwoClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkServedBy(t, running, "be-1", "be-2")
+	checkAtRest(t, running)
 	t.Run("strangers' tunnelled packets are dropped", func(t *testing.T) {
 		strangersAreDropped(t, running, host, "lb-2")
 	})
@@ -47,6 +48,88 @@ func TestTwoClusters(t *testing.T) {
 	})
 	checkServedBy(t, running, "be-1", "be-2")
 	checkAccounted(t, running)
+}
+
+// Two clusters of two machines each: lb-1 and lb-2 with be-1 and be-2, lb-3 and
+// lb-4 with be-3 and be-4. A fragment may come to any machine of either.
+func TestTwoClustersOfTwoMachines(t *testing.T) {
+	o := options(t, "clusters-of-two")
+	o.TwoClusters, o.LoadBalancers, o.Backends, o.Spares, o.Queues = true, 4, 4, 0, 1
+	running := up(t, o)
+	sources, err := running.AddClientAddresses(t.Context(), 1, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitPeers(t, running)
+	waitSpills(t, running, "lb-1", false)
+	t.Cleanup(func() { restore(t, running) })
+	killBackends(t, running, "lb-1", 0, 1)
+	killBackends(t, running, "lb-2")
+	t.Run("every fragment finds its way to the other cluster", func(t *testing.T) { redirectedFragmentsAreSpilled(t, running, sources) })
+	checkAtRest(t, running)
+	t.Run("a cluster that does not answer is told", func(t *testing.T) {
+		for _, name := range []string{"lb-3", "lb-4"} {
+			if _, err := running.KillLoadBalancer(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitSpills(t, running, "lb-1", true)
+	})
+	checkAccounted(t, running)
+}
+
+// redirectedFragmentsAreSpilled: of the first cluster's machines one is in
+// charge of each client's fragments, and then one of the second's.
+func redirectedFragmentsAreSpilled(t *testing.T, running *lab.Lab, sources []netip.Addr) {
+	t.Helper()
+	before := map[string]map[string]float64{}
+	for _, name := range running.LoadBalancers() {
+		before[name] = metricsOf(t, running, name)
+	}
+	served := askFragmented(t, running, sources, 4)
+	if served["be-3"]+served["be-4"] != len(sources)*4 {
+		t.Errorf("served by %v", served)
+	}
+	redirected := map[bool]float64{}
+	for _, name := range running.LoadBalancers() {
+		after, first := metricsOf(t, running, name), name == "lb-1" || name == "lb-2"
+		redirected[first] += grew(t, before[name], after, `guideway_fragments_total{action="redirected"}`)
+		if dropped := grew(t, before[name], after, `guideway_drop_packets_total{reason="no_backend"}`); dropped != 0 {
+			t.Errorf("%s dropped %v fragments for want of a backend", name, dropped)
+		}
+	}
+	if redirected[true] == 0 || redirected[false] == 0 {
+		t.Errorf("fragments redirected in the first cluster: %v, in the second: %v", redirected[true], redirected[false])
+	}
+	t.Logf("served by %v; %v fragments redirected in the first cluster, %v in the second", served, redirected[true], redirected[false])
+}
+
+// waitSpills: the machine finds the other cluster, over both families, down or
+// not.
+func waitSpills(t *testing.T, running *lab.Lab, machine string, down bool) {
+	t.Helper()
+	answers := "answers through the tunnel"
+	eventually(t, fileLimit, fmt.Sprintf("%s finds the other cluster down: %v", machine, down), func() error {
+		plan, err := running.Plan(t.Context(), machine)
+		if err != nil {
+			return err
+		}
+		for _, service := range plan.GetServices() {
+			for _, spill := range service.GetSpill() {
+				if spill.GetDown() != down {
+					return fmt.Errorf("%s spills to %s, which is down: %v", service.GetName(), spill.GetPrefix(), spill.GetDown())
+				}
+			}
+		}
+		shown, err := on(t, running, machine, "show", "peers")
+		if err != nil {
+			return err
+		}
+		if known := strings.Count(shown, answers); known != map[bool]int{false: 4, true: 2}[down] {
+			return fmt.Errorf("%s says\n%s", machine, shown)
+		}
+		return nil
+	})
 }
 
 // killBackends by number, and wait until the machine has none left.

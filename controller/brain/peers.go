@@ -18,13 +18,17 @@ import (
 
 const (
 	// Answers in a row, or probes without one, that change the opinion of a
-	// way to a peer.
-	peerRise = 2
+	// way to a peer. Peers are asked ten times a second: a dead one loses its
+	// share of fragments within half a second, and gets it back in the next.
+	peerRise = 5
 	peerFall = 3
+	// Clusters that packets are spilled to are asked each second.
+	spillRise = 2
 )
 
 // way is one address of a peer that is asked; the zero address is that of a
-// peer that cannot be.
+// peer that cannot be. Of a cluster that packets are spilled to, it is an
+// address in its prefix, by which it is called.
 type way struct {
 	peer    string
 	address netip.Addr
@@ -60,12 +64,16 @@ func (e PeerResult) apply(s *State) {
 func (s *State) adoptPeers(c *config.Config) {
 	s.ways = nil
 	wanted := map[way]bool{}
-	for _, target := range compile.PeerTargets(c) {
+	for _, target := range slices.Concat(compile.PeerTargets(c), compile.SpillTargets(c)) {
 		w := way{target.Peer, target.To}
 		s.ways = append(s.ways, w)
 		wanted[w] = true
 		if s.peers[w] == nil {
-			s.peers[w] = &damped{rise: peerRise, fall: peerFall, since: s.now, reason: "not yet asked"}
+			rise := peerRise
+			if target.Spill {
+				rise = spillRise
+			}
+			s.peers[w] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet asked"}
 		}
 	}
 	maps.DeleteFunc(s.peers, func(w way, _ *damped) bool { return !wanted[w] })
@@ -120,7 +128,19 @@ func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
 	return addresses
 }
 
-// PeerView is one peer as people see it.
+// spillDown: a cluster that packets are spilled to and that does not answer.
+// One that was not asked yet, or cannot be, is not down.
+func (s *State) spillDown(prefix netip.Prefix) bool {
+	for _, w := range s.waysTo(prefix.String()) {
+		if s.peers[w].verdict == down {
+			return true
+		}
+	}
+	return false
+}
+
+// PeerView is one peer, or one cluster that packets are spilled to, as people
+// see it.
 type PeerView struct {
 	Name      string
 	Addresses []netip.Addr
@@ -134,6 +154,12 @@ func (s *State) viewPeers() []PeerView {
 	for _, peer := range s.current.config.Peers {
 		v := PeerView{Name: peer.Name, Addresses: slices.Clone(peer.Addresses), Healthy: s.peerHealthy(peer.Name)}
 		v.Reason, v.Since = s.peerReason(peer.Name)
+		views = append(views, v)
+	}
+	for _, target := range compile.SpillTargets(s.current.config) {
+		v := PeerView{Name: target.Peer, Addresses: []netip.Addr{target.To}}
+		v.Healthy = s.peers[way{target.Peer, target.To}].verdict != down
+		v.Reason, v.Since = s.peerReason(target.Peer)
 		views = append(views, v)
 	}
 	return views

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guideway/guideway/controller/compile"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -50,10 +51,10 @@ func TestAPeerIsUnhealthyUntilItsFirstAnswerThenDampened(t *testing.T) {
 	expect("two probes without an answer", "lb-2 true", "lb-3 false")
 	w.ask("lb-2", false)
 	expect("three", "lb-2 false", "lb-3 false")
+	w.ask("lb-2", true, true, true, true)
+	expect("four answers", "lb-2 false", "lb-3 false")
 	w.ask("lb-2", true)
-	expect("one answer", "lb-2 false", "lb-3 false")
-	w.ask("lb-2", true)
-	expect("two", "lb-2 true", "lb-3 false")
+	expect("five", "lb-2 true", "lb-3 false")
 	want := Transition{Kind: "peer", Name: "lb-2", From: "up", To: "down", Reason: "because"}
 	if !slices.Contains(w.log, want) {
 		t.Errorf("log %+v lacks %+v", w.log, want)
@@ -93,8 +94,37 @@ peers: [{name: lb-2, addresses: [10.0.0.2, "2001:db8::2"]}]
 	}
 	w.askAt("lb-2", "2001:db8::2", false, false, false)
 	expect("neither does", false, "10.0.0.2", "2001:db8::2")
-	w.askAt("lb-2", "10.0.0.2", true, true)
+	w.askAt("lb-2", "10.0.0.2", true, true, true, true, true)
 	expect("the first again", true, "10.0.0.2", "2001:db8::2")
+}
+
+func TestAClusterThatDoesNotAnswerIsDownInThePlan(t *testing.T) {
+	w := start(t, strings.Replace(oneService, "pools: [", "spill: [{prefix_group: all, prefix: 198.51.100.0/24}, {prefix_group: all, prefix: 192.0.2.0/24}], pools: [", 1)+`
+prefix_groups: [{name: all, prefixes: [203.0.113.0/24, 198.51.100.0/24, 192.0.2.0/24]}]
+`)
+	expect := func(step string, want ...bool) {
+		t.Helper()
+		var got []bool
+		for _, spill := range w.last.Plan.Services[0].Spill {
+			got = append(got, spill.Down)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: down %v, want %v", step, got, want)
+		}
+	}
+	w.pass(2 * coalesce)
+	expect("not yet asked", false, false)
+	targets := compile.SpillTargets(w.last.Config)
+	if len(targets) != 2 || targets[0].Peer != "198.51.100.0/24" || !targets[0].Spill || targets[0].VIP.String() != "203.0.113.10" || targets[0].To.String() != "198.51.100.10" {
+		t.Fatalf("%+v", targets)
+	}
+	w.askAt(targets[0].Peer, targets[0].To.String(), false)
+	expect("the first probe decides alone", true, false)
+	if v := w.state.View().Peers; len(v) != 2 || v[0].Name != "198.51.100.0/24" || v[0].Healthy || v[0].Reason != "because" || !v[1].Healthy {
+		t.Errorf("%+v", v)
+	}
+	w.askAt(targets[0].Peer, targets[0].To.String(), true, true)
+	expect("it answers again", false, false)
 }
 
 func TestAStartingControllerKeepsPeersAsTheyAreInTheRunningPlan(t *testing.T) {

@@ -24,7 +24,7 @@ func (s *State) decidePlan() {
 	if !s.forwarder.met {
 		return
 	}
-	plan := compile.Compile(s.current.config, compile.States{Backend: s.planState, PeerHealthy: s.peerHealthy, PeerAddresses: s.peerAddresses}, s.generation)
+	plan := compile.Compile(s.current.config, compile.States{Backend: s.planState, PeerHealthy: s.peerHealthy, PeerAddresses: s.peerAddresses, SpillDown: s.spillDown}, s.generation)
 	if s.plan != nil && s.plan.Generation == s.generation && proto.Equal(plan, s.plan) {
 		return
 	}

@@ -24,6 +24,9 @@ type States struct {
 	Backend func(pool, backend string) planv1.BackendState
 	// Whether a peer is reachable through the tunnel. nil: yes.
 	PeerHealthy func(peer string) bool
+	// Whether a cluster that packets are spilled to fails its probes. nil: none
+	// does.
+	SpillDown func(prefix netip.Prefix) bool
 	// The peer's addresses, the best to tunnel to first. nil: as configured.
 	PeerAddresses func(peer config.Peer) []netip.Addr
 }
@@ -45,14 +48,14 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		Forwarder:     forwarder(c.Forwarder),
 	}
 	for i := range services {
-		plan.Services[i] = service(&services[i])
+		plan.Services[i] = service(&services[i], states)
 	}
 	plan.Groups, plan.Backends = groups(c, services, states)
 	plan.Requires = requires(plan)
 	return plan
 }
 
-func service(s *config.Service) *planv1.Service {
+func service(s *config.Service, states States) *planv1.Service {
 	compiled := &planv1.Service{
 		Name:             s.Name,
 		Vips:             make([]*planv1.Vip, len(s.VIPs)),
@@ -73,7 +76,10 @@ func service(s *config.Service) *planv1.Service {
 		compiled.Vips[i] = compileVIP(vip)
 	}
 	for _, spill := range s.Spill {
-		compiled.Spill = append(compiled.Spill, &planv1.Spill{PrefixGroup: spill.PrefixGroup, Prefix: spill.Prefix.String()})
+		compiled.Spill = append(compiled.Spill, &planv1.Spill{
+			PrefixGroup: spill.PrefixGroup, Prefix: spill.Prefix.String(),
+			Down: states.SpillDown != nil && states.SpillDown(spill.Prefix),
+		})
 	}
 	return compiled
 }

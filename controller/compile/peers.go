@@ -7,9 +7,13 @@ import (
 )
 
 // PeerTarget is one way to ask a peer whether its forwarder forwards: an echo
-// request to a VIP, inside a tunnel from this machine to that one.
+// request to a VIP, inside a tunnel from this machine to that one. Another
+// cluster is asked alike, as packets are spilled to it.
 type PeerTarget struct {
+	// Of a cluster: its prefix.
 	Peer string
+	// A cluster that packets are spilled to.
+	Spill bool
 	// Of the tunnel.
 	From, To netip.Addr
 	// Of the echo request inside.
@@ -58,6 +62,55 @@ func (t *PeerTarget) echo(c *config.Config) {
 	if !t.VIP.IsValid() && t.Problem == "" {
 		t.Problem = "no service here has a VIP of a family that machine.addresses has, so there is nothing to ask for"
 	}
+}
+
+// SpillTargets lists a target for each prefix that services spill to, in order
+// of the config: the suffix there of the first VIP that would be spilled to it.
+func SpillTargets(c *config.Config) []PeerTarget {
+	var targets []PeerTarget
+	known := map[netip.Prefix]bool{}
+	for _, service := range c.ServicesHere() {
+		for _, spill := range service.Spill {
+			target, ok := spillTarget(c, &service, spill.Prefix)
+			if ok && !known[spill.Prefix] {
+				known[spill.Prefix] = true
+				targets = append(targets, target)
+			}
+		}
+	}
+	return targets
+}
+
+func spillTarget(c *config.Config, service *config.Service, prefix netip.Prefix) (PeerTarget, bool) {
+	from, ok := c.Machine.Address(prefix.Addr())
+	if !ok {
+		return PeerTarget{}, false
+	}
+	for _, vip := range service.VIPs {
+		addresses := []netip.Addr{vip.Address}
+		if vip.PrefixGroup != "" {
+			addresses = inGroup(c, vip)
+		}
+		for _, address := range addresses {
+			if address.Is4() == prefix.Addr().Is4() && !prefix.Contains(address) {
+				return PeerTarget{
+					Peer: prefix.String(), Spill: true, From: from, To: sameSuffix(prefix, address), Source: from, VIP: address,
+				}, true
+			}
+		}
+	}
+	return PeerTarget{}, false
+}
+
+// sameSuffix is the address in prefix whose other bits are those of address.
+func sameSuffix(prefix netip.Prefix, address netip.Addr) netip.Addr {
+	bytes, network := address.AsSlice(), prefix.Masked().Addr().AsSlice()
+	for i := range bytes {
+		ofPrefix := min(max(prefix.Bits()-8*i, 0), 8)
+		bytes[i] = network[i] | bytes[i]&byte(0xff>>ofPrefix)
+	}
+	there, _ := netip.AddrFromSlice(bytes)
+	return there
 }
 
 // vipAddresses names one address for each VIP (for each prefix of its group).

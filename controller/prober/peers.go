@@ -1,13 +1,14 @@
 package prober
 
 // Peers: the other load balancers, asked through the tunnel by which fragments
-// are redirected to them.
+// are redirected to them; and other clusters, by that by which packets are
+// spilled to them.
 //
 //	us ══ GRE, once more permitted ══► the peer's forwarder ── unwraps ──► echo request to a VIP
 //	us ◄────────────── echo reply from the VIP ─────────────────────────────── answers
 //
-// Nobody but a forwarder that has us for a peer and that VIP in its plan
-// answers: the peer's kernel knows neither.
+// Nobody but a forwarder that has us for a peer (or encapsulator) and that VIP
+// in its plan answers: the machine's kernel knows neither.
 
 import (
 	"context"
@@ -26,15 +27,26 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
+// Three probes without an answer take 0.4 s at most; the plan without the peer
+// takes less than 0.1 s to be in force. A probe costs either side some tenths
+// of a millisecond of processor time, each second and way a few.
 const (
-	peerInterval = time.Second
-	peerTimeout  = 500 * time.Millisecond
+	peerInterval = 100 * time.Millisecond
+	peerTimeout  = 100 * time.Millisecond
+)
+
+// Other clusters are farther away, and there is no hurry: asked as backends
+// are.
+const (
+	spillInterval = time.Second
+	spillTimeout  = 500 * time.Millisecond
 )
 
 // PeerTarget is one way to ask a peer: see compile.PeerTarget, whose fields
 // these are.
 type PeerTarget struct {
-	Peer string
+	Peer  string
+	Spill bool
 	// Of the tunnel.
 	From, To netip.Addr
 	// Of the echo request inside.
@@ -109,7 +121,7 @@ func (p *Peers) schedule(ctx context.Context, t PeerTarget) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(0, spread(peerInterval)-time.Since(started))):
+		case <-time.After(max(0, spread(t.interval())-time.Since(started))):
 		}
 	}
 }
@@ -118,9 +130,40 @@ func (p *Peers) attempt(ctx context.Context, t PeerTarget) error {
 	if t.Problem != "" {
 		return errors.New(t.Problem)
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.timeout())
 	defer cancel()
 	return p.probe(ctx, t)
+}
+
+func (t PeerTarget) interval() time.Duration {
+	if t.Spill || t.Problem != "" {
+		return spillInterval
+	}
+	return peerInterval
+}
+
+func (t PeerTarget) timeout() time.Duration {
+	if t.Spill {
+		return spillTimeout
+	}
+	return peerTimeout
+}
+
+// permitted is GRE's recursion control: what fragments that were redirected
+// before have, or spilled packets.
+func (t PeerTarget) permitted() uint16 {
+	if t.Spill {
+		return greTwiceMore
+	}
+	return greOnceMore
+}
+
+// silence says what to look at.
+func (t PeerTarget) silence() error {
+	if t.Spill {
+		return fmt.Errorf("no answer from %s at %s within %v: no forwarder there serves %s and has %s among its encapsulators, or the answer finds no way back", t.Peer, t.To, t.timeout(), t.VIP, t.From)
+	}
+	return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, t.timeout(), t.From, t.VIP)
 }
 
 // probePeer asks once. A socket for each time costs little at this rate, and
@@ -145,7 +188,7 @@ func probePeer(ctx context.Context, t PeerTarget) error {
 	}
 	err = awaitEchoReply(replies, t.VIP, &echo)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, peerTimeout, t.From, t.VIP)
+		return t.silence()
 	}
 	return err
 }
@@ -223,6 +266,7 @@ const (
 	// RFC 1701, bits 5 to 7: how many further encapsulations are permitted.
 	// Zero is for backends: a peer refuses it.
 	greOnceMore  = 1 << 8
+	greTwiceMore = 2 << 8
 	etherTypeIP4 = 0x0800
 	etherTypeIP6 = 0x86dd
 )
@@ -238,7 +282,7 @@ func tunnelledEcho(t PeerTarget, echo *icmp.Echo) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	packet := binary.BigEndian.AppendUint16(nil, greOnceMore)
+	packet := binary.BigEndian.AppendUint16(nil, t.permitted())
 	packet = binary.BigEndian.AppendUint16(packet, etherType)
 	return append(packet, inner...), nil
 }

@@ -30,6 +30,36 @@ func peerTarget(from, to, source, vip string) PeerTarget {
 	}
 }
 
+// From its last answer until the brain knows: half a second, less what a plan
+// takes.
+func TestADeadPeerIsToldWithinFourTenthsOfASecond(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			answered := time.Now()
+			failed := make(chan time.Duration, 100)
+			peers := newPeers(func(ctx context.Context, t PeerTarget) error {
+				if answered.IsZero() || time.Since(answered) < time.Second {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}, func(r PeerResult) {
+				if r.Err != nil {
+					failed <- time.Since(answered) - time.Second
+				}
+			})
+			peers.Set([]PeerTarget{{Peer: "lb-2"}})
+			for range 2 {
+				<-failed
+			}
+			if after := <-failed; after > 430*time.Millisecond {
+				t.Errorf("the third probe without an answer %v after its death", after)
+			}
+			peers.Stop()
+		})
+	}
+}
+
 func TestATunnelledEchoIsWhatAPeerUnwraps(t *testing.T) {
 	echo := &icmp.Echo{ID: 7, Seq: 9, Data: []byte("hello")}
 	packet, err := tunnelledEcho(peerTarget("10.0.0.1", "10.0.0.2", "10.0.0.1", "203.0.113.10"), echo)
@@ -52,6 +82,12 @@ func TestATunnelledEchoIsWhatAPeerUnwraps(t *testing.T) {
 		t.Errorf("%v %v", message, err)
 	}
 
+	spilled := peerTarget("10.0.0.1", "198.51.100.10", "10.0.0.1", "203.0.113.10")
+	spilled.Spill = true
+	if packet, err = tunnelledEcho(spilled, echo); err != nil || fmt.Sprintf("%x", packet[:4]) != "02000800" {
+		t.Errorf("GRE header of what is spilled %x, %v", packet[:4], err)
+	}
+
 	packet, err = tunnelledEcho(peerTarget("10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8:a::10"), echo)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +101,7 @@ func TestATunnelledEchoIsWhatAPeerUnwraps(t *testing.T) {
 	}
 }
 
-func TestEachPeerIsAskedEachSecondUntilItIsNoLongerWanted(t *testing.T) {
+func TestEachPeerIsAskedTenTimesASecondUntilItIsNoLongerWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []string
@@ -84,10 +120,10 @@ func TestEachPeerIsAskedEachSecondUntilItIsNoLongerWanted(t *testing.T) {
 			defer mu.Unlock()
 			return len(slices.DeleteFunc(slices.Clone(told), func(s string) bool { return s != what }))
 		}
-		peers.Set([]PeerTarget{{Peer: "alive"}, {Peer: "dead"}, {Peer: "odd", Problem: "no address"}})
+		peers.Set([]PeerTarget{{Peer: "alive"}, {Peer: "dead"}, {Peer: "far", Spill: true}, {Peer: "odd", Problem: "no address"}})
 		time.Sleep(10 * time.Second)
-		for _, what := range []string{"alive <nil>", "dead i/o timeout", "odd no address"} {
-			if n := count(what); n < 9 || n > 12 {
+		for what, want := range map[string]int{"alive <nil>": 100, "dead i/o timeout": 100, "far <nil>": 10, "odd no address": 10} {
+			if n := count(what); n < want*9/10 || n > want*12/10 {
 				t.Errorf("%q %d times in 10 s", what, n)
 			}
 		}

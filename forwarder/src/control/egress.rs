@@ -12,7 +12,7 @@ use wire::MacAddress;
 
 use crate::next_hops::{self, Snapshot};
 use crate::path_mtu::PathMtuTable;
-use crate::proto::UnresolvedBackend;
+use crate::proto::{UnresolvedBackend, UnresolvedPeer};
 
 /// Next hops of one backend after weights are spelt out; the datapath spreads
 /// evenly over them.
@@ -110,6 +110,26 @@ pub fn unresolved(plan: &Plan, snapshot: &Snapshot) -> Vec<UnresolvedBackend> {
             })
         })
         .collect()
+}
+
+/// Peers without a next hop to any of their addresses, by each.
+#[must_use]
+pub fn unresolved_peers(plan: &Plan, snapshot: &Snapshot) -> Vec<UnresolvedPeer> {
+    let why = |address: &IpAddr| match snapshot.backends.get(address)? {
+        Ok(_) => None,
+        Err(why) => Some(why.to_string()),
+    };
+    let unreached =
+        |peer: &&plan::Peer| peer.addresses.iter().all(|address| why(address).is_some());
+    let ways = |peer: &plan::Peer| -> Vec<UnresolvedPeer> {
+        let way = |address: &IpAddr| UnresolvedPeer {
+            name: peer.name.clone(),
+            address: address.to_string(),
+            why: why(address).unwrap_or_default(),
+        };
+        peer.addresses.iter().map(way).collect()
+    };
+    plan.peers.iter().filter(unreached).flat_map(ways).collect()
 }
 
 /// One warning for each way out that is too narrow for what may come in, with

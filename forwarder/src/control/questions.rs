@@ -66,6 +66,10 @@ impl Control {
             threads: running.engine.board().desks().iter().map(Desk::status).collect(),
             devices: running.devices(),
             unresolved: running.unresolved.to_vec(),
+            unresolved_peers: super::egress::unresolved_peers(
+                &running.view.plan,
+                &running.snapshot,
+            ),
             tables: running.maglev_tables(),
             path_mtus: running.path_mtus(),
             ..empty

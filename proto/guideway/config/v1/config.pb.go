@@ -582,8 +582,8 @@ type Service struct {
 	// all of a datagram reach one backend. Default: on where the machine has no
 	// peers.
 	Fragments *bool `protobuf:"varint,13,opt,name=fragments,proto3,oneof" json:"fragments,omitempty"`
-	// Prefixes of other clusters that take over, in this order, when no backend
-	// is left.
+	// Prefixes of other clusters that take over when no backend is left: the
+	// first that is reached and answers.
 	Spill []*Spill `protobuf:"bytes,14,rep,name=spill,proto3" json:"spill,omitempty"`
 	// DSCP of the outer header: `copy` (the inner packet's) or 0 to 63.
 	// Default: `copy`.
