@@ -86,6 +86,7 @@ func examine(ctx context.Context, m machine, h host) []finding {
 	p.plan()
 	p.nextHops()
 	p.mtu()
+	p.pathMTUs()
 	p.devices(ctx)
 	p.bgp()
 	p.peers()
@@ -232,6 +233,35 @@ func (p *patient) mtu() {
 	if !found {
 		p.add(gradeOK, "mtu", "what clients send fits the way to the backends")
 	}
+}
+
+// pathsShown bounds what is said of single paths: of many, the first ones tell.
+const pathsShown = 10
+
+// pathMTUs: what ICMP errors reported of the paths to the tunnels' remote ends.
+func (p *patient) pathMTUs() {
+	var learned, paused []string
+	for _, path := range p.status.GetPathMtus() {
+		if path.Paused {
+			paused = append(paused, path.Address)
+		}
+		if path.Bytes > 0 {
+			learned = append(learned, fmt.Sprintf("%s %d", path.Address, path.Bytes))
+		}
+	}
+	if len(learned) > 0 {
+		p.add(gradeOK, "path mtu", "learned from routers, for ten minutes: %s", shorten(learned))
+	}
+	if len(paused) > 0 {
+		p.add(gradeWarn, "path mtu", "nothing is learned about the path to %s for up to ten minutes, because 100 ICMP errors quoted packets that this machine did not send: somebody forges them; drop ICMP errors from outside to the load balancers' own addresses at the border, or give the fabric a larger MTU and set `path_mtu: {learn: false}`", shorten(paused))
+	}
+}
+
+func shorten(items []string) string {
+	if len(items) <= pathsShown {
+		return strings.Join(items, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more", strings.Join(items[:pathsShown], ", "), len(items)-pathsShown)
 }
 
 func (p *patient) devices(ctx context.Context) {

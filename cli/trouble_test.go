@@ -72,6 +72,7 @@ func (*fakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) 
 		Version: "1", Generation: 7,
 		Devices:     []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
 		PlanUnsaved: "writing plan.json: no space left on device",
+		PathMtus:    []*forwarderv1.PathMtu{{Address: "10.1.0.11", Bytes: 1400}, {Address: "10.1.0.12", Mismatched: 100, Paused: true}},
 		Unresolved:  []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
 	}, nil
 }
@@ -249,6 +250,8 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 		"ok forwarder answers, version 1",
 		"fail config the newest is refused, an older one serves: a.yaml:3",
 		"fail next hop of web-1 (10.1.0.11) is not known: no route; look at `ip route get 10.1.0.11`",
+		"ok path mtu learned from routers, for ten minutes: 10.1.0.11 1400",
+		"warn path mtu nothing is learned about the path to 10.1.0.12 for up to ten minutes, because 100 ICMP errors",
 		"fail eth1 has 4 receive queues, of which 2 are ours",
 		"warn eth1 runs XDP in generic mode",
 		"warn eth1 has no way back to the kernel",

@@ -57,6 +57,15 @@ def flow_answer(key, flow):
             "client": cbc_mac(key, client_blocks(family, int(source_address)))}
 
 
+SECRETS = (("cluster", "default"), ("cluster", "c1"), ("secret", "0123456789abcdef"),
+           ("secret", "an example key, known to everybody"))
+
+
+def flow_hash_key(kind, text):
+    prefix = b"guideway flow hash\0" + (b"derived\0" if kind == "cluster" else b"secret\0")
+    return hashlib.sha256(prefix + text.encode()).digest()[:16]
+
+
 def flow_hash():
     flows = [(6, "192.0.2.1", 40000, "203.0.113.10", 80), (17, "192.0.2.1", 40000, "203.0.113.10", 80),
              (6, "192.0.2.1", 40001, "203.0.113.10", 80), (6, "203.0.113.10", 80, "192.0.2.1", 40000),
@@ -65,14 +74,24 @@ def flow_hash():
              (17, "2001:db8:c::7", 40000, "2001:db8:f::10", 443), (6, "2001:db8:c::8", 40000, "2001:db8:f::10", 443),
              (6, "::", 0, "::", 0), (255, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 65535, "::1", 1)]
     cases = []
-    for kind, text in (("cluster", "default"), ("cluster", "c1"), ("secret", "0123456789abcdef"),
-                       ("secret", "an example key, known to everybody")):
-        prefix = b"guideway flow hash\0" + (b"derived\0" if kind == "cluster" else b"secret\0")
-        key = hashlib.sha256(prefix + text.encode()).digest()[:16]
+    for kind, text in SECRETS:
+        key = flow_hash_key(kind, text)
         digest = hashlib.sha256(b"guideway key id\0" + text.encode()).hexdigest()
         cases.append({kind: text, "key_id": "derived" if kind == "cluster" else digest[:16], "key": key.hex(),
                       "flows": [flow_answer(key, flow) for flow in flows]})
     return cases
+
+
+# The identification of outer IPv4 headers: DESIGN, "Encapsulate".
+
+def outer_id():
+    def answer(key, own, target):
+        layout = bytes([0xa4, 0]) + ipaddress.ip_address(own).packed + ipaddress.ip_address(target).packed + bytes(6)
+        return {"own": own, "target": target, "id": aes128(key, layout)[:2].hex()}
+
+    pairs = [("10.0.0.1", "10.1.0.11"), ("10.0.0.1", "10.1.0.12"), ("10.0.0.2", "10.1.0.11"),
+             ("10.1.0.11", "10.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("255.255.255.255", "255.255.255.255")]
+    return [{kind: text, "ids": [answer(flow_hash_key(kind, text), *pair) for pair in pairs]} for kind, text in SECRETS]
 
 
 # Maglev hashing: paper, section 3.4, and DESIGN's rule for weights.
@@ -193,7 +212,7 @@ def trace():
     return [trace_mark(secret, flow, *ask) for secret in secrets for flow in flows for ask in asked]
 
 
-FILES = {"flow_hash.json": flow_hash, "maglev.json": maglev, "checksums.json": checksums,
+FILES = {"flow_hash.json": flow_hash, "outer_id.json": outer_id, "maglev.json": maglev, "checksums.json": checksums,
          "match_order.json": matching.vectors, "trace.json": trace}
 
 

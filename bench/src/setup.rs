@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use datapath::verdict::DeviceIndex;
-use datapath::{Egress, NextHop, View};
+use datapath::{Egress, FlowHash, NextHop, Secret, View};
 use plan::{Plan, Planner, proto};
 use wire::MacAddress;
 
@@ -250,7 +250,8 @@ impl Setup {
 /// What so many workers forward by under that plan.
 #[must_use]
 pub fn view(plan: Arc<Plan>, workers: usize) -> View {
-    let egress = Egress::new(&plan, |_| vec![next_hop()]);
+    let egress =
+        Egress::new(&plan, &FlowHash::new(&Secret::derived("bench")), |_| vec![next_hop()]);
     View::new(plan, egress, workers)
 }
 
@@ -260,6 +261,7 @@ fn next_hop() -> NextHop {
         source: MacAddress([2, 0, 0, 0, 0, 1]),
         destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
         mtu: MTU,
+        path_mtu: None,
     }
 }
 

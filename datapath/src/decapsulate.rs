@@ -7,7 +7,8 @@
 
 use plan::{Ingress, Sender};
 use wire::{
-    EtherType, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers, udp,
+    EtherType, FlowKey, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers,
+    udp,
 };
 
 use crate::drop_reason::DropReason;
@@ -80,7 +81,8 @@ pub fn decapsulate(
     }
     let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
     frame.truncate(ethernet::HEADER_BYTES + usize::from(outer.packet_bytes));
-    let tunnel = Tunnel::parse(outer, &frame.bytes()[start..]).ok_or(DropReason::TunnelHeader)?;
+    let tunnel =
+        Tunnel::parse(&outer.key, &frame.bytes()[start..]).ok_or(DropReason::TunnelHeader)?;
     let budget = match (sender, tunnel.recursion) {
         (Sender::Peer, 0) => return Err(DropReason::Recursion),
         (Sender::Encapsulator, 0) => Budget::FRESH,
@@ -121,13 +123,13 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    pub(crate) fn parse(outer: &Headers, payload: &[u8]) -> Option<Tunnel> {
-        let (header_bytes, inner, recursion) = match outer.key.protocol {
+    pub(crate) fn parse(outer: &FlowKey, payload: &[u8]) -> Option<Tunnel> {
+        let (header_bytes, inner, recursion) = match outer.protocol {
             Protocol::GRE => {
                 let header = gre::parse(payload)?;
                 (gre::HEADER_BYTES, header.ether_type, header.recursion)
             }
-            Protocol::UDP if outer.key.destination_port == gue::PORT => {
+            Protocol::UDP if outer.destination_port == gue::PORT => {
                 let (protocol, bytes) = gue::parse(payload.get(udp::HEADER_BYTES..)?)?;
                 (udp::HEADER_BYTES + bytes, ether_type(protocol)?, 0)
             }

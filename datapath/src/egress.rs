@@ -8,6 +8,7 @@ use wire::{Family, FlowKey, MacAddress};
 
 use crate::decapsulate::Budget;
 use crate::encapsulate::{Outer, Style, has_source};
+use crate::flow_hash::FlowHash;
 use crate::verdict::DeviceIndex;
 
 /// A neighbour on one of our devices, on the way to a backend.
@@ -21,6 +22,9 @@ pub struct NextHop {
     pub destination: MacAddress,
     /// The longest IP packet that fits, in bytes.
     pub mtu: u16,
+    /// The longest that the path behind it carries, where ICMP errors reported
+    /// one. It is believed within limits: see [`Outer::new`].
+    pub path_mtu: Option<u16>,
 }
 
 /// The tunnels to all backends of a plan, to its peers, and to the clusters
@@ -40,6 +44,8 @@ pub struct Egress {
     owners: Owners,
     /// By service id, then as the service lists them.
     spills: Box<[Box<[Vec<NextHop>]>]>,
+    /// Makes the identification of outer headers; None: there are no tunnels.
+    hash: Option<FlowHash>,
 }
 
 /// The way to one backend: the headers in front of its packets. Of the
@@ -59,8 +65,12 @@ impl Egress {
     /// The tunnels of `plan`, whose next hops `resolve` names; none if it
     /// names none. It is asked for each of [`Plan::tunnel_targets`].
     #[must_use]
-    pub fn new(plan: &Plan, resolve: impl FnMut(IpAddr) -> Vec<NextHop>) -> Egress {
-        let mut building = Building { plan, resolve, further: Vec::new() };
+    pub fn new(
+        plan: &Plan,
+        hash: &FlowHash,
+        resolve: impl FnMut(IpAddr) -> Vec<NextHop>,
+    ) -> Egress {
+        let mut building = Building { plan, hash, resolve, further: Vec::new() };
         let tunnels = building.tunnels();
         let peers: Box<[PeerTunnels]> =
             plan.peers.iter().map(|peer| building.peer(&peer.addresses)).collect();
@@ -73,7 +83,8 @@ impl Egress {
                 spill.iter().map(|spill| building.hops(spill.address)).collect();
         }
         let (further, backend_ids) = (building.further.into(), plan.backend_ids());
-        Egress { tunnels, backend_ids, further, peers, owners, spills }
+        let hash = Some(hash.clone());
+        Egress { tunnels, backend_ids, further, peers, owners, spills, hash }
     }
 
     /// The headers in front of a flow's packets of that family to a backend,
@@ -155,7 +166,8 @@ impl Egress {
         let hop = &hops[which(hops.len() as u16, hash)];
         let bits = spill.network | (key.destination & spill.host_mask);
         let there = wire::ip::address(key.family, bits);
-        let outer = Outer::new(plan, there, hop, Style::to_balancer(permitted), key.family)?;
+        let style = Style::to_balancer(permitted);
+        let outer = Outer::new(plan, self.hash.as_ref()?, there, hop, style, key.family)?;
         Some((there, outer))
     }
 }
@@ -193,6 +205,7 @@ fn which(hops: u16, hash: u64) -> usize {
 /// Tunnels being made.
 struct Building<'p, R> {
     plan: &'p Plan,
+    hash: &'p FlowHash,
     resolve: R,
     further: Vec<Outer>,
 }
@@ -234,7 +247,8 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
         family: Family,
     ) -> Tunnel {
         let outer = |hop| {
-            Outer::new(self.plan, address, hop, style, family).expect("hops() asks for a source")
+            Outer::new(self.plan, self.hash, address, hop, style, family)
+                .expect("hops() asks for a source")
         };
         match hops {
             [] => Tunnel::default(),

@@ -22,6 +22,7 @@ use wire::{
 
 use crate::decapsulate::Budget;
 use crate::egress::NextHop;
+use crate::flow_hash::FlowHash;
 use crate::verdict::DeviceIndex;
 
 /// The outer TTL and hop limit (RFC 1700's default).
@@ -122,9 +123,14 @@ pub fn has_source(plan: &Plan, destination: IpAddr) -> bool {
 impl Outer {
     /// The headers for packets of family `inner` to `destination`. None: the
     /// machine has no address of its family.
+    ///
+    /// A path MTU that was learned is believed as far as it leaves
+    /// [`inside_bytes_min`]: errors can be forged, and a client that is told
+    /// of less than IPv6 guarantees does not send less.
     #[must_use]
     pub fn new(
         plan: &Plan,
+        hash: &FlowHash,
         destination: IpAddr,
         hop: &NextHop,
         style: Style,
@@ -132,8 +138,9 @@ impl Outer {
     ) -> Option<Outer> {
         let (class_mask, class_bits) = traffic_class(style.dscp);
         let protocol = protocol(inner, style.encap);
+        let least = inside_bytes_min(inner) + overhead_bytes(style.encap, Family::of(destination));
         let mut outer = Outer {
-            mtu: hop.mtu,
+            mtu: hop.path_mtu.map_or(hop.mtu, |path| path.max(least).min(hop.mtu)),
             device: hop.device,
             shape: shape(style.encap, Family::of(destination)),
             class_mask,
@@ -148,7 +155,8 @@ impl Outer {
             IpAddr::V4(destination) => {
                 let own = plan.source_v4?;
                 let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
-                let header = header_v4(source, destination.to_bits(), protocol);
+                let id = hash.outer_id(own, destination.to_bits());
+                let header = header_v4((source, destination.to_bits()), id, protocol);
                 outer.sum = checksum::fold(checksum::sum(&header)).into();
                 outer.source_host_mask = source_host_mask;
                 packet[..header.len()].copy_from_slice(&header);
@@ -169,7 +177,13 @@ impl Outer {
     pub fn next_hop(&self) -> NextHop {
         let address =
             |at: usize| MacAddress(*self.front[at..].first_chunk().expect("the header is longer"));
-        NextHop { device: self.device, source: address(6), destination: address(0), mtu: self.mtu }
+        NextHop {
+            device: self.device,
+            source: address(6),
+            destination: address(0),
+            mtu: self.mtu,
+            path_mtu: None,
+        }
     }
 }
 
@@ -178,6 +192,34 @@ fn ether_type(family: Family) -> EtherType {
         Family::V4 => EtherType::IPV4,
         Family::V6 => EtherType::IPV6,
     }
+}
+
+/// Bytes of a packet that its outer headers leave room for, whatever path MTU
+/// is reported: what every link carries of IPv6 (RFC 8200) and every host takes
+/// of IPv4 (RFC 791).
+#[must_use]
+pub fn inside_bytes_min(inner: Family) -> u16 {
+    match inner {
+        Family::V4 => 576,
+        Family::V6 => 1280,
+    }
+}
+
+/// Bytes of the outer IP header and of what stands between it and the inner
+/// packet.
+#[must_use]
+pub fn overhead_bytes(encap: Encap, outer: Family) -> u16 {
+    let ip = match outer {
+        Family::V4 => ipv4::HEADER_BYTES,
+        Family::V6 => ipv6::HEADER_BYTES,
+    };
+    let tunnel = match encap {
+        Encap::Gre => gre::HEADER_BYTES,
+        Encap::Ipip => 0,
+        Encap::Gue => udp::HEADER_BYTES + gue::HEADER_BYTES,
+        Encap::Geneve => udp::HEADER_BYTES + geneve::HEADER_BYTES,
+    };
+    (ip + tunnel) as u16
 }
 
 fn shape(encap: Encap, outer: Family) -> Shape {
@@ -212,12 +254,17 @@ fn protocol(inner: Family, encap: Encap) -> Protocol {
     }
 }
 
-/// "Do not fragment" with identification zero: an atomic datagram (RFC 6864).
-fn header_v4(source: u32, destination: u32, protocol: Protocol) -> [u8; ipv4::HEADER_BYTES] {
+/// "Do not fragment": the identification means nothing to receivers (RFC 6864).
+/// Errors that quote another one are not about our packets.
+fn header_v4(
+    (source, destination): (u32, u32),
+    id: u16,
+    protocol: Protocol,
+) -> [u8; ipv4::HEADER_BYTES] {
     let header = ipv4::Emit {
         packet_bytes: 0,
         traffic_class: 0,
-        id: 0,
+        id,
         flags: ipv4::DONT_FRAGMENT,
         ttl: TTL,
         protocol,

@@ -214,6 +214,17 @@ impl FlowHash {
         }
     }
 
+    /// The identification of outer IPv4 headers from the machine of that
+    /// address to `target`: the same for all flows, so that every error about
+    /// them quotes it, and nobody without the key can tell it. Its first byte
+    /// differs from those of flows and clients.
+    #[must_use]
+    pub fn outer_id(&self, own: u32, target: u32) -> u16 {
+        let bits = 0xa4u128 << 120 | u128::from(own) << 80 | u128::from(target) << 48;
+        let block = self.encrypt(bits.to_be_bytes());
+        u16::from_be_bytes(*block.first_chunk().expect("a block has 16 bytes"))
+    }
+
     /// Hashes the first `count` flows of a batch. All are encrypted at once,
     /// which keeps the AES unit busy: several times faster than one after the
     /// other.

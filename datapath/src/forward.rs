@@ -379,7 +379,7 @@ pub(crate) fn spill<'m>(
 
 /// What all fragments of a datagram share: no ports; and no protocol for
 /// IPv6, whose first fragment may name another header than the later ones.
-fn three_tuple(key: &FlowKey) -> FlowKey {
+pub(crate) fn three_tuple(key: &FlowKey) -> FlowKey {
     const FRAGMENT_HEADER: Protocol = Protocol(44);
     let protocol = match key.family {
         Family::V4 => key.protocol,

@@ -28,6 +28,7 @@ pub mod fragments;
 pub mod limiter;
 pub mod outbox;
 mod prefetch;
+pub mod quoted;
 pub mod recorder;
 pub mod reply;
 mod resolved;

@@ -6,7 +6,7 @@ use wire::{Facts, Family, Frame, Headers, Protocol, headers};
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::{Misfit, Outer, encapsulate};
+use crate::encapsulate::{Misfit, Outer, encapsulate, inside_bytes_min};
 use crate::fragment;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
@@ -103,9 +103,15 @@ fn answer(
     answering: Answering<'_>,
 ) -> Result<Verdict, DropReason> {
     let back = answering.ways_back.of(frame, headers.key.family);
-    let answered = reply::may_answer(headers)
+    let mtu = match headers.key.family {
+        Family::V4 => misfit.mtu,
+        // Less is no answer: hosts ignore it (RFC 8201 section 4).
+        Family::V6 => misfit.mtu.max(inside_bytes_min(Family::V6)),
+    };
+    let answered = headers.packet_bytes > mtu
+        && reply::may_answer(headers)
         && answering.limiter.allows(answering.now)
-        && reply::too_big(frame, headers, misfit.mtu, back.link);
+        && reply::too_big(frame, headers, mtu, back.link);
     if !answered {
         return Err(DropReason::TooBig);
     }

@@ -33,7 +33,7 @@ fn inner(view: &View, frame: &[u8], outer: &Headers) -> Option<Headers> {
     }
     let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
     let payload = frame.get(start..ethernet::HEADER_BYTES + usize::from(outer.packet_bytes))?;
-    let tunnel = Tunnel::parse(outer, payload)?;
+    let tunnel = Tunnel::parse(&outer.key, payload)?;
     let packet = payload.get(tunnel.header_bytes..)?;
     match tunnel.inner {
         EtherType::IPV4 => headers::parse_v4(packet).ok(),

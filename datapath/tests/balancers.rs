@@ -555,7 +555,7 @@ fn spilled_to(down: &[usize], unreached: &[&str]) -> Result<String, DropReason> 
     plan.services[0].spill.insert(0, spill_to("2001:db8:e::/64"));
     down.iter().for_each(|index| plan.services[0].spill[index + 1].down = true);
     first.set(plan);
-    let egress = datapath::Egress::new(&first.view.plan, |address| {
+    let egress = datapath::Egress::new(&first.view.plan, &common::hash(), |address| {
         let reached = !unreached.contains(&address.to_string().as_str());
         reached.then(|| common::hop(1600)).into_iter().collect()
     });
@@ -589,7 +589,7 @@ fn a_peer_that_the_forwarder_does_not_reach_is_in_charge_of_nothing() {
         "10.0.0.2" | "2001:db8::2" => Vec::new(),
         _ => vec![common::hop(1600)],
     };
-    let egress = datapath::Egress::new(&machine.view.plan, backends_only);
+    let egress = datapath::Egress::new(&machine.view.plan, &common::hash(), backends_only);
     machine.view = machine.view.with_egress(egress);
     for id in 1..50 {
         for piece in fragments_v4(id, 2500) {

@@ -448,7 +448,7 @@ impl Side {
 
 fn view(planner: &mut Planner, message: &proto::Plan, mtu: u16) -> View {
     let plan = Arc::new(planner.plan(message.clone()).unwrap());
-    let egress = Egress::new(&plan, |address| hops(address, mtu));
+    let egress = Egress::new(&plan, &common::hash(), |address| hops(address, mtu));
     View::new(plan, egress, 1)
 }
 

@@ -71,7 +71,7 @@ proptest! {
                 let header = ip.header();
                 prop_assert!(!outer_v6);
                 prop_assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
-                prop_assert_eq!((header.dont_fragment(), header.identification(), header.ttl(), header.protocol().0), (true, 0, 64, 47));
+                prop_assert_eq!((header.dont_fragment(), header.identification(), header.ttl(), header.protocol().0), (true, common::hash().outer_id(0x0a00_0001, 0x0a01_000b), 64, 47));
                 prop_assert_eq!((header.source(), header.destination()), ([10, 0, 0, 1], [10, 1, 0, 11]));
                 prop_assert_eq!(after[15], traffic_class);
                 prop_assert_eq!(usize::from(header.total_len()), after.len() - 14);
@@ -119,7 +119,7 @@ fn several_next_hops_share_the_flows_and_each_flow_has_one() {
             .map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) })
             .collect()
     };
-    machine.view.egress = Egress::new(&machine.view.plan, |_| hops(3));
+    machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| hops(3));
     let mut seen = [0; 3];
     for port in 1..300 {
         let device = |machine: &mut Machine| match machine.forward(0, &common::udp(7, port)).0 {
@@ -131,7 +131,7 @@ fn several_next_hops_share_the_flows_and_each_flow_has_one() {
         seen[first] += 1;
     }
     assert!(seen.iter().all(|count| *count > 60), "{seen:?}");
-    machine.view.egress = Egress::new(&machine.view.plan, |_| Vec::new());
+    machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| Vec::new());
     assert_eq!(machine.forward(0, &common::udp(7, 1)).0, Verdict::Drop(DropReason::NoNeighbour));
 }
 
@@ -228,7 +228,7 @@ fn outer_sources_are_drawn_from_the_source_prefix() {
 /// path of that MTU.
 fn pieces_of(offset: u16, payload: usize, mtu: u16) -> Result<Vec<(usize, usize)>, DropReason> {
     let mut machine = machine(false, |plan| plan.services[0].set_fragments(proto::Fragments::On));
-    let egress = Egress::new(&machine.view.plan, |_| vec![common::hop(mtu)]);
+    let egress = Egress::new(&machine.view.plan, &common::hash(), |_| vec![common::hop(mtu)]);
     machine.view = machine.view.with_egress(egress);
     let with_offset = |flags: u16, payload| {
         let mut frame = packet(false, 0, &vec![9; payload]);

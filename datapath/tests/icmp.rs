@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CLIENT, Machine, Tcp, VIP, message, tcp};
-use datapath::{DropReason, Egress, Verdict};
+use datapath::{DropReason, Egress, NextHop, Verdict};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
 use plan::proto::BackendState;
 
@@ -11,7 +11,8 @@ const VIP6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0xf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 const CLIENT6: [u8; 16] = [0x20; 16];
 
 fn with_mtu(machine: &mut Machine, mtu: u16) {
-    machine.view.egress = Egress::new(&machine.view.plan, |_| vec![common::hop(mtu)]);
+    machine.view.egress =
+        Egress::new(&machine.view.plan, &common::hash(), |_| vec![common::hop(mtu)]);
 }
 
 /// The packet that a backend sent from the VIP, as a router quotes it.
@@ -188,6 +189,68 @@ fn an_ipv6_packet_too_big_is_answered() {
     assert!(icmp.is_checksum_valid(VIP6, CLIENT6));
 }
 
+/// What was learned of the path, and what an IPv6 client is told of.
+#[test]
+fn a_learned_path_mtu_leaves_what_ip_guarantees_inside() {
+    for (learned, v4, v6) in [
+        (None, 1476, 1476),
+        (Some(1400), 1376, 1376),
+        (Some(1303), 1279, 1280),
+        (Some(576), 576, 1280),
+        (Some(9000), 1476, 1476),
+    ] {
+        let mut machine = Machine::new(message(1), 100);
+        let hop = NextHop { path_mtu: learned, ..common::hop(1500) };
+        machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| vec![hop]);
+        for (frame, told) in [(tcp_v4(1460), v4), (tcp_v6(1440), v6)] {
+            let (verdict, _, reply) = machine.forward(0, &frame);
+            assert_eq!(verdict, Verdict::Reply);
+            let headers = wire::headers::parse(&reply).unwrap().unwrap();
+            let message = &reply[14 + usize::from(headers.transport_offset)..];
+            let mtu = wire::icmp::reported_mtu(headers.key.family, message);
+            assert_eq!(mtu, Some(told), "{learned:?}");
+        }
+        // What they are told fits.
+        assert!(matches!(machine.forward(0, &tcp_v4(v4 as usize - 40)).0, Verdict::Send(_)));
+        assert!(matches!(machine.forward(0, &tcp_v6(v6 as usize - 60)).0, Verdict::Send(_)));
+    }
+}
+
+/// No IPv6 host sends less than 1280 because of an answer (RFC 8201).
+#[test]
+fn a_link_too_narrow_for_ipv6_is_never_blamed_on_the_client() {
+    let mut machine = Machine::new(message(1), 100);
+    with_mtu(&mut machine, 600);
+    let (verdict, _, reply) = machine.forward(0, &tcp_v6(1440));
+    assert_eq!(verdict, Verdict::Reply);
+    assert_eq!(wire::icmp::reported_mtu(wire::Family::V6, &reply[54..]), Some(1280));
+    let small = machine.forward(0, &tcp_v6(1220)).0;
+    assert_eq!(small, Verdict::Drop(DropReason::TooBig));
+}
+
+/// A TCP packet of so many bytes that must not be fragmented.
+fn tcp_v4(payload: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, VIP, 60)
+        .tcp(9, 80, 7, 9)
+        .write(&mut frame, &vec![7; payload])
+        .unwrap();
+    frame[20] |= 0x40;
+    reseal(&mut frame);
+    frame
+}
+
+fn tcp_v6(payload: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(CLIENT6, VIP6, 60)
+        .tcp(9, 80, 7, 9)
+        .write(&mut frame, &vec![7; payload])
+        .unwrap();
+    frame
+}
+
 /// Neither answered (RFC 4443 section 2.4) nor fragmented: nobody on the way
 /// fragments IPv6. Its addresses must not be taken for IPv4 options.
 #[test]
@@ -292,12 +355,7 @@ fn no_memory_for_pieces_means_too_big_and_nothing_leaks() {
 fn answers_are_limited() {
     let mut machine = Machine::new(message(1), 100);
     with_mtu(&mut machine, 100);
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv6(CLIENT6, VIP6, 60)
-        .tcp(9, 80, 7, 9)
-        .write(&mut frame, &[7; 100])
-        .unwrap();
+    let frame = tcp_v4(100);
     for _ in 0..3000 {
         machine.forward(0, &frame);
     }

@@ -41,10 +41,7 @@ fn word(value: &Value, key: &str) -> u16 {
 #[test]
 fn flow_hashes_are_the_same_forever() {
     for case in list(&read("flow_hash.json")) {
-        let secret = match case.get("secret") {
-            Some(secret) => Secret::from_file_content(secret.as_str().unwrap().as_bytes()).unwrap(),
-            None => Secret::derived(text(case, "cluster")),
-        };
+        let secret = secret(case);
         assert_eq!(secret.key_id(), text(case, "key_id"));
         let hash = FlowHash::new(&secret);
         for flow in list(&case["flows"]) {
@@ -52,6 +49,26 @@ fn flow_hashes_are_the_same_forever() {
             assert_eq!(format!("{:016x}", hash.flow(&key)), text(flow, "flow"), "{flow}");
             assert_eq!(format!("{:016x}", hash.client(&key)), text(flow, "client"), "{flow}");
         }
+    }
+}
+
+#[test]
+fn outer_identifications_are_the_same_forever() {
+    for case in list(&read("outer_id.json")) {
+        let hash = FlowHash::new(&secret(case));
+        for answer in list(&case["ids"]) {
+            let address =
+                |key: &str| text(answer, key).parse::<std::net::Ipv4Addr>().unwrap().to_bits();
+            let id = hash.outer_id(address("own"), address("target"));
+            assert_eq!(id, word(answer, "id"), "{answer}");
+        }
+    }
+}
+
+fn secret(case: &Value) -> Secret {
+    match case.get("secret") {
+        Some(secret) => Secret::from_file_content(secret.as_str().unwrap().as_bytes()).unwrap(),
+        None => Secret::derived(text(case, "cluster")),
     }
 }
 

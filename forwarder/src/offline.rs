@@ -87,8 +87,9 @@ pub fn explain(
         source: replay::OWN,
         destination: replay::NEXT_HOP,
         mtu: u16::MAX,
+        path_mtu: None,
     };
-    let egress = Egress::new(&plan, |_| vec![hop]);
+    let egress = Egress::new(&plan, &hash, |_| vec![hop]);
     let view = View::new(plan.into(), egress, 0);
     let told = explained::explained(&view, &hash, &[], &["-"], &key);
     serde_json::to_writer_pretty(&mut out, &told)?;

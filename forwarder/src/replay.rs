@@ -14,18 +14,20 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use datapath::batch::Verdicts;
+use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
 use datapath::outbox::{Kind, Originated};
 use datapath::reply::{ReplyLink, WaysBack};
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox,
-    Secret, SlowPath, Totals, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
+    Outbox, Secret, SlowPath, Totals, Verdict, View,
 };
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
 use serde_json::{Value, json};
 use wire::{
-    BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Fragment, Frame, MacAddress, Protocol, headers,
+    BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Family, Fragment, Frame, MacAddress, Protocol,
+    headers,
 };
 
 use crate::{offline, secret};
@@ -67,6 +69,7 @@ type Failure = Box<dyn std::error::Error>;
 pub fn replay(options: &Options) -> Result<Value, Failure> {
     let plan = offline::read_plan(&mut Planner::default(), &options.plan)?;
     let secret = secret::for_plan(&plan, options.secret_file.as_deref())?;
+    check_mtu(&plan, options.egress_mtu)?;
     let mut outputs = Outputs::create(options)?;
     let mut replay = Replay::new(plan, &secret, options.egress_mtu);
     let mut batch: Vec<Packet> = Vec::with_capacity(BATCH_MAX);
@@ -85,6 +88,28 @@ pub fn replay(options: &Options) -> Result<Value, Failure> {
     }
     replay.run(&mut batch, &mut outputs)?;
     outputs.finish(&replay)
+}
+
+/// Refuses an egress link that is too narrow for IPv6, as the forwarder does.
+fn check_mtu(plan: &Plan, egress_mtu: u16) -> Result<(), Failure> {
+    for service in plan.ipv6_services() {
+        let backends =
+            service.group.members().iter().filter_map(|member| plan.backend(member.backend));
+        let overhead = backends
+            .map(|backend| overhead_bytes(service.encap, Family::of(backend.address)))
+            .max()
+            .unwrap_or(0);
+        let wanted = inside_bytes_min(Family::V6) + overhead;
+        if egress_mtu < wanted {
+            let name = &service.name;
+            return Err(format!(
+                "--egress-mtu {egress_mtu}: services[{name}] has IPv6 VIPs, whose packets may have 1280 bytes: \
+                 with the outer headers that takes {wanted} or more"
+            )
+            .into());
+        }
+    }
+    Ok(())
 }
 
 fn millisecond(packet: &Packet) -> u64 {
@@ -112,9 +137,14 @@ impl Replay {
         let configured =
             plan.message.forwarder.as_ref().map_or(0, |forwarder| forwarder.connections_max);
         let connections = if configured == 0 { CONNECTIONS } else { configured };
-        let hop =
-            NextHop { device: DeviceIndex(0), source: OWN, destination: NEXT_HOP, mtu: egress_mtu };
-        let egress = Egress::new(&plan, |_| vec![hop]);
+        let hop = NextHop {
+            device: DeviceIndex(0),
+            source: OWN,
+            destination: NEXT_HOP,
+            mtu: egress_mtu,
+            path_mtu: None,
+        };
+        let egress = Egress::new(&plan, &FlowHash::new(secret), |_| vec![hop]);
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
         let view = View::new(plan.into(), egress, 1);
@@ -386,4 +416,28 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
         "matched": matched,
         "hash": journey.hash.map(|hash| format!("{hash:016x}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_egress_mtu_too_small_for_ipv6_is_refused_with_the_service_and_what_it_takes() {
+        let message = json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "backends": [{"name": "a", "address": "10.1.0.1"}],
+            "services": [
+                {"name": "v4", "vips": [{"address": "203.0.113.1"}]},
+                {"name": "v6", "vips": [{"address": "2001:db8::1"}],
+                 "members": [{"backend": "a", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]},
+            ],
+        });
+        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
+        assert!(check_mtu(&plan, 1304).is_ok());
+        let refused = check_mtu(&plan, 600).unwrap_err().to_string();
+        assert!(refused.contains("services[v6]") && refused.contains("1304 or more"), "{refused}");
+    }
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use datapath::outbox::Kind;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
 use datapath::verdict::DeviceIndex;
-use datapath::{Counters, DropReason, Egress, NextHop, Secret, View};
+use datapath::{Counters, DropReason, Egress, FlowHash, NextHop, Secret, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker::{capture, monotonic_ms};
@@ -208,11 +208,11 @@ fn view(planner: &mut Planner, generation: u64, workers: usize) -> Arc<View> {
         }],
     });
     let plan = Arc::new(planner.plan(serde_json::from_value(message).unwrap()).unwrap());
-    let egress = Egress::new(&plan, |address| {
+    let egress = Egress::new(&plan, &FlowHash::new(&secret()), |address| {
         let narrow = address == IpAddr::from(Ipv4Addr::new(10, 0, 1, 3));
         let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
         let mtu = if narrow { NARROW } else { 1600 };
-        vec![NextHop { device: DeviceIndex(0), source, destination, mtu }]
+        vec![NextHop { device: DeviceIndex(0), source, destination, mtu, path_mtu: None }]
     });
     Arc::new(View::new(plan, egress, workers))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath::verdict::DeviceIndex;
-use datapath::{DropReason, Egress, NextHop, Secret, Totals, View};
+use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::liveness::Liveness;
 use guideway_forwarder::tables::Tables;
@@ -44,8 +44,9 @@ impl Rig {
         let plan =
             Arc::new(Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap());
         let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        let hop = NextHop { device: DeviceIndex(0), source, destination, mtu: 1600 };
-        let egress = Egress::new(&plan, |_| vec![hop]);
+        let hop =
+            NextHop { device: DeviceIndex(0), source, destination, mtu: 1600, path_mtu: None };
+        let egress = Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop]);
         let folder = tempfile::tempdir().unwrap();
         let (queue, peer) = pair();
         let engine = Engine::start(Start {

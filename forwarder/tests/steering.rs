@@ -62,8 +62,9 @@ impl Rig {
             Arc::new(Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap());
         let service = plan.services().next().unwrap().id;
         let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        let hop = NextHop { device: DeviceIndex(0), source, destination, mtu: 1600 };
-        let egress = Egress::new(&plan, |_| vec![hop]);
+        let hop =
+            NextHop { device: DeviceIndex(0), source, destination, mtu: 1600, path_mtu: None };
+        let egress = Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop]);
         let view = Arc::new(View::new(plan, egress, WORKERS));
         let folder = tempfile::tempdir().unwrap();
         let (queue, peer) = pair();

@@ -9,8 +9,8 @@ use datapath::outbox::ORIGINATED_MAX;
 use datapath::table::{Identity, words_for};
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, Egress, Journey, NextHop, Outbox, Secret, SlowPath,
-    TableReader, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, Egress, FlowHash, Journey, NextHop, Outbox, Secret,
+    SlowPath, TableReader, Verdict, View,
 };
 use plan::{Planner, proto};
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, MacAddress, headers};
@@ -205,7 +205,8 @@ fn view(planner: &mut Planner, message: proto::Plan, mtu: u16) -> View {
         source: MacAddress([2, 0, 0, 0, 0, 1]),
         destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
         mtu,
+        path_mtu: None,
     };
-    let egress = Egress::new(&plan, |_| vec![hop]);
+    let egress = Egress::new(&plan, &FlowHash::new(&Secret::derived("fuzz")), |_| vec![hop]);
     View::new(plan, egress, 1)
 }

@@ -146,6 +146,27 @@ impl Plan {
         self.backends.get(id.index())?.as_ref()
     }
 
+    /// Services that have an IPv6 VIP, or one in a group with IPv6 prefixes.
+    pub fn ipv6_services(&self) -> impl Iterator<Item = &Service> {
+        let groups: BTreeMap<&str, bool> = self
+            .message
+            .prefix_groups
+            .iter()
+            .map(|group| (group.name.as_str(), group.prefixes.iter().any(|text| is_v6(text))))
+            .collect();
+        let has_v6 = move |vip: &proto::Vip| match &vip.target {
+            Some(proto::vip::Target::Address(address)) => is_v6(address),
+            Some(proto::vip::Target::PrefixSuffix(target)) => {
+                is_v6(&target.suffix) && groups.get(target.prefix_group.as_str()) == Some(&true)
+            }
+            None => false,
+        };
+        let listed = self.services().zip(&self.message.services);
+        listed
+            .filter(move |(_, message)| message.vips.iter().any(&has_v6))
+            .map(|(service, _)| service)
+    }
+
     /// Backends by id.
     pub fn backends(&self) -> impl Iterator<Item = &Backend> {
         self.backends.iter().flatten()
@@ -597,6 +618,11 @@ fn backend_addresses<'m>(
         }
     }
     Ok(addresses)
+}
+
+/// Of an address or prefix that was parsed.
+fn is_v6(text: &str) -> bool {
+    text.contains(':')
 }
 
 fn parse_address(text: &str, path: impl Fn() -> String) -> Result<IpAddr, PlanError> {

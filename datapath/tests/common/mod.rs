@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use datapath::verdict::DeviceIndex;
 use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, Journey, NextHop, Outbox,
-    Secret, SlowPath, TableReader, Verdict, View,
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
+    Outbox, Secret, SlowPath, TableReader, Verdict, View,
 };
 use etherparse::PacketBuilder;
 use plan::{Planner, proto};
@@ -72,7 +72,7 @@ impl Machine {
     pub fn new(message: proto::Plan, connections: u64) -> Machine {
         let counters: &Counters = Box::leak(Box::default());
         let (table, reader) = ConnectionTable::in_memory(connections);
-        let secret = Secret::derived("test");
+        let secret = secret();
         let mut planner = Planner::default();
         let view = view(&mut planner, message);
         Machine {
@@ -127,8 +127,16 @@ impl Machine {
 
 fn view(planner: &mut Planner, message: proto::Plan) -> View {
     let plan = Arc::new(planner.plan(message).unwrap());
-    let egress = Egress::new(&plan, |_| vec![hop(1600)]);
+    let egress = Egress::new(&plan, &hash(), |_| vec![hop(1600)]);
     View::new(plan, egress, 1)
+}
+
+pub fn secret() -> Secret {
+    Secret::derived("test")
+}
+
+pub fn hash() -> FlowHash {
+    FlowHash::new(&secret())
 }
 
 pub fn hop(mtu: u16) -> NextHop {
@@ -137,6 +145,7 @@ pub fn hop(mtu: u16) -> NextHop {
         source: MacAddress([2, 0, 0, 0, 0, 1]),
         destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
         mtu,
+        path_mtu: None,
     }
 }
 

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
 use datapath::reply::WaysBack;
 use datapath::verdict::DeviceIndex;
-use datapath::{Egress, NextHop};
-use plan::{BackendId, Encap, Plan, Standing};
-use wire::MacAddress;
+use datapath::{Egress, FlowHash, NextHop};
+use plan::{BackendId, Plan, Service, Standing};
+use wire::{Family, MacAddress};
 
 use crate::next_hops::{self, Snapshot};
 use crate::path_mtu::PathMtuTable;
@@ -24,9 +25,17 @@ const CLIENT_MTU: u32 = 1500;
 /// The egress of a plan as the kernel has it now, with what was learnt of the
 /// paths behind it.
 #[must_use]
-pub fn egress(plan: &Plan, snapshot: &Snapshot, path_mtus: &PathMtuTable) -> Egress {
-    Egress::new(plan, |address| match snapshot.backends.get(&address) {
-        Some(Ok(hops)) => lowered(spread(hops), path_mtus.get(&address)),
+pub fn egress(
+    plan: &Plan,
+    hash: &FlowHash,
+    snapshot: &Snapshot,
+    path_mtus: &PathMtuTable,
+) -> Egress {
+    Egress::new(plan, hash, |address| match snapshot.backends.get(&address) {
+        Some(Ok(hops)) => {
+            let path_mtu = path_mtus.get(&address).copied();
+            spread(hops).into_iter().map(|hop| NextHop { path_mtu, ..hop }).collect()
+        }
         _ => Vec::new(),
     })
 }
@@ -78,14 +87,6 @@ pub fn way_back_warning(plan: &Plan, snapshot: &Snapshot) -> Option<String> {
          forwarder's interfaces, or name routers on one of them as BGP neighbors"
             .to_owned()
     })
-}
-
-/// A path never carries more than its first link, whatever it says.
-fn lowered(mut hops: Vec<NextHop>, path_mtu: Option<&u16>) -> Vec<NextHop> {
-    if let Some(mtu) = path_mtu {
-        hops.iter_mut().for_each(|hop| hop.mtu = hop.mtu.min(*mtu));
-    }
-    hops
 }
 
 /// Active backends without a next hop.
@@ -149,8 +150,11 @@ pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
             Some((backend.address.is_ipv4(), hops.iter().map(|hop| hop.mtu).min()?))
         })
         .collect();
-    let overhead =
-        |v4| plan.services().map(|service| overhead_bytes(service.encap, v4)).max().unwrap_or(0);
+    let overhead = |v4| {
+        let family = if v4 { Family::V4 } else { Family::V6 };
+        let of = |service: &Service| u32::from(overhead_bytes(service.encap, family));
+        plan.services().map(of).max().unwrap_or(0)
+    };
     narrow
         .into_iter()
         .filter(|(v4, mtu)| *mtu < ingress + overhead(*v4))
@@ -169,17 +173,61 @@ fn mtu_warning(v4: bool, mtu: u32, ingress: u32, overhead: u32) -> String {
     )
 }
 
-/// Outer IP header and what stands between it and the inner packet.
-fn overhead_bytes(encap: Encap, v4: bool) -> u32 {
-    let outer = if v4 { 20 } else { 40 };
-    outer
-        + match encap {
-            Encap::Ipip => 0,
-            Encap::Gre => 4,
-            Encap::Gue => 12,
-            // The metadata of stateless services included.
-            Encap::Geneve => 16,
-        }
+/// A device that carries too little for a service: IPv6 has no smaller packets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Narrow {
+    /// The service, which has an IPv6 VIP.
+    pub service: String,
+    /// Of the backend, for people.
+    backend: String,
+    device: u32,
+    mtu: u32,
+    /// What it would have to be.
+    wanted: u32,
+}
+
+impl Narrow {
+    /// What is wrong, and the cure; `device` is the interface's name.
+    #[must_use]
+    pub fn text(&self, device: &str) -> String {
+        let Narrow { service, backend, mtu, wanted, .. } = self;
+        format!(
+            "services[{service}]: has IPv6 VIPs, whose packets may have 1280 bytes, but the way to \
+             backend {backend} by {device} carries {mtu} with the outer headers: give {device} (and \
+             its routes) an MTU of {wanted} or more, or serve no IPv6 VIPs over it"
+        )
+    }
+
+    /// Position of the device among those of the plan.
+    #[must_use]
+    pub fn device(&self) -> usize {
+        self.device as usize
+    }
+}
+
+/// For each service with IPv6 VIPs the first way to a backend that is too
+/// narrow by its own link or route, whatever path MTUs were learned.
+#[must_use]
+pub fn narrow_for_ipv6(plan: &Plan, snapshot: &Snapshot) -> Vec<Narrow> {
+    plan.ipv6_services().filter_map(|service| narrowest(plan, service, snapshot)).collect()
+}
+
+fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narrow> {
+    let backends = service.group.members().iter().filter_map(|member| plan.backend(member.backend));
+    let narrow = backends.filter_map(|backend| {
+        let hops = snapshot.backends.get(&backend.address)?.as_ref().ok()?;
+        let overhead = overhead_bytes(service.encap, Family::of(backend.address));
+        let wanted = u32::from(inside_bytes_min(Family::V6) + overhead);
+        let hop = hops.iter().min_by_key(|hop| hop.mtu).filter(|hop| hop.mtu < wanted)?;
+        Some(Narrow {
+            service: service.name.clone(),
+            backend: backend.name.clone(),
+            device: hop.device,
+            mtu: hop.mtu,
+            wanted,
+        })
+    });
+    narrow.min_by_key(|narrow| narrow.mtu)
 }
 
 fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
@@ -213,11 +261,15 @@ fn next_hop(hop: &next_hops::NextHop) -> NextHop {
         source: MacAddress(hop.source),
         destination: MacAddress(hop.destination),
         mtu: hop.mtu.min(u32::from(u16::MAX)) as u16,
+        path_mtu: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use plan::Planner;
+    use serde_json::json;
+
     use super::*;
 
     fn hop(device: u32, weight: u16) -> next_hops::NextHop {
@@ -240,14 +292,6 @@ mod tests {
         assert!(spread.len() <= NEXT_HOPS_MAX + 1 && spread.contains(&1), "{spread:?}");
     }
 
-    #[test]
-    fn what_was_learnt_only_lowers_the_links_mtu() {
-        for (learnt, mtu) in [(None, 1500), (Some(1400), 1400), (Some(9000), 1500)] {
-            let hops = lowered(spread(&[hop(0, 1), hop(1, 1)]), learnt.as_ref());
-            assert!(hops.iter().all(|hop| hop.mtu == mtu), "{hops:?}");
-        }
-    }
-
     fn tunnelled_to(routers: &[&str]) -> Plan {
         let message = serde_json::json!({
             "generation": "1",
@@ -255,7 +299,7 @@ mod tests {
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1"], "routers": routers},
             "peers": [{"name": "lb-2", "addresses": ["10.0.0.2"], "healthy": true}],
         });
-        plan::Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
+        Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
     }
 
     #[test]
@@ -295,9 +339,47 @@ mod tests {
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1"], "routers": ["10.0.0.254"]},
         });
         let message = serde_json::from_value(message).unwrap();
-        let plan = plan::Planner::default().plan(message).unwrap();
+        let plan = Planner::default().plan(message).unwrap();
         assert_eq!(routers(&plan), Vec::<IpAddr>::new());
         assert_eq!(way_back_warning(&plan, &Snapshot::default()), None);
+    }
+
+    #[test]
+    fn a_device_too_narrow_for_ipv6_is_named_with_service_and_cure() {
+        let member =
+            |name: &str| json!({"backend": name, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+        let service = |name: &str, vip: &str, encap: &str, backend: &str| json!({"name": name, "vips": [{"address": vip}], "encap": encap, "members": [member(backend)]});
+        let message = json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "backends": [{"name": "a", "address": "10.1.0.1"}, {"name": "b", "address": "10.1.0.2"}],
+            "services": [
+                service("v4", "203.0.113.1", "ENCAP_GRE", "a"),
+                service("v6", "2001:db8::1", "ENCAP_GRE", "a"),
+                service("wide", "2001:db8::2", "ENCAP_IPIP", "b"),
+            ],
+        });
+        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
+        let narrow = |mtu_a, mtu_b| {
+            let mut snapshot = Snapshot::default();
+            let hop = |mtu| next_hops::NextHop { mtu, ..hop(1, 1) };
+            snapshot.backends.insert("10.1.0.1".parse().unwrap(), Ok(vec![hop(1500), hop(mtu_a)]));
+            snapshot.backends.insert("10.1.0.2".parse().unwrap(), Ok(vec![hop(mtu_b)]));
+            narrow_for_ipv6(&plan, &snapshot)
+        };
+        assert_eq!(narrow(1304, 1300), []);
+        let found = narrow(1303, 1299);
+        let texts: Vec<String> = found.iter().map(|narrow| narrow.text("eth1")).collect();
+        assert!(
+            texts[0].starts_with("services[v6]:") && texts[0].contains("eth1 carries 1303"),
+            "{texts:?}"
+        );
+        assert!(
+            texts[1].starts_with("services[wide]:") && texts[1].contains("MTU of 1300"),
+            "{texts:?}"
+        );
+        assert_eq!((texts.len(), found[0].device()), (2, 1));
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Control {
         let snapshot = self.resolve(&plan, &indices, &running.unresolved);
         self.path_mtus.inherit(&running.path_mtus);
         let path_mtus = Arc::new(running.path_mtus);
-        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.workers);
         let view = Arc::new(View { ways_back, ..view });

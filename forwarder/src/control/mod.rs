@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use datapath::{Secret, View};
+use datapath::{FlowHash, Secret, View};
 use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
@@ -121,7 +121,7 @@ struct Shown {
 struct Forwarding {
     engine: Arc<Engine>,
     devices: Arc<[ShownDevice]>,
-    hash: datapath::FlowHash,
+    hash: FlowHash,
     connections_max: u64,
     view: Arc<View>,
     /// What earlier plans' views counted.
@@ -246,7 +246,7 @@ impl Control {
         if *snapshot == *running.snapshot && *path_mtus == *running.path_mtus {
             return;
         }
-        let egress = egress::egress(&running.view.plan, &snapshot, &path_mtus);
+        let egress = egress::egress(&running.view.plan, &running.hash, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&running.view.plan, &snapshot);
         let view = Arc::new(View { ways_back, ..running.view.with_egress(egress) });
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
@@ -298,6 +298,7 @@ impl Control {
             None => self.start(changes, Arc::clone(&plan), build)?,
         };
         warnings.extend(egress::mtu_warnings(&plan, &running.snapshot));
+        warnings.extend(narrow_texts(&plan, &running.snapshot, &running.devices));
         warnings.extend(egress::way_back_warning(&plan, &running.snapshot));
         self.note_unswept(changes, &running, plan.generation);
         self.show(running);
@@ -340,13 +341,14 @@ impl Control {
         };
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
         let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
+        refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, io.workers());
         let view = Arc::new(View { ways_back, ..view });
         let secret = self.secret(&plan);
-        let hash = datapath::FlowHash::new(&secret);
+        let hash = FlowHash::new(&secret);
         let connections_max = machine.connections_max();
         let engine = machine
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
@@ -383,9 +385,15 @@ impl Control {
     ) -> Result<Forwarding, Refusal> {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
-        let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
+        let devices = machine.interface_indices();
+        let snapshot = self.resolve(&plan, &devices, &BTreeSet::new());
+        let before = &running.view.plan;
+        refuse_narrow(&plan, &snapshot, &running.devices, Some(before)).inspect_err(|_| {
+            // The running plan's next hops are followed again.
+            self.resolve(before, &devices, &BTreeSet::new());
+        })?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.engine.workers());
         let view = Arc::new(View { ways_back, ..view });
@@ -408,7 +416,7 @@ impl Control {
         let watch = self.next_hops.watch();
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
-        self.path_mtus.set(path_mtu::Wanted::of(plan));
+        self.path_mtus.set(path_mtu::Wanted::of(plan, self.hash(plan)));
         let mut wanted = backends.clone();
         wanted.extend(egress::routers(plan));
         self.next_hops.set(Wanted { backends: wanted, devices: devices.to_vec() });
@@ -445,6 +453,10 @@ impl Control {
     /// The cluster's secret; without a file, one derived from its name.
     fn secret(&self, plan: &Plan) -> Secret {
         self.secret.clone().unwrap_or_else(|| Secret::derived(&plan.cluster))
+    }
+
+    fn hash(&self, plan: &Plan) -> FlowHash {
+        FlowHash::new(&self.secret(plan))
     }
 
     /// Ids that no entry can hold any more: two whole sweeps of every table
@@ -531,6 +543,31 @@ impl Control {
 /// Names the secret that hashes.
 fn key_id(secret: Option<&Secret>) -> String {
     secret.map_or_else(|| "derived".to_owned(), Secret::key_id)
+}
+
+/// Refuses services with IPv6 VIPs behind devices that carry too little for
+/// them. Those of the running plan that have got into this since are warned
+/// about: refusing every later plan would help nobody.
+fn refuse_narrow(
+    plan: &Plan,
+    snapshot: &Snapshot,
+    devices: &[ShownDevice],
+    running: Option<&Plan>,
+) -> Result<(), Refusal> {
+    let running = running.map(|plan| egress::narrow_for_ipv6(plan, snapshot)).unwrap_or_default();
+    let is_new = |narrow: &egress::Narrow| running.iter().all(|old| old.service != narrow.service);
+    let new = egress::narrow_for_ipv6(plan, snapshot).into_iter().find(is_new);
+    new.map_or(Ok(()), |narrow| Err(Refusal::Precondition(narrow_text(&narrow, devices))))
+}
+
+fn narrow_texts(plan: &Plan, snapshot: &Snapshot, devices: &[ShownDevice]) -> Vec<String> {
+    let narrow = egress::narrow_for_ipv6(plan, snapshot);
+    narrow.iter().map(|narrow| narrow_text(narrow, devices)).collect()
+}
+
+fn narrow_text(narrow: &egress::Narrow, devices: &[ShownDevice]) -> String {
+    let device = devices.get(narrow.device()).map_or("a device", |device| &device.interface);
+    narrow.text(device)
 }
 
 fn refusal(error: plan::PlanError) -> Refusal {

@@ -16,6 +16,7 @@ use crate::explained::explained;
 use crate::health::Health;
 use crate::metrics::page;
 use crate::passing::Port;
+use crate::path_mtu::{Mismatched, PathMtuTable};
 use crate::proto;
 use crate::worker::samples::Sample;
 use crate::worker::{Desk, monotonic_ms};
@@ -71,7 +72,7 @@ impl Control {
                 &running.snapshot,
             ),
             tables: running.maglev_tables(),
-            path_mtus: running.path_mtus(),
+            path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
             ..empty
         }
     }
@@ -186,10 +187,28 @@ impl Control {
             unresolved: running.unresolved.len(),
             path_mtus: &running.path_mtus,
             heard: self.path_mtus.heard(),
+            path_mtus_paused: self.path_mtus.mismatched().iter().filter(|seen| seen.paused).count(),
             build: running.build,
         });
         page::render(running.as_ref(), shown.plan_saved, self.taken_over.get())
     }
+}
+
+/// What is known of paths, and what somebody would have us know.
+fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::PathMtu> {
+    let empty =
+        |address: &IpAddr| proto::PathMtu { address: address.to_string(), ..Default::default() };
+    let mut paths: BTreeMap<IpAddr, proto::PathMtu> = learned
+        .iter()
+        .map(|(target, bytes)| {
+            (*target, proto::PathMtu { bytes: (*bytes).into(), ..empty(target) })
+        })
+        .collect();
+    for seen in mismatched {
+        let path = paths.entry(seen.target).or_insert_with_key(empty);
+        (path.mismatched, path.paused) = (seen.count, seen.paused);
+    }
+    paths.into_values().collect()
 }
 
 impl Forwarding {
@@ -218,15 +237,6 @@ impl Forwarding {
             }
         };
         self.devices.iter().zip(self.engine.ports()).map(device).collect()
-    }
-
-    fn path_mtus(&self) -> Vec<proto::PathMtu> {
-        let learned = |(address, bytes): (&IpAddr, &u16)| proto::PathMtu {
-            address: address.to_string(),
-            bytes: u32::from(*bytes),
-            ..Default::default()
-        };
-        self.path_mtus.iter().map(learned).collect()
     }
 
     fn maglev_tables(&self) -> Vec<proto::Table> {

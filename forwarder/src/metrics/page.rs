@@ -39,6 +39,8 @@ pub struct Running<'a> {
     pub path_mtus: &'a PathMtuTable,
     /// Errors that reported path MTUs.
     pub heard: Heard,
+    /// Backends about which none is learned for the time being.
+    pub path_mtus_paused: usize,
     /// Time it took to build the plan's tables.
     pub build: Duration,
 }
@@ -220,6 +222,18 @@ impl Running<'_> {
             "Received ones that are not about our tunnels, or forged.",
         )
         .value(self.heard.ignored);
+        page.metric(
+            "guideway_icmp_too_big_mismatched_total",
+            Counter,
+            "Of the ignored ones, about our tunnels but with a wrong identification or flow label: forged.",
+        )
+        .value(self.heard.mismatched);
+        page.metric(
+            "guideway_path_mtu_paused",
+            Gauge,
+            "Tunnel ends about which nothing is learned, because 100 forged errors came within ten minutes.",
+        )
+        .value(self.path_mtus_paused);
         let mut paths = page.metric(
             "guideway_path_mtu_bytes",
             Gauge,

@@ -6,11 +6,14 @@
 //! ```
 //!
 //! Our packets bypass the kernel, so it cannot match such errors to a socket
-//! of its own: we read them beside it. What is believed is bounded, because
-//! anybody may forge an error: it must quote a tunnel packet from our address
-//! to one of the plan's tunnel targets; it lowers an MTU to the floor at most;
-//! it is forgotten after [`LIFETIME`]; and a flood costs a bounded share of
-//! one thread ([`REST`]). Workers see only tables made from the whole.
+//! of its own: we read them beside it, those alone that report an MTU (a filter
+//! in the kernel sees to that). What is believed is bounded, because errors are
+//! easily forged: it must quote a tunnel packet from our address to one of the
+//! plan's tunnel targets with what only the cluster's key tells
+//! (`datapath::quoted`), and too many that do not end learning for a while; it
+//! lowers an MTU to the floor at most; it is forgotten after [`LIFETIME`]; and
+//! a flood costs a bounded share of one thread ([`REST`]). Workers see only
+//! tables made from the whole.
 
 mod book;
 
@@ -71,6 +74,20 @@ pub struct Heard {
     pub believed: u64,
     /// About something else, or forged.
     pub ignored: u64,
+    /// Of these, about a tunnel packet of ours but for its identification or
+    /// flow label.
+    pub mismatched: u64,
+}
+
+/// Errors about a tunnel target with a wrong identification or flow label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mismatched {
+    /// The backend, peer or spill.
+    pub target: IpAddr,
+    /// How many came within [`LIFETIME`].
+    pub count: u32,
+    /// Nothing is learned about it for the time being.
+    pub paused: bool,
 }
 
 impl PathMtus {
@@ -109,6 +126,12 @@ impl PathMtus {
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<PathMtuTable>> {
         self.tables.clone()
+    }
+
+    /// Targets about which forged errors came.
+    #[must_use]
+    pub fn mismatched(&self) -> Vec<Mismatched> {
+        lock(&self.book).book.mismatched(Instant::now()).collect()
     }
 
     /// Errors so far.

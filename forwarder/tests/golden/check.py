@@ -11,6 +11,7 @@ By tshark, for every frame: nothing is malformed, and no checksum or length is c
 Prints what is wrong and exits with 1.
 """
 
+import hashlib
 import ipaddress
 import json
 import logging
@@ -27,6 +28,11 @@ from scapy.layers.inet6 import ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6PacketT
 from scapy.layers.l2 import GRE, Ether
 from scapy.packet import Raw
 from scapy.utils import rdpcap
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "vectors"))
+sys.dont_write_bytecode = True
+
+from primitives import aes128  # noqa: E402
 
 HERE = Path(__file__).parent
 OUR_MAC, NEXT_HOP_MAC = "02:00:00:00:00:01", "02:00:00:00:00:fe"
@@ -54,6 +60,10 @@ class Plan:
         self.sources = [ipaddress.ip_network(address) for address in plan["machine"]["addresses"]]
         if prefix := tunnel.get("sourcePrefix"):
             self.sources = [ipaddress.ip_network(prefix)] + [n for n in self.sources if n.version == 6]
+        secret = path.parent / "cluster.key"
+        key = b"secret\0" + secret.read_bytes().rstrip() if secret.exists() else \
+            b"derived\0" + plan["cluster"]["name"].encode()
+        self.key = hashlib.sha256(b"guideway flow hash\0" + key).digest()[:16]
         self.machine = {ipaddress.ip_address(address) for address in plan["machine"]["addresses"]}
         self.peers = {ipaddress.ip_address(a) for peer in plan.get("peers", []) for a in peer["addresses"]}
         self.peer_count = len(plan.get("peers", []))
@@ -67,6 +77,12 @@ class Plan:
             for vip in service["vips"]:
                 if "address" in vip:
                     self.by_address.setdefault(vip["address"], []).append(service)
+
+    def outer_id(self, to):
+        """What only machines with the key can write into the outer header."""
+        own = next(address for address in self.machine if address.version == 4)
+        layout = bytes([0xa4, 0]) + own.packed + ipaddress.ip_address(to).packed + bytes(6)
+        return int.from_bytes(aes128(self.key, layout)[:2], "big")
 
     def common(self, address, key, default):
         """What all services of an address agree on; those of prefix groups have the defaults."""
@@ -100,7 +116,7 @@ def check_outer(outer, plan, targets):
         demand("outer header length", outer.ihl, 5)
         demand("outer checksum is right", header_checksum_is_right(outer), True)
         demand("outer flags, offset, identification, TTL", (str(outer.flags), outer.frag, outer.id, outer.ttl),
-               ("DF", 0, 0, 64))
+               ("DF", 0, plan.outer_id(outer.dst), 64))
     else:
         demand("outer payload length", outer.plen, len(outer.original) - 40)
         demand("outer hop limit", outer.hlim, 64)
