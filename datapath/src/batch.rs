@@ -449,7 +449,8 @@ impl<'m> Datapath<'m> {
                 let Some(outer) = view.egress.way(tunnel, *hash) else {
                     return Some(Err(DropReason::NoNeighbour));
                 };
-                let sent = send(frame, facts, *hash, outer, || self.answering(view), outbox);
+                let answering = |headers: &_| self.answering_about(view, *hash, headers);
+                let sent = send(frame, facts, *hash, outer, answering, outbox);
                 if sent.is_ok() {
                     count(member, *matched, facts);
                 }

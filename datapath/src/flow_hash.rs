@@ -214,6 +214,17 @@ impl FlowHash {
         }
     }
 
+    /// The hash of the network that a packet comes from, as limits see it: /24
+    /// of IPv4, /48 of IPv6.
+    #[must_use]
+    pub fn source_prefix(&self, key: &FlowKey) -> u64 {
+        let host_bits = match key.family {
+            Family::V4 => 8,
+            Family::V6 => 80,
+        };
+        self.client(&FlowKey { source: key.source >> host_bits << host_bits, ..*key })
+    }
+
     /// The identification of outer IPv4 headers from the machine of that
     /// address to `target`: the same for all flows, so that every error about
     /// them quotes it, and nobody without the key can tell it. Its first byte

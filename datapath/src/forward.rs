@@ -12,12 +12,11 @@ use crate::decapsulate::{Budget, decapsulate};
 use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
-use crate::limiter::Limiter;
 use crate::outbox::Outbox;
 use crate::recorder::{Journey, Recorder};
 use crate::resolved::Resolved;
-use crate::send::{ANSWERS_PER_SECOND, Answering, redirect, send};
-use crate::table::{ConnectionTable, Slot, Ticks};
+use crate::send::{AnswerLimits, Answering, redirect, send};
+use crate::table::{Class, ConnectionTable, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Tracer};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
@@ -30,7 +29,7 @@ pub struct Datapath<'m> {
     pub(crate) counters: &'m Counters,
     pub(crate) ticks: Ticks,
     tracer: Tracer,
-    limiter: Limiter,
+    answers: AnswerLimits,
     clock: Clock,
     worker: usize,
     /// Many of the last batch's packets had no entry.
@@ -56,7 +55,7 @@ impl<'m> Datapath<'m> {
             counters,
             ticks: Ticks::new(Now(0)),
             tracer: Tracer::new(secret),
-            limiter: Limiter::new(ANSWERS_PER_SECOND),
+            answers: AnswerLimits::default(),
             clock,
             worker,
             selects: Cell::new(false),
@@ -144,7 +143,8 @@ impl<'m> Datapath<'m> {
 
         let outer = view.egress.toward(matched.style, facts.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, &facts, hash, outer, || self.answering(view), outbox)?;
+        let answering = |headers: &_| self.answering_about(view, hash, headers);
+        let verdict = send(frame, &facts, hash, outer, answering, outbox)?;
 
         self.counters_of(view).count(&matched, member, facts.packet_bytes);
         Ok(verdict)
@@ -253,7 +253,7 @@ impl<'m> Datapath<'m> {
             service,
             headers,
             (hash, budget),
-            (self.counters, self.answering(view)),
+            (self.counters, self.answering(view, None)),
             outbox,
         )
     }
@@ -275,15 +275,31 @@ impl<'m> Datapath<'m> {
         };
         let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
-        let verdict = redirect(frame, &headers.facts(), hash, outer, self.answering(view), outbox)?;
+        let verdict =
+            redirect(frame, &headers.facts(), hash, outer, self.answering(view, None), outbox)?;
         self.counters.fragments.redirected.add(1);
         Ok(verdict)
     }
 
-    #[inline]
-    pub(crate) fn answering<'a>(&'a self, view: &'a View) -> Answering<'a> {
+    /// What answers to packets of a flow need.
+    #[cold]
+    pub(crate) fn answering_about<'a>(
+        &'a self,
+        view: &'a View,
+        hash: u64,
+        headers: &Headers,
+    ) -> Answering<'a> {
+        let class = match match_service(view, headers) {
+            Ok(Destination::Service(matched)) => self.table.find(hash, matched.service),
+            _ => None,
+        };
+        self.answering(view, class.map(|slot| slot.entry().class))
+    }
+
+    fn answering<'a>(&'a self, view: &'a View, class: Option<Class>) -> Answering<'a> {
         Answering {
-            limiter: &self.limiter,
+            limiter: self.answers.of(class),
+            hash: &self.hash,
             now: self.ticks.now(),
             ways_back: &view.ways_back,
             counters: self.counters,

@@ -79,11 +79,15 @@ impl Back {
 
 /// Turns an echo request into its reply. Without a `link` the frame's link
 /// addresses are exchanged.
+///
+/// The reply has no IPv4 options and no IPv6 extension headers. RFC 1122 section
+/// 3.2.2.6 would have it go back along a source route, and record the one that
+/// it takes; RFC 7126 has since said that networks drop both.
 pub fn echo(frame: &mut Frame<'_>, headers: &Headers, link: Option<ReplyLink>) {
     frame.truncate(ethernet::HEADER_BYTES + usize::from(headers.packet_bytes));
     write_link(frame.bytes_mut(), link);
+    let transport = strip_options(frame, headers);
     let packet = &mut frame.bytes_mut()[ethernet::HEADER_BYTES..];
-    let transport = usize::from(headers.transport_offset);
     match headers.key.family {
         Family::V4 => {
             let (source, destination) = packet[12..20].split_at_mut(4);
@@ -100,6 +104,50 @@ pub fn echo(frame: &mut Frame<'_>, headers: &Headers, link: Option<ReplyLink>) {
         }
     }
     icmp::echo_reply(headers.key.family, &mut packet[transport..]);
+}
+
+/// Cuts IPv4 options or IPv6 extension headers out. Gives the bytes of the IP
+/// header that is left.
+fn strip_options(frame: &mut Frame<'_>, headers: &Headers) -> usize {
+    const LONGEST: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
+    let fixed = match headers.key.family {
+        Family::V4 => ipv4::HEADER_BYTES,
+        Family::V6 => ipv6::HEADER_BYTES,
+    };
+    let transport = usize::from(headers.transport_offset);
+    if transport == fixed {
+        return fixed;
+    }
+    let kept = ethernet::HEADER_BYTES + fixed;
+    let mut start = [0; LONGEST];
+    start[..kept].copy_from_slice(&frame.bytes()[..kept]);
+    let ip = &mut start[ethernet::HEADER_BYTES..kept];
+    let packet_bytes = headers.packet_bytes - (transport - fixed) as u16;
+    match headers.key.family {
+        Family::V4 => {
+            ip[0] = 0x45;
+            ip[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+        }
+        Family::V6 => {
+            ip[4..6].copy_from_slice(&(packet_bytes - fixed as u16).to_be_bytes());
+            ip[6] = Protocol::ICMPV6.0;
+        }
+    }
+    let front = frame.replace_front(ethernet::HEADER_BYTES + transport, kept);
+    front.expect("less than was there").copy_from_slice(&start[..kept]);
+    fixed
+}
+
+/// True for a packet with a source route: IPv4's loose or strict option, or an
+/// IPv6 routing header with segments left.
+#[must_use]
+pub fn is_source_routed(frame: &Frame<'_>, headers: &Headers) -> bool {
+    let packet = &frame.bytes()[ethernet::HEADER_BYTES..];
+    let header = &packet[..usize::from(headers.transport_offset)];
+    match headers.key.family {
+        Family::V4 => ipv4::has_source_route(header),
+        Family::V6 => ipv6::has_segments_left(header),
+    }
 }
 
 /// Turns a packet into the error that says which MTU would fit. False, and
@@ -170,21 +218,24 @@ fn write_ip(to: &mut [u8], headers: &Headers, payload_bytes: usize) {
     }
 }
 
-/// True if an error may be sent to that source at all (RFC 1122 section
-/// 3.2.2, RFC 4443 section 2.4): not to groups, nor to nobody.
+/// True if anything may be sent because of that source at all (RFC 1122
+/// section 3.2.2, RFC 4443 section 2.4): not to groups, and not where no host
+/// is (RFC 1812 section 5.3.7 calls such sources martian).
 #[must_use]
 pub fn may_answer(headers: &Headers) -> bool {
-    match ip::address(headers.key.family, headers.key.source) {
-        std::net::IpAddr::V4(source) => {
-            !source.is_multicast()
-                && !source.is_broadcast()
-                && !source.is_unspecified()
-                && !source.is_loopback()
+    headers.key.source != headers.key.destination
+        && match ip::address(headers.key.family, headers.key.source) {
+            std::net::IpAddr::V4(source) => {
+                // 0/8 is "this network", 240/4 reserved; broadcast is in it.
+                !matches!(source.octets()[0], 0 | 127 | 224..)
+            }
+            std::net::IpAddr::V6(source) => {
+                !source.is_multicast()
+                    && !source.is_unspecified()
+                    && !source.is_loopback()
+                    && source.to_ipv4_mapped().is_none()
+            }
         }
-        std::net::IpAddr::V6(source) => {
-            !source.is_multicast() && !source.is_unspecified() && !source.is_loopback()
-        }
-    }
 }
 
 fn write_link(frame: &mut [u8], link: Option<ReplyLink>) {

@@ -7,15 +7,44 @@ use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{Misfit, Outer, encapsulate, inside_bytes_min};
+use crate::flow_hash::FlowHash;
 use crate::fragment;
-use crate::limiter::Limiter;
+use crate::limiter::FairLimiter;
 use crate::outbox::{Kind, Outbox};
 use crate::reply::{self, WaysBack};
+use crate::table::Class;
 use crate::verdict::Verdict;
 
 /// "Too big" answers a second, of each worker (RFC 1812 section 4.3.2.8
-/// wants a limit).
+/// wants a limit): so many about connections that are established, and so many
+/// about all others.
 pub const ANSWERS_PER_SECOND: u64 = 1000;
+
+/// The limits on "too big" answers. Forged packets, whose sources can be
+/// anything, take nothing from connections that are established.
+#[derive(Debug)]
+pub struct AnswerLimits {
+    established: FairLimiter,
+    rest: FairLimiter,
+}
+
+impl Default for AnswerLimits {
+    fn default() -> AnswerLimits {
+        let limiter = || FairLimiter::new(ANSWERS_PER_SECOND);
+        AnswerLimits { established: limiter(), rest: limiter() }
+    }
+}
+
+impl AnswerLimits {
+    /// The one for packets of a flow whose entry has that class.
+    #[must_use]
+    pub fn of(&self, class: Option<Class>) -> &FairLimiter {
+        match class {
+            None | Some(Class::Unconfirmed) => &self.rest,
+            Some(_) => &self.established,
+        }
+    }
+}
 
 /// What answers need.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +52,9 @@ pub struct Answering<'a> {
     /// Where answers are counted.
     pub counters: &'a Counters,
     /// Their limit.
-    pub limiter: &'a Limiter,
+    pub limiter: &'a FairLimiter,
+    /// By which it tells sources apart.
+    pub hash: &'a FlowHash,
     /// The moment.
     pub now: Now,
     /// Where they go.
@@ -38,12 +69,16 @@ pub fn send<'m, 'a>(
     facts: &Facts,
     hash: u64,
     outer: &Outer,
-    answering: impl FnOnce() -> Answering<'a>,
+    answering: impl FnOnce(&Headers) -> Answering<'a>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     match encapsulate(frame, facts, hash, outer) {
         Ok(()) => Ok(Verdict::Send(outer.device)),
-        Err(misfit) => send_misfit(frame, (*facts, hash, misfit), outer, answering(), outbox),
+        Err(misfit) => {
+            let headers = headers_of(frame, *facts);
+            let answering = answering(&headers);
+            send_misfit(frame, &headers, (*facts, hash, misfit), outer, answering, outbox)
+        }
     }
 }
 
@@ -51,27 +86,29 @@ pub fn send<'m, 'a>(
 #[inline(never)]
 fn send_misfit<'m>(
     frame: &mut Frame<'_>,
+    headers: &Headers,
     (facts, hash, misfit): (Facts, u64, Misfit),
     outer: &Outer,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    let headers = headers_of(frame, facts);
     // Of ICMP only errors are sent on, and those nobody answers (RFC 1122).
     let is_error = matches!(facts.protocol, Protocol::ICMP | Protocol::ICMPV6);
     if headers.dont_fragment && !is_error {
-        return answer(frame, &headers, misfit, answering);
+        return answer(frame, headers, misfit, answering);
     }
     if headers.key.family == Family::V6 {
         // Nobody on the way fragments IPv6.
         return Err(DropReason::TooBig);
     }
-    send_pieces(frame, &headers, (facts, hash, misfit), outer, outbox)
+    send_pieces(frame, headers, (facts, hash, misfit), outer, outbox)
 }
 
 /// The headers of a frame of which these facts were read, and which was not
 /// changed since: for the few that need more than the facts.
 #[must_use]
+#[cold]
+#[inline(never)]
 pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
     let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before");
     // A tunnel that it came in may have met congestion.
@@ -89,7 +126,7 @@ pub fn redirect<'m>(
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    Ok(match send(frame, facts, hash, outer, || answering, outbox)? {
+    Ok(match send(frame, facts, hash, outer, |_| answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -110,7 +147,7 @@ fn answer(
     };
     let answered = headers.packet_bytes > mtu
         && reply::may_answer(headers)
-        && answering.limiter.allows(answering.now)
+        && answering.limiter.allows(answering.now, answering.hash.source_prefix(&headers.key))
         && reply::too_big(frame, headers, mtu, back.link);
     if !answered {
         return Err(DropReason::TooBig);

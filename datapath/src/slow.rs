@@ -21,11 +21,11 @@ use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
 use crate::fragments::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
-use crate::limiter::Limiter;
+use crate::limiter::FairLimiter;
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::reply;
-use crate::send::{ANSWERS_PER_SECOND, Answering, send};
+use crate::send::{AnswerLimits, Answering, send};
 use crate::table::TableReader;
 use crate::trace::{Reporter, Tracer};
 use crate::verdict::Verdict;
@@ -33,6 +33,9 @@ use crate::view::View;
 
 /// Copies of ICMP errors a second, to all peers together.
 const COPIES_PER_SECOND: u64 = 1000;
+
+/// Echo requests answered in a second.
+const ECHOES_PER_SECOND: u64 = 1000;
 
 /// What the slow path decides with.
 #[derive(Debug)]
@@ -42,8 +45,9 @@ pub struct SlowPath<'m> {
     fragments: FragmentTable,
     counters: &'m Counters,
     tracer: Tracer,
-    answers: Limiter,
-    copies: Limiter,
+    answers: AnswerLimits,
+    copies: FairLimiter,
+    echoes: FairLimiter,
     clock: Clock,
     now: Now,
     /// Its place in a view's counters: behind those of the workers.
@@ -66,8 +70,9 @@ impl<'m> SlowPath<'m> {
             tables,
             fragments: FragmentTable::default(),
             counters,
-            answers: Limiter::new(ANSWERS_PER_SECOND),
-            copies: Limiter::new(COPIES_PER_SECOND),
+            answers: AnswerLimits::default(),
+            copies: FairLimiter::new(COPIES_PER_SECOND),
+            echoes: FairLimiter::new(ECHOES_PER_SECOND),
             clock,
             now: Now(0),
             worker,
@@ -148,14 +153,30 @@ impl<'m> SlowPath<'m> {
         match icmp::kind(headers.key.family, message(frame, headers))
             .ok_or(DropReason::TransportHeader)?
         {
-            icmp::Kind::EchoRequest => {
-                let back = view.ways_back.of(frame, headers.key.family);
-                reply::echo(frame, headers, back.link);
-                Ok(back.verdict())
-            }
+            icmp::Kind::EchoRequest => self.echo(view, frame, headers),
             icmp::Kind::Error => self.error(view, frame, headers, budget, outbox, recorder),
             icmp::Kind::Other => Err(DropReason::Icmp),
         }
+    }
+
+    fn echo(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+    ) -> Result<Verdict, DropReason> {
+        if !reply::may_answer(headers) {
+            return Err(DropReason::MartianSource);
+        }
+        if reply::is_source_routed(frame, headers) {
+            return Err(DropReason::SourceRoute);
+        }
+        if !self.echoes.allows(self.now, self.hash.source_prefix(&headers.key)) {
+            return Err(DropReason::EchoLimit);
+        }
+        let back = view.ways_back.of(frame, headers.key.family);
+        reply::echo(frame, headers, back.link);
+        Ok(back.verdict())
     }
 
     /// An error about a packet that one of our backends sent from the VIP.
@@ -209,10 +230,14 @@ impl<'m> SlowPath<'m> {
         (hash, permitted): (u64, Budget),
         outbox: &mut Outbox<'m>,
     ) {
+        let source = self.hash.source_prefix(&headers.key);
+        if !reply::may_answer(headers) {
+            return;
+        }
         for peer in 0..view.plan.peers.len() {
             let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
             let Some(outer) = outer else { continue };
-            if !self.copies.allows(self.now) {
+            if !self.copies.allows(self.now, source) {
                 return;
             }
             let Some(mut copy) = outbox.copy_of(&[frame.bytes()]) else {
@@ -346,8 +371,10 @@ impl<'m> SlowPath<'m> {
     ) -> Result<Verdict, DropReason> {
         let service =
             view.plan.service(matched.service).expect("a match names a service of its plan");
+        let class = self.tables.iter().find_map(|table| table.find(hash, service.id));
         let answering = Answering {
-            limiter: &self.answers,
+            limiter: self.answers.of(class.map(|(entry, _)| entry.class)),
+            hash: &self.hash,
             now: self.now,
             ways_back: &view.ways_back,
             counters: self.counters,
@@ -367,7 +394,7 @@ impl<'m> SlowPath<'m> {
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let outer = view.egress.toward(matched.style, headers.key.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, &headers.facts(), hash, outer, || answering, outbox)?;
+        let verdict = send(frame, &headers.facts(), hash, outer, |_| answering, outbox)?;
         view.counters[self.worker].count(&matched, member, headers.packet_bytes);
         Ok(verdict)
     }

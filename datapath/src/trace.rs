@@ -34,7 +34,7 @@ use crate::flow_hash::Secret;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
 use crate::recorder::Journey;
-use crate::reply::ReplyLink;
+use crate::reply::{self, ReplyLink};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -118,6 +118,7 @@ impl Tracer {
             |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("the mark is longer"));
         let (nonce, time) = (word(28), word(36));
         if time.abs_diff(unix_ms) > STALE_MS
+            || !reply::may_answer(headers)
             || !self.is_signed(bytes, &headers.key)
             || !self.is_new(nonce)
         {

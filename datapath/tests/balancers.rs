@@ -689,7 +689,7 @@ fn a_fragment_that_waited_counts_as_what_became_of_it() {
     const DONT_FRAGMENT: u8 = 0x40;
     let waited = |mtu: Option<u16>, flags| {
         let mut machine = collector();
-        let egress = datapath::Egress::new(&machine.view.plan, |_| {
+        let egress = datapath::Egress::new(&machine.view.plan, &common::hash(), |_| {
             mtu.map(common::hop).into_iter().collect()
         });
         machine.view = machine.view.with_egress(egress);

@@ -359,8 +359,168 @@ fn answers_are_limited() {
     for _ in 0..3000 {
         machine.forward(0, &frame);
     }
+    // What is anybody's, and the two cells of the only client there is.
     let totals = machine.counters.totals();
-    assert_eq!((totals.replied, totals.dropped[DropReason::TooBig.index()]), (1000, 2000));
+    assert_eq!((totals.replied, totals.dropped[DropReason::TooBig.index()]), (508, 2492));
+}
+
+/// A client's packet of that size from anywhere, which must not be fragmented.
+fn from(source: u32, port: u16) -> Vec<u8> {
+    let mut frame = tcp_v4(1460);
+    frame[26..30].copy_from_slice(&source.to_be_bytes());
+    frame[34..36].copy_from_slice(&port.to_be_bytes());
+    reseal(&mut frame);
+    frame
+}
+
+#[test]
+fn forged_sources_take_no_answer_from_established_connections() {
+    let mut machine = Machine::new(message(1), 100_000);
+    with_mtu(&mut machine, 1500);
+    let victim = u32::from_be_bytes(CLIENT);
+    machine.forward(0, &tcp(victim, 9, Tcp::Syn));
+    machine.forward(200, &tcp(victim, 9, Tcp::Ack));
+    let mut random = 1u64;
+    for second in 0..5 {
+        let mut answered = 0;
+        for _ in 0..3000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Any source but those that no host has.
+            let source = 0x0b00_0000 + (random >> 33) as u32 % 0x6000_0000;
+            answered += u32::from(machine.forward(0, &from(source, 9)).0 == Verdict::Reply);
+        }
+        assert!(answered < 1100, "{answered}");
+        // The victim's very first packet, in the middle of the flood.
+        let verdict = machine.forward(0, &from(victim, 9)).0;
+        assert_eq!(verdict, Verdict::Reply, "second {second}");
+        machine.now_ms += 1000;
+    }
+    assert_eq!(machine.counters.totals().unaccounted(5 * 3001 + 2), 0);
+}
+
+fn echo_v4(source: [u8; 4]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(source, VIP, 9)
+        .icmpv4_echo_request(7, 3)
+        .write(&mut frame, b"ping")
+        .unwrap();
+    frame
+}
+
+#[test]
+fn echo_requests_from_where_no_host_is_are_dropped() {
+    let mut machine = Machine::new(message(1), 100);
+    for source in [
+        [224, 0, 0, 1],
+        [239, 1, 1, 1],
+        [255; 4],
+        [0; 4],
+        [0, 1, 2, 3],
+        [127, 0, 0, 1],
+        [240, 0, 0, 1],
+        VIP,
+    ] {
+        assert_eq!(
+            machine.forward(0, &echo_v4(source)).0,
+            Verdict::Drop(DropReason::MartianSource),
+            "{source:?}"
+        );
+    }
+    let mut mapped = [0; 16];
+    mapped[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 1]);
+    let mut loopback = [0; 16];
+    loopback[15] = 1;
+    for source in [[0xff; 16], [0; 16], loopback, mapped, VIP6] {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv6(source, VIP6, 9)
+            .icmpv6_echo_request(7, 3)
+            .write(&mut frame, b"ping")
+            .unwrap();
+        assert_eq!(
+            machine.forward(0, &frame).0,
+            Verdict::Drop(DropReason::MartianSource),
+            "{source:?}"
+        );
+    }
+    // Nor is one told that its packets are too big.
+    with_mtu(&mut machine, 1500);
+    let too_big = machine.forward(0, &from(0x7f00_0001, 9)).0;
+    assert_eq!(too_big, Verdict::Drop(DropReason::TooBig));
+    assert_eq!(machine.counters.totals().unaccounted(14), 0);
+}
+
+#[test]
+fn echo_replies_are_limited_and_hosts_that_ask_again_get_theirs() {
+    let mut machine = Machine::new(message(1), 100);
+    let (mut answered, mut random) = (0, 1u64);
+    for second in 0..5 {
+        for _ in 0..3000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let source = 0x0b00_0000 + (random >> 33) as u32 % 0x6000_0000;
+            let verdict = machine.forward(0, &echo_v4(source.to_be_bytes())).0;
+            answered += u32::from(verdict == Verdict::Reply);
+        }
+        let verdict = machine.forward(0, &echo_v4(CLIENT)).0;
+        match second {
+            0 => assert_eq!(verdict, Verdict::Drop(DropReason::EchoLimit)),
+            _ => assert_eq!(verdict, Verdict::Reply),
+        }
+        machine.now_ms += 1000;
+    }
+    assert!(answered < 5 * 1100, "{answered}");
+    assert_eq!(machine.counters.totals().unaccounted(5 * 3001), 0);
+}
+
+/// An echo request with these IPv4 options, a multiple of four bytes.
+fn echo_with_options(options: &[u8]) -> Vec<u8> {
+    let mut frame = echo_v4(CLIENT);
+    frame.splice(34..34, options.iter().copied());
+    frame[14] = 0x45 + (options.len() / 4) as u8;
+    let total = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    reseal(&mut frame);
+    frame
+}
+
+#[test]
+fn echo_goes_along_no_source_route_and_carries_no_options() {
+    let mut machine = Machine::new(message(1), 100);
+    for kind in [131, 137] {
+        let options = [1, kind, 7, 4, 198, 51, 100, 1];
+        assert_eq!(
+            machine.forward(0, &echo_with_options(&options)).0,
+            Verdict::Drop(DropReason::SourceRoute)
+        );
+    }
+    let plain = machine.forward(0, &echo_v4(CLIENT)).2;
+    // Record route, behind a no-operation.
+    let (verdict, _, reply) = machine.forward(0, &echo_with_options(&[1, 7, 7, 4, 0, 0, 0, 0]));
+    assert_eq!(verdict, Verdict::Reply);
+    assert_eq!(reply, plain);
+
+    let echo6 = |extension: &[u8], next: u8| {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv6(CLIENT6, VIP6, 9)
+            .icmpv6_echo_request(7, 3)
+            .write(&mut frame, b"ping")
+            .unwrap();
+        frame.splice(54..54, extension.iter().copied());
+        frame[19] += extension.len() as u8;
+        frame[20] = if extension.is_empty() { 58 } else { next };
+        frame
+    };
+    let plain = machine.forward(0, &echo6(&[], 58)).2;
+    let (mut routing, padding) = ([0; 24], [58, 0, 1, 4, 0, 0, 0, 0]);
+    routing[..4].copy_from_slice(&[58, 2, 0, 1]);
+    assert_eq!(machine.forward(0, &echo6(&routing, 43)).0, Verdict::Drop(DropReason::SourceRoute));
+    routing[3] = 0;
+    for (extension, next) in [(&routing[..], 43), (&padding[..], 60)] {
+        let (verdict, _, reply) = machine.forward(0, &echo6(extension, next));
+        assert_eq!((verdict, &reply), (Verdict::Reply, &plain));
+    }
 }
 
 #[test]

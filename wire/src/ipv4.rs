@@ -113,6 +113,27 @@ fn check_options(mut options: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
+/// True for a header, options included, with a loose or strict source route.
+#[must_use]
+pub fn has_source_route(header: &[u8]) -> bool {
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    const NO_OPERATION: u8 = 1;
+    let mut options = header.get(HEADER_BYTES..).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            0 => return false,
+            LOOSE | STRICT => return true,
+            NO_OPERATION => rest,
+            _ => {
+                let bytes = rest.first().map_or(0, |bytes| usize::from(*bytes));
+                options.get(bytes.max(2)..).unwrap_or_default()
+            }
+        };
+    }
+    false
+}
+
 /// The fields of a header that we write; the rest is fixed: no options, not
 /// fragmented.
 #[derive(Debug, Clone, Copy)]

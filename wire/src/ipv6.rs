@@ -140,6 +140,24 @@ fn walk(packet: &[u8], first: u8) -> Result<Chain, ParseError> {
     }
 }
 
+/// True for headers, extension headers included, that were walked before and
+/// have a routing header with segments left.
+#[must_use]
+pub fn has_segments_left(headers: &[u8]) -> bool {
+    let Some(mut next) = headers.get(6).copied() else { return false };
+    let mut rest = headers.get(HEADER_BYTES..).unwrap_or_default();
+    while let [following, length, _, segments_left, ..] = *rest {
+        let bytes = match next {
+            ROUTING if segments_left > 0 => return true,
+            FRAGMENT => FRAGMENT_HEADER_BYTES,
+            AUTHENTICATION => 8 + usize::from(length) * 4,
+            _ => 8 + usize::from(length) * 8,
+        };
+        (next, rest) = (following, rest.get(bytes..).unwrap_or_default());
+    }
+    false
+}
+
 /// Bytes of an extension header whose second byte counts units beyond the
 /// first eight bytes; refused if it runs past the packet.
 fn extension_bytes(rest: &[u8], unit: usize) -> Result<usize, ParseError> {
