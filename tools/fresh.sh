@@ -34,7 +34,7 @@ main() {
     [[ -z $(git status --porcelain) ]] || say "what is not committed is not tried"
 
     root=$(mktemp -d "${FRESH_DIR:-/var/tmp}/guideway-fresh.XXXXXX")
-    trap 'rm -rf --one-file-system "$root"' EXIT
+    trap 'rm -rf --one-file-system "$root" "$root.log"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     chmod 755 "$root"
@@ -63,10 +63,8 @@ bootstrap() {
         'Label: Debian' 2>/dev/null | head -n 1) || true
     if ! debootstrap --variant=minbase --include=ca-certificates,git,make "$SUITE" "$root" ${mirror:+"$mirror"} >"$log" 2>&1; then
         tail -n 20 "$log" >&2
-        rm -f "$log"
         die "debootstrap failed; its last words stand above"
     fi
-    rm -f "$log"
 }
 
 # How this machine reaches the world.
