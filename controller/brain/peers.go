@@ -18,7 +18,7 @@ import (
 
 const (
 	// Answers in a row, or probes without one, that change the opinion of a
-	// way to a peer. Peers are asked ten times a second: a dead one loses its
+	// way to a peer. Peers are asked twelve times a second: a dead one loses its
 	// share of fragments within half a second, and gets it back in the next.
 	peerRise = 5
 	peerFall = 3
