@@ -108,9 +108,12 @@ pub fn decapsulate(
 fn carry_congestion(outer: u8, inner: u8) -> Result<u8, DropReason> {
     const ECN: u8 = 0b11;
     const CONGESTION: u8 = 0b11;
+    const ECT_0: u8 = 0b10;
+    const ECT_1: u8 = 0b01;
     match (outer & ECN, inner & ECN) {
         (CONGESTION, 0) => Err(DropReason::Congestion),
         (CONGESTION, _) => Ok(inner | CONGESTION),
+        (ECT_1, ECT_0) => Ok(inner & !ECN | ECT_1),
         _ => Ok(inner),
     }
 }

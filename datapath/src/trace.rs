@@ -15,10 +15,11 @@
 //! connections up but never make one.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-use arrayvec::{ArrayString, ArrayVec};
+use arrayvec::ArrayString;
 use hmac::{Hmac, KeyInit, Mac};
 use plan::Plan;
 use sha2::Sha256;
@@ -51,9 +52,11 @@ pub const REPORT_PORT: u16 = 6079;
 
 const MAGIC: [u8; 8] = *b"GWTRACE\x01";
 const SIGNED_BYTES: usize = MARK_BYTES - 16;
-/// Nonces remembered: more than a worker reports while a mark is not stale
-/// would need; a flood only makes its own marks repeatable.
-const SEEN_MAX: usize = 4096;
+/// Nonces remembered: those of all marks that may be reported on while the
+/// first of them is not stale, from [`STALE_MS`] before to [`STALE_MS`] after
+/// its own time; the limit lets a second's worth through at once. More are never
+/// reported on, so none is repeated. 48 KiB for each worker.
+const SEEN_MAX: usize = (REPORTS_PER_SECOND * (2 * STALE_MS / 1000 + 1)) as usize;
 
 /// A mark that was recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +73,8 @@ pub struct Mark {
 pub struct Tracer {
     key: Option<[u8; 32]>,
     limiter: Limiter,
-    seen: RefCell<ArrayVec<u64, SEEN_MAX>>,
+    /// Never more than it has room for from the start.
+    seen: RefCell<VecDeque<u64>>,
 }
 
 impl std::fmt::Debug for Tracer {
@@ -86,7 +90,7 @@ impl Tracer {
         Tracer {
             key: secret.trace_key(),
             limiter: Limiter::new(REPORTS_PER_SECOND),
-            seen: RefCell::new(ArrayVec::new()),
+            seen: RefCell::new(VecDeque::with_capacity(SEEN_MAX)),
         }
     }
 
@@ -120,13 +124,15 @@ impl Tracer {
         if time.abs_diff(unix_ms) > STALE_MS
             || !reply::may_answer(headers)
             || !self.is_signed(bytes, &headers.key)
-            || !self.is_new(nonce)
+            || self.seen.borrow().contains(&nonce)
+            || !self.limiter.allows(now)
         {
             return None;
         }
         let receiver = Ipv6Addr::from_bits(u128::from_be_bytes(*bytes[8..].first_chunk()?));
         let port = u16::from_be_bytes([bytes[24], bytes[25]]);
-        self.limiter.allows(now).then_some(Mark { receiver: receiver.to_canonical(), port, nonce })
+        self.remember(nonce);
+        Some(Mark { receiver: receiver.to_canonical(), port, nonce })
     }
 
     fn is_signed(&self, mark: &[u8; MARK_BYTES], key: &FlowKey) -> bool {
@@ -136,16 +142,12 @@ impl Tracer {
             .is_ok()
     }
 
-    fn is_new(&self, nonce: u64) -> bool {
+    fn remember(&self, nonce: u64) {
         let mut seen = self.seen.borrow_mut();
-        if seen.contains(&nonce) {
-            return false;
+        if seen.len() == SEEN_MAX {
+            seen.pop_front();
         }
-        if seen.is_full() {
-            seen.remove(0);
-        }
-        seen.push(nonce);
-        true
+        seen.push_back(nonce);
     }
 }
 

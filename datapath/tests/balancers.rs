@@ -293,17 +293,29 @@ fn congestion_met_in_a_tunnel_is_told_onwards() {
         let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     };
-    let mut capable = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
-    with_ecn(&mut capable, 0b10);
-    let mut outer = tunnelled(LB_2, LB_1, 1, &capable);
-    with_ecn(&mut outer, 0b11);
-    let (verdict, _, sent) = machine.forward(0, &outer);
-    assert!(matches!(verdict, Verdict::Send(_)));
-    assert_eq!(
-        (sent[15] & 3, sent[39] & 3),
-        (0b11, 0b10),
-        "told by the outer header, the inner packet unchanged"
-    );
+    // RFC 6040, figure 4: inner, outer, what is told onwards.
+    for (inner, outer, told) in [
+        (0b10, 0b11, 0b11),
+        (0b01, 0b11, 0b11),
+        (0b10, 0b01, 0b01),
+        (0b01, 0b10, 0b01),
+        (0b10, 0b00, 0b10),
+        (0b11, 0b01, 0b11),
+        (0b00, 0b01, 0b00),
+        (0b00, 0b10, 0b00),
+    ] {
+        let mut capable = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+        with_ecn(&mut capable, inner);
+        let mut tunnel = tunnelled(LB_2, LB_1, 1, &capable);
+        with_ecn(&mut tunnel, outer);
+        let (verdict, _, sent) = machine.forward(0, &tunnel);
+        assert!(matches!(verdict, Verdict::Send(_)));
+        assert_eq!(
+            (sent[15] & 3, sent[39] & 3),
+            (told, inner),
+            "told by the outer header, the inner packet unchanged"
+        );
+    }
     let mut outer = tunnelled(LB_2, LB_1, 1, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn));
     with_ecn(&mut outer, 0b11);
     assert_eq!(machine.forward(0, &outer).0, Verdict::Drop(DropReason::Congestion));

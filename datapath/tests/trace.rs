@@ -157,6 +157,29 @@ fn what_cannot_be_reported_for_lack_of_memory_is_counted() {
     assert_eq!((counters.originated_lost.get(), nothing_lent.frames.len()), (1, 0));
 }
 
+/// From the first moment at which it may be reported on until the last.
+#[test]
+fn no_mark_is_reported_on_twice_while_it_lives() {
+    let mut machine = machine();
+    let first = marked(&mark(1), UNIX_MS + 30_000, 9);
+    machine.forward(0, &first);
+    assert_eq!(reports(&mut machine).len(), 1);
+    // As many others as are permitted meanwhile, and twice as many.
+    let mut reported = 1;
+    for tick in 0..600u64 {
+        for more in 0..20 {
+            let nonce = 2 + tick * 20 + more;
+            let unix_ms = UNIX_MS + u64::from(machine.now_ms);
+            machine.forward(0, &marked(&mark(nonce), unix_ms, 9));
+        }
+        reported += reports(&mut machine).len();
+        machine.now_ms += 100;
+    }
+    assert!((6000..=6100).contains(&reported), "{reported}");
+    machine.forward(0, &first);
+    assert_eq!(reports(&mut machine).len(), 0);
+}
+
 #[test]
 fn reports_are_limited() {
     let mut machine = machine();
