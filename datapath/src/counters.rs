@@ -124,6 +124,9 @@ pub struct ConnectionCounters {
     pub refused_full: Counter,
     /// Packets sent by hash because their service is at its quota.
     pub refused_quota: Counter,
+    /// Packets that would have confirmed an entry, whose service has its share
+    /// of the table.
+    pub unconfirmed_at_share: Counter,
 }
 
 impl Counters {

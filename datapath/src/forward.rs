@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::recorder::{Journey, Recorder};
 use crate::resolved::Resolved;
 use crate::send::{AnswerLimits, Answering, redirect, send};
-use crate::table::{Class, ConnectionTable, Slot, Ticks};
+use crate::table::{Class, ConnectionTable, Entry, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Tracer};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
@@ -222,6 +222,7 @@ impl<'m> Datapath<'m> {
     ) {
         match (decision.effect, found, decision.chosen) {
             (Effect::Update(entry), Some(found), _) if *remember != Remember::Nothing => {
+                let entry = self.within_share(view, *hash, found.entry().class, entry);
                 self.table.update(found, *hash, entry);
             }
             (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
@@ -233,6 +234,19 @@ impl<'m> Datapath<'m> {
             }
             _ => {}
         }
+    }
+
+    /// The entry that is written where `entry` was decided: of a service that
+    /// has its share of the table, beside others, it stays unconfirmed.
+    #[inline]
+    fn within_share(&self, view: &View, hash: u64, before: Class, entry: Entry) -> Entry {
+        let confirms = before == Class::Unconfirmed && entry.class != Class::Unconfirmed;
+        let is_alone = || view.plan.services().nth(1).is_none();
+        if !confirms || !self.table.is_at_share(hash, entry.service) || is_alone() {
+            return entry;
+        }
+        self.counters.connections.unconfirmed_at_share.add(1);
+        Entry { class: Class::Unconfirmed, time: self.ticks.of(Class::Unconfirmed), ..entry }
     }
 
     /// Sends a packet that no backend can serve to another cluster (paper

@@ -28,6 +28,11 @@ use crate::counters::ConnectionCounters;
 /// Entries of a bucket: eight words, one cache line.
 pub const BUCKET_ENTRIES: usize = 8;
 
+/// Places of a bucket that one service does not confirm, once it has more
+/// connections than the table is made for: so a flood that completes its
+/// handshakes leaves the other services a quarter of the table.
+pub const OPEN_PLACES: usize = 2;
+
 /// Words in front of the buckets: one page.
 pub const HEADER_WORDS: usize = 512;
 
@@ -535,6 +540,23 @@ impl<'m> ConnectionTable<'m> {
     #[inline]
     pub fn update(&self, found: &Slot<'_>, hash: u64, entry: Entry) {
         found.place.store(entry.to_word(hash), Ordering::Relaxed);
+    }
+
+    /// True where another confirmed entry of the service would be more than its
+    /// share: it has more connections than the table is made for, and in the
+    /// flow's bucket no more than [`OPEN_PLACES`] would be left that others may
+    /// take.
+    #[inline]
+    #[must_use]
+    pub fn is_at_share(&self, hash: u64, service: ServiceId) -> bool {
+        let made_for = self.buckets.len() * BUCKET_ENTRIES / 2;
+        if (self.connections(service) as usize) <= made_for {
+            return false;
+        }
+        let is_confirmed =
+            |word| Entry::from_word(word).is_some_and(|entry| entry.class != Class::Unconfirmed);
+        let confirmed = places(self.bucket(hash), is_confirmed).count_ones() as usize;
+        confirmed >= BUCKET_ENTRIES - OPEN_PLACES
     }
 
     /// Enters a new connection of a service that may have `quota`: over a

@@ -161,8 +161,12 @@ pub const CLIENT: [u8; 4] = [192, 0, 2, 1];
 pub const VIP: [u8; 4] = [203, 0, 113, 10];
 
 pub fn tcp(client: u32, port: u16, kind: Tcp) -> Vec<u8> {
+    tcp_to(VIP, client, port, kind)
+}
+
+pub fn tcp_to(vip: [u8; 4], client: u32, port: u16, kind: Tcp) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv4(client.to_be_bytes(), VIP, 60)
+        .ipv4(client.to_be_bytes(), vip, 60)
         .tcp(port, 80, 7, 1024);
     let builder = match kind {
         Tcp::Syn => builder.syn(),

@@ -340,6 +340,12 @@ impl Running<'_> {
         );
         refused.sample(&[("cause", "table_full")], sum(|counters| counters.refused_full.get()));
         refused.sample(&[("cause", "quota")], sum(|counters| counters.refused_quota.get()));
+        page.metric(
+            "guideway_connections_unconfirmed_at_share_total",
+            Counter,
+            "Packets that did not confirm their connection: its service has its share of the table.",
+        )
+        .value(sum(|counters| counters.unconfirmed_at_share.get()));
     }
 
     fn devices(&self, page: &mut Page) {

@@ -566,7 +566,10 @@ type Service struct {
 	// When an idle connection is forgotten.
 	IdleTimeouts *IdleTimeouts `protobuf:"bytes,9,opt,name=idle_timeouts,json=idleTimeouts,proto3" json:"idle_timeouts,omitempty"`
 	// Connections this service may hold in this machine's connection table;
-	// beyond it new ones are forwarded by hash alone. Default: no limit.
+	// beyond it new ones are forwarded by hash alone. Default: no limit. But a
+	// service that is not the only one and has more than `connections_max` leaves
+	// the others a quarter of the table: what would take more of it stays
+	// unconfirmed, and new connections may displace it.
 	ConnectionsQuota *uint64 `protobuf:"varint,10,opt,name=connections_quota,json=connectionsQuota,proto3,oneof" json:"connections_quota,omitempty"`
 	// What becomes of tracked connections of a backend that is down. `move`:
 	// they select anew. `keep`: they stay. Default: `move`.
