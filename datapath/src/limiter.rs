@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_few_prefixes_starve_only_those_that_share_their_cells() {
-        let (served, answers) = victims_served(20_000, |sent| 0x0a00_0000 + (sent % 16 << 8));
+        let (served, answers) = victims_served(20_000, |sent| 0x0a00_0000 + ((sent % 16) << 8));
         assert!(served >= 57, "{served} of 60");
         assert!(answers <= 1100, "{answers} a second");
     }
