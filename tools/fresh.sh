@@ -103,6 +103,9 @@ try() {
 enter() {
     local root=$1 command=$2
     shift 2
+    # `ip netns exec` changes how / propagates, so it has to be a mount.
+    mount --bind "$root" "$root"
+    cd "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
