@@ -429,10 +429,12 @@ mod tests {
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
             "backends": [{"name": "a", "address": "10.1.0.1"}],
+            "groups": [{"name": "a", "members": [
+                {"backend": "a", "weight": 1, "state": "BACKEND_STATE_ACTIVE"},
+            ]}],
             "services": [
                 {"name": "v4", "vips": [{"address": "203.0.113.1"}]},
-                {"name": "v6", "vips": [{"address": "2001:db8::1"}],
-                 "members": [{"backend": "a", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]},
+                {"name": "v6", "vips": [{"address": "2001:db8::1"}], "group": "a"},
             ],
         });
         let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();

@@ -346,14 +346,17 @@ mod tests {
 
     #[test]
     fn a_device_too_narrow_for_ipv6_is_named_with_service_and_cure() {
-        let member =
-            |name: &str| json!({"backend": name, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
-        let service = |name: &str, vip: &str, encap: &str, backend: &str| json!({"name": name, "vips": [{"address": vip}], "encap": encap, "members": [member(backend)]});
+        let group = |name: &str| {
+            let member = json!({"backend": name, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+            json!({"name": name, "members": [member]})
+        };
+        let service = |name: &str, vip: &str, encap: &str, group: &str| json!({"name": name, "vips": [{"address": vip}], "encap": encap, "group": group});
         let message = json!({
             "generation": "1",
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
             "backends": [{"name": "a", "address": "10.1.0.1"}, {"name": "b", "address": "10.1.0.2"}],
+            "groups": [group("a"), group("b")],
             "services": [
                 service("v4", "203.0.113.1", "ENCAP_GRE", "a"),
                 service("v6", "2001:db8::1", "ENCAP_GRE", "a"),
