@@ -444,6 +444,34 @@ func TestReloads(t *testing.T) {
 	h.stop()
 }
 
+func TestAnotherSecretIsRefusedWithTheWayToChangeIt(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	secret := filepath.Join(h.dir, "cluster.key")
+	writeSecret := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(secret, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeSecret("the first secret of this cluster")
+	h.write(h.config("") + "cluster: {secret_file: cluster.key}\n")
+	h.start()
+	h.until("announced", announced)
+
+	writeSecret("the second secret of this cluster")
+	_, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{})
+	for _, word := range []string{"secret changes", "guideway drain machine", "systemctl restart guideway-forwarder guideway-controller", "guideway undrain machine"} {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("reload said %v, without %q", err, word)
+		}
+	}
+	if state := h.state(); !state.Config.Stale || !announced(state) {
+		t.Errorf("after the reload: %v", state)
+	}
+	h.stop()
+}
+
 func TestWatchedFilesAreReadWhenTheyChange(t *testing.T) {
 	h := newHarness(t)
 	h.watch = true

@@ -73,10 +73,25 @@ func (c *Controller) loadFiles() error {
 		}
 		return err
 	}
+	if err := c.refuseOtherSecret(parsed); err != nil {
+		c.metrics.Reloaded(false, time.Now())
+		return err
+	}
 	c.metrics.Reloaded(true, time.Now())
 	c.logWarnings(parsed.Warnings)
 	c.use(parsed, sources, strings.Join(c.options.Config, ", "))
 	return nil
+}
+
+// refuseOtherSecret: once the forwarder hashes with one, another would move
+// every connection, and the forwarder refuses it.
+func (c *Controller) refuseOtherSecret(parsed *config.Config) error {
+	if c.loaded.kept == nil || c.loaded.kept.Cluster.KeyID == parsed.Cluster.KeyID {
+		return nil
+	}
+	return fmt.Errorf("cluster.secret_file: the secret changes (key %s to %s), which moves every connection, so a reload refuses it: on one machine after the other "+
+		"`guideway drain machine`, put the secret in place, `systemctl restart guideway-forwarder guideway-controller`, `guideway undrain machine`",
+		c.loaded.kept.Cluster.KeyID, parsed.Cluster.KeyID)
 }
 
 func (c *Controller) logWarnings(warnings config.Problems) {

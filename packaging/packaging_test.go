@@ -3,6 +3,7 @@
 package packaging
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,9 +15,34 @@ import (
 
 const exampleConfig = "config/guideway.yaml"
 
-func TestTheInstalledConfigIsGood(t *testing.T) {
-	if _, err := config.Load(exampleConfig); err != nil {
+func TestTheInstalledConfigIsGoodAndWithoutWarnings(t *testing.T) {
+	checkConfig(t, read(t, exampleConfig))
+}
+
+// checkConfig as it is on a machine where `make install` made a secret.
+func checkConfig(t *testing.T, text string) {
+	t.Helper()
+	c, err := config.Parse([]config.Source{{Name: "/etc/guideway/guideway.yaml", Data: []byte(text)}}, installedSecret)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if len(c.Warnings) > 0 {
+		t.Errorf("warnings: %v", c.Warnings)
+	}
+}
+
+func installedSecret(path string) ([]byte, fs.FileMode, error) {
+	if path != config.DefaultSecretFile {
+		return nil, 0, fs.ErrNotExist
+	}
+	return []byte("a secret of more than sixteen bytes"), 0o640, nil
+}
+
+// Config and forwarder's unit mean the same file, also in a take-over.
+func TestTheForwardersUnitReadsTheConfigsSecret(t *testing.T) {
+	unit := read(t, "systemd/guideway-forwarder.service")
+	if n := strings.Count(unit, "--secret-file "+config.DefaultSecretFile+" $FORWARDER_OPTIONS"); n != 2 {
+		t.Errorf("%d of 2 commands of the unit read %s", n, config.DefaultSecretFile)
 	}
 }
 
@@ -26,13 +52,7 @@ func TestTheInstalledConfigIsGoodWithBGP(t *testing.T) {
 	if !strings.Contains(text, "\nbgp:") {
 		t.Fatal("the example has no commented line for bgp")
 	}
-	file := filepath.Join(t.TempDir(), "guideway.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := config.Load(file); err != nil {
-		t.Fatal(err)
-	}
+	checkConfig(t, text)
 }
 
 func TestTheReadmeShowsTheInstalledConfig(t *testing.T) {

@@ -57,7 +57,8 @@ func (b *builder) cluster() {
 	if file := given.GetSecretFile(); file != "" {
 		cluster.SecretFile, cluster.KeyID = b.secretFile("cluster.secret_file", file)
 	} else {
-		b.warnf("cluster.secret_file", "is not given: the flow hash's key is made of the cluster's name, so who knows the name can aim connections at one backend; make a secret with `head -c 32 /dev/urandom | base64`")
+		b.warnf("cluster.secret_file", "is not given: the flow hash's key is made of the cluster's name, so who knows the name can aim connections at one backend; write `cluster: {secret_file: %s}` (`make install` made it, the forwarder's unit reads it too), copy that file to all machines of the cluster, then `systemctl restart guideway-forwarder guideway-controller`",
+			DefaultSecretFile)
 	}
 	cluster.Prefixes = b.prefixes("cluster.prefixes", given.GetPrefixes())
 	b.config.Cluster = cluster

@@ -62,6 +62,10 @@ type Cluster struct {
 // KeyDerived is the key id of a cluster without a secret.
 const KeyDerived = "derived"
 
+// DefaultSecretFile is where `make install` puts a secret, and where the
+// forwarder's unit reads it.
+const DefaultSecretFile = "/etc/guideway/cluster.key"
+
 // Machine is this load balancer.
 type Machine struct {
 	Name  string

@@ -262,7 +262,7 @@ func Test_secret_files_are_found_beside_their_config_and_judged(t *testing.T) {
 	}{
 		{"readable by all", 0o644, nil, "may be read by everybody (mode 0644)"},
 		{"readable by group", 0o640, nil, ""},
-		{"forbidden", 0, fs.ErrPermission, "chgrp guideway /etc/guideway/c.key"},
+		{"forbidden", 0, fs.ErrPermission, "chown root:guideway /etc/guideway/c.key"},
 		{"broken", 0, errors.New("input/output error"), "cannot be read: input/output error"},
 	} {
 		t.Run(one.name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 )
@@ -38,22 +39,30 @@ func (b *builder) besideConfig(field, path string) string {
 // secretFile reads the cluster's secret for its id.
 func (b *builder) secretFile(field, given string) (path, keyID string) {
 	path = b.besideConfig(field, given)
-	data, ok := b.readSecret(field, path)
+	data, ok := b.readSecret(field, path, makeSecret(path))
 	if !ok {
 		return path, ""
 	}
 	if n := len(TrimSecret(data)); n < secretBytesMin {
-		b.errorf(field, "%s holds %d bytes, not counting white space at the end; at least %d are needed: make one with `head -c 32 /dev/urandom | base64 > %s`",
-			path, n, secretBytesMin, path)
+		b.errorf(field, "%s holds %d bytes, not counting white space at the end; at least %d are needed: %s", path, n, secretBytesMin, makeSecret(path))
 		return path, ""
 	}
 	return path, KeyID(data)
 }
 
+// makeSecret: the command that makes one, and for whom else.
+func makeSecret(path string) string {
+	cure := fmt.Sprintf("copy it from another machine of the cluster, or make the first one with `head -c 32 /dev/urandom | base64 | install -m 640 -g guideway /dev/stdin %s`", path)
+	if path != DefaultSecretFile {
+		cure += "; the forwarder needs it too: --secret-file " + path
+	}
+	return cure
+}
+
 // passwordFile checks that a password can be used; who uses it reads it.
 func (b *builder) passwordFile(field, given string) string {
 	path := b.besideConfig(field, given)
-	data, ok := b.readSecret(field, path)
+	data, ok := b.readSecret(field, path, "create it with mode 0640 and group guideway, or correct the path")
 	if !ok {
 		return path
 	}
@@ -63,14 +72,14 @@ func (b *builder) passwordFile(field, given string) string {
 	return path
 }
 
-func (b *builder) readSecret(field, path string) ([]byte, bool) {
+func (b *builder) readSecret(field, path, cure string) ([]byte, bool) {
 	data, mode, err := b.readFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		b.errorf(field, "%s does not exist: create it with mode 0640 and group guideway, or correct the path", path)
+		b.errorf(field, "%s does not exist: %s", path, cure)
 		return nil, false
 	case errors.Is(err, fs.ErrPermission):
-		b.errorf(field, "%s may not be read by this user: `chgrp guideway %s && chmod 0640 %s`, and run as a member of that group", path, path, path)
+		b.errorf(field, "%s may not be read by this user: run this as root or as the controller's user (sudo -u guideway), whose it is by `chown root:guideway %s && chmod 0640 %s`", path, path, path)
 		return nil, false
 	case err != nil:
 		b.errorf(field, "%s cannot be read: %v", path, err)

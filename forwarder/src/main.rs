@@ -48,8 +48,8 @@ struct RunArgs {
     /// Where the connection tables are kept: tmpfs or hugetlbfs [default: tables in the run directory]
     #[arg(long)]
     tables_dir: Option<PathBuf>,
-    /// The cluster's secret, the same on every machine [default: a key derived from the cluster's name]
-    #[arg(long)]
+    /// The cluster's secret, for plans that were made with it: the file that cluster.secret_file names in the config, the same on every machine
+    #[arg(long, overrides_with = "secret_file")]
     secret_file: Option<PathBuf>,
     /// Serve Prometheus metrics at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]

@@ -18,13 +18,17 @@ pub enum SecretError {
     },
     /// Not the one the plan was made with.
     #[error(
-        "the plan was made for the key `{wanted}`, not for `{found}`: give --secret-file the cluster's secret"
+        "the plan was made for the key `{wanted}`, not for `{found}`{of}: give --secret-file the cluster's \
+         secret, the file that cluster.secret_file names in the config (the installed units read \
+         /etc/guideway/cluster.key; another one: FORWARDER_OPTIONS in /etc/guideway/forwarder.env)"
     )]
     OtherKey {
         /// What the plan names.
         wanted: String,
         /// What there is.
         found: String,
+        /// Where that was found.
+        of: String,
     },
     /// Too easy to guess.
     #[error(
@@ -44,14 +48,41 @@ pub enum SecretError {
 /// # Errors
 /// If the plan names another key.
 pub fn for_plan(plan: &plan::Plan, path: Option<&Path>) -> Result<Secret, SecretError> {
+    for_key(&plan.key_id, &plan.cluster, path)
+}
+
+/// The secret with this id: from the file, or, where there is none, derived
+/// from the cluster's name. An empty id is that of whatever there is.
+pub fn for_key(key_id: &str, cluster: &str, path: Option<&Path>) -> Result<Secret, SecretError> {
     let secret = match path {
         Some(path) => read(path)?,
-        None => Secret::derived(&plan.cluster),
+        None => Secret::derived(cluster),
     };
-    if plan.key_id.is_empty() || plan.key_id == secret.key_id() {
+    if key_id.is_empty() || key_id == secret.key_id() {
         return Ok(secret);
     }
-    Err(SecretError::OtherKey { wanted: plan.key_id.clone(), found: secret.key_id() })
+    let of = path.map(|path| format!(" of {}", path.display())).unwrap_or_default();
+    Err(SecretError::OtherKey { wanted: key_id.to_owned(), found: secret.key_id(), of })
+}
+
+/// The file's secret; None without a file.
+///
+/// # Errors
+/// If there is a file that cannot be used.
+pub fn read_if_there(path: Option<&Path>) -> Result<Option<Secret>, SecretError> {
+    match path.map(read).transpose() {
+        Err(SecretError::Unreadable { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        other => other,
+    }
+}
+
+/// Names the file's secret; `derived` where there is none to be had.
+#[must_use]
+pub fn key_id_of(path: Option<&Path>) -> String {
+    let secret = read_if_there(path).ok().flatten();
+    secret.map_or_else(|| "derived".to_owned(), |secret| secret.key_id())
 }
 
 /// Reads the file, the same way as the controller does.

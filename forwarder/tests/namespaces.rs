@@ -453,6 +453,45 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!((status.generation, status.restart_required.as_str()), (5, ""));
 }
 
+/// A config without a secret forwards on a machine that has one (as installed),
+/// one with it forwards once the file is there, and going from one to the other
+/// is a restart of both, in the way that the refusal says.
+#[test]
+fn the_plan_says_whether_it_was_made_with_the_secret_file() {
+    if !root_or_skip("the_plan_says_whether_it_was_made_with_the_secret_file") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("cluster.key");
+    let content = b"0123456789abcdef";
+    let key_id = datapath::Secret::from_file_content(content).unwrap().key_id();
+    let mut forwarder = Forwarder::start_with_secret(&net.balancer, &secret);
+    let derived = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
+    let mut secure = net.plan(2, "DRIVER_AF_XDP", &[(11, 1)]);
+    secure["cluster"]["keyId"] = json!(key_id);
+
+    let refused = forwarder.set_plan(&secure).unwrap_err();
+    assert!(refused.message().contains("No such file"), "{refused}");
+    std::fs::write(&secret, content).unwrap();
+    forwarder.set_plan(&derived).unwrap();
+    let refused = forwarder.set_plan(&secure).unwrap_err();
+    for word in ["restart required", "drain machine", "systemctl restart", "undrain"] {
+        assert!(refused.message().contains(word), "{refused}");
+    }
+    // A successor has the plan, and needs no more for its key.
+    forwarder.take_over(&["--secret-file", secret.to_str().unwrap()]);
+    assert_eq!(forwarder.status().generation, 1);
+    forwarder.kill_and_restart_with(&["--secret-file", secret.to_str().unwrap()]);
+    assert_eq!(forwarder.status().generation, 0, "the old plan would be in the way");
+    forwarder.set_plan(&secure).unwrap();
+    assert_eq!(forwarder.status().key_id, key_id);
+    let refused = forwarder.refused_take_over(&[]);
+    assert!(refused.contains("same --secret-file"), "{refused}");
+    forwarder.kill_and_restart_with(&["--secret-file", secret.to_str().unwrap()]);
+    assert_eq!(forwarder.status().generation, 2);
+}
+
 #[test]
 fn a_corrupt_plan_on_disk_means_an_empty_start() {
     if !root_or_skip("a_corrupt_plan_on_disk_means_an_empty_start") {

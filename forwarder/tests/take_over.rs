@@ -323,13 +323,10 @@ fn a_successor_that_does_not_fit_is_refused_and_the_predecessor_goes_on() {
     }
     let steady = Steady::start();
     let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("key");
-    std::fs::write(&key, "0123456789abcdef").unwrap();
     let tables = folder.path().join("tables");
-    let (key, tables) = (key.to_str().unwrap(), tables.to_str().unwrap());
+    let tables = tables.to_str().unwrap();
     for (arguments, words) in [
-        (&["--secret-file", key][..], ["hash key: it has derived", "same --secret-file"]),
-        (&["--tables-dir", tables], ["connection tables: it has", "same --tables-dir"]),
+        (&["--tables-dir", tables][..], ["connection tables: it has", "same --tables-dir"]),
         (&["--steered-workers", "3"], ["the successor 3", "without --take-over"]),
         (&["--busy-poll"], ["--busy-poll", "without --take-over"]),
     ] {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use datapath::View;
+use datapath::{FlowHash, Secret, View};
 use nic::Tap;
 use nic::af_xdp::Mode;
 use nic::memory::Pages;
@@ -13,7 +13,7 @@ use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
 use super::machine::{Machine, connections_max, set_filters};
-use super::{Changes, Control, Forwarding, egress, key_id};
+use super::{Changes, Control, Forwarding, egress};
 use crate::engine::{Hanging, Inherited};
 use crate::next_hops::Snapshot;
 use crate::path_mtu::PathMtuTable;
@@ -37,11 +37,11 @@ pub struct Lending<'c> {
 impl Control {
     /// What a successor with these options wants of a predecessor.
     pub fn wants(options: &Options) -> Result<Wants> {
-        let secret = options.secret_file.as_deref().map(secret::read).transpose()?;
+        secret::read_if_there(options.secret_file.as_deref())?;
         // Where it is not there yet, it is not the predecessor's.
         let tables_dir = std::fs::canonicalize(&options.tables_dir);
         Ok(Wants {
-            key_id: key_id(secret.as_ref()),
+            key_id: secret::key_id_of(options.secret_file.as_deref()),
             tables_dir: tables_dir.unwrap_or_else(|_| options.tables_dir.clone()),
             busy_poll: options.busy_poll,
             steered_workers: options.steered_workers,
@@ -52,8 +52,10 @@ impl Control {
     /// Holds every change back for a successor that wants this; the error
     /// says what would not fit.
     pub fn lend(&self, wants: &Wants) -> std::result::Result<Lending<'_>, String> {
+        // Without a secret the plan itself has all that the key is made of.
+        let is_derived = self.key_id() == "derived";
         let ours = Wants {
-            key_id: self.key_id(),
+            key_id: if is_derived { wants.key_id.clone() } else { self.key_id() },
             tables_dir: self.tables.folder().to_owned(),
             busy_poll: self.options.busy_poll,
             steered_workers: self.options.steered_workers,
@@ -96,17 +98,20 @@ impl Control {
         set_filters(heir.devices(), &plan, None)?;
         let indices: Vec<u32> =
             heir.devices().iter().map(|device| device.interface().index).collect();
-        let snapshot = self.resolve(&plan, &indices, &running.unresolved);
+        let secret =
+            self.secret(&plan.key_id, &plan.cluster).map_err(|refusal| refusal.to_string())?;
+        let hash = FlowHash::new(&secret);
+        let snapshot = self.resolve(&plan, &hash, &indices, &running.unresolved);
         self.path_mtus.inherit(&running.path_mtus);
         let path_mtus = Arc::new(running.path_mtus);
-        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.workers);
         let view = Arc::new(View { ways_back, ..view });
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
-        Ok(Ready { plan, build, heir, taps, snapshot, path_mtus, view, shared })
+        Ok(Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared })
     }
 }
 
@@ -286,6 +291,7 @@ pub struct Prepared<'c> {
 
 struct Ready {
     plan: Arc<Plan>,
+    secret: Secret,
     build: Duration,
     heir: Heir,
     taps: Vec<Option<Tap>>,
@@ -302,9 +308,8 @@ impl Prepared<'_> {
     pub fn go(mut self, rested: Rested) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
-        let Ready { plan, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
+        let Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
         let (mut machine, io) = Machine::inherit(&plan, heir, shared);
-        let secret = control.secret(&plan);
         let hash = datapath::FlowHash::new(&secret);
         let inherited = Inherited { connections: Some(rested.connections), taps };
         let (tables, options) = (&control.tables, &control.options);

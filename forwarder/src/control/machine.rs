@@ -182,7 +182,12 @@ impl Machine {
                 summary(&self.asked)
             ));
         }
-        let cluster = message.cluster.as_ref().map_or("", |cluster| cluster.name.as_str());
+        let cluster = message.cluster.as_ref();
+        let key_id = cluster.map_or("", |cluster| cluster.key_id.as_str());
+        if key_id != self.key_id && !key_id.is_empty() && !self.key_id.is_empty() {
+            return Some(secret_changes(&self.key_id, key_id));
+        }
+        let cluster = cluster.map_or("", |cluster| cluster.name.as_str());
         // Without a secret the name is the key, and another key moves every
         // connection.
         (self.key_id == "derived" && cluster != self.cluster).then(|| {
@@ -293,6 +298,14 @@ fn shown(device: &Device) -> ShownDevice {
         mode: device.mode().map_or_else(|| "-".to_owned(), |mode| mode.to_string()),
         queues: device.sockets().len() as u32,
     }
+}
+
+fn secret_changes(ours: &str, wanted: &str) -> String {
+    format!(
+        "the cluster's secret changes (key `{ours}` to `{wanted}`), which moves every connection: on one \
+         machine after the other `guideway drain machine`, put the secret in place, `systemctl restart \
+         guideway-forwarder guideway-controller`, `guideway undrain machine`"
+    )
 }
 
 fn summary(forwarder: &proto::Forwarder) -> String {

@@ -77,7 +77,6 @@ pub struct Accepted {
 /// See the module.
 pub struct Control {
     options: Options,
-    secret: Option<Secret>,
     tables: Tables,
     started: Instant,
     next_hops: NextHops,
@@ -136,7 +135,12 @@ struct Forwarding {
 impl Control {
     /// Ready for a plan.
     pub fn new(options: &Options) -> Result<Control, Box<dyn std::error::Error>> {
-        let secret = options.secret_file.as_deref().map(secret::read).transpose()?;
+        // One that cannot be used is told now; plans say whether they need one.
+        if let (Some(path), None) =
+            (&options.secret_file, secret::read_if_there(options.secret_file.as_deref())?)
+        {
+            tracing::info!(path = %path.display(), "no secret there: plans that were made with one are refused");
+        }
         files::make_folder(&options.state_dir)?;
         let (tables, ids) = Tables::open(&options.tables_dir)?;
         let planner = Planner::with_ids(ids);
@@ -144,7 +148,6 @@ impl Control {
         let health = Arc::new(Health::new(next_hops.links_up()));
         Ok(Control {
             options: options.clone(),
-            secret,
             tables,
             started: Instant::now(),
             next_hops,
@@ -177,10 +180,15 @@ impl Control {
         let _ = self.taken_over.set(note);
     }
 
-    /// Names the secret that hashes.
+    /// Names the secret of the running plan; without a plan, that of the file.
     #[must_use]
     pub fn key_id(&self) -> String {
-        key_id(self.secret.as_ref())
+        match &self.shown.load().running {
+            Some(running) if !running.view.plan.key_id.is_empty() => {
+                running.view.plan.key_id.clone()
+            }
+            _ => secret::key_id_of(self.options.secret_file.as_deref()),
+        }
     }
 
     /// Forwards by the last plan on disk, if there is one that can be used.
@@ -192,6 +200,11 @@ impl Control {
                 return tracing::warn!(%error, "the last plan cannot be read: starting without, waiting for one");
             }
         };
+        if self.secret_came_since(&message) {
+            return tracing::warn!(
+                "the last plan on disk was made without a secret, and --secret-file has one: waiting for the controller, which knows whether the config names it"
+            );
+        }
         match self.take(&mut self.lock(), message) {
             Ok(accepted) => {
                 self.update(|shown| shown.plan_saved = true);
@@ -309,11 +322,9 @@ impl Control {
     fn check(&self, changes: &Changes, message: &plan_proto::Plan) -> Result<(), Refusal> {
         let cluster =
             message.cluster.as_ref().ok_or_else(|| Refusal::Invalid("cluster: missing".into()))?;
-        let key_id = self.key_id();
-        if !cluster.key_id.is_empty() && cluster.key_id != key_id {
-            return Err(Refusal::Precondition(key_mismatch(&cluster.key_id, &key_id)));
-        }
-        let Some(machine) = &changes.machine else { return Ok(()) };
+        let Some(machine) = &changes.machine else {
+            return self.secret(&cluster.key_id, &cluster.name).map(drop);
+        };
         let running =
             self.shown.load().running.as_ref().map_or(0, |running| running.view.plan.generation);
         if message.generation < running {
@@ -339,16 +350,16 @@ impl Control {
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
             Refusal::Precondition(error.to_string())
         };
+        let secret = self.secret(&plan.key_id, &plan.cluster)?;
+        let hash = FlowHash::new(&secret);
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
-        let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
+        let snapshot = self.resolve(&plan, &hash, &machine.interface_indices(), &BTreeSet::new());
         refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, io.workers());
         let view = Arc::new(View { ways_back, ..view });
-        let secret = self.secret(&plan);
-        let hash = FlowHash::new(&secret);
         let connections_max = machine.connections_max();
         let engine = machine
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
@@ -390,10 +401,10 @@ impl Control {
         let before = &running.view.plan;
         refuse_narrow(&plan, &snapshot, &running.devices, Some(before)).inspect_err(|_| {
             // The running plan's next hops are followed again.
-            self.resolve(before, &devices, &BTreeSet::new());
+            self.resolve(before, &running.hash, &devices, &BTreeSet::new());
         })?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &self.hash(&plan), &snapshot, &path_mtus);
+        let egress = egress::egress(&plan, &running.hash, &snapshot, &path_mtus);
         let ways_back = egress::ways_back(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.engine.workers());
         let view = Arc::new(View { ways_back, ..view });
@@ -412,11 +423,17 @@ impl Control {
 
     /// Follows the next hops of the plan's backends, and waits for those that
     /// were not followed before, but for `hopeless` ones.
-    fn resolve(&self, plan: &Plan, devices: &[u32], hopeless: &BTreeSet<IpAddr>) -> Arc<Snapshot> {
+    fn resolve(
+        &self,
+        plan: &Plan,
+        hash: &FlowHash,
+        devices: &[u32],
+        hopeless: &BTreeSet<IpAddr>,
+    ) -> Arc<Snapshot> {
         let watch = self.next_hops.watch();
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
-        self.path_mtus.set(path_mtu::Wanted::of(plan, self.hash(plan)));
+        self.path_mtus.set(path_mtu::Wanted::of(plan, hash.clone()));
         let mut wanted = backends.clone();
         wanted.extend(egress::routers(plan));
         self.next_hops.set(Wanted { backends: wanted, devices: devices.to_vec() });
@@ -450,13 +467,22 @@ impl Control {
         Arc::clone(&self.path_mtus.watch().borrow())
     }
 
-    /// The cluster's secret; without a file, one derived from its name.
-    fn secret(&self, plan: &Plan) -> Secret {
-        self.secret.clone().unwrap_or_else(|| Secret::derived(&plan.cluster))
+    /// The secret that a plan was made with. The plan says whether there is
+    /// one, so that a config without forwards on a machine that has a file.
+    fn secret(&self, key_id: &str, cluster: &str) -> Result<Secret, Refusal> {
+        let secret = match (key_id, self.options.secret_file.as_deref()) {
+            ("derived", _) => Ok(Secret::derived(cluster)),
+            (_, file) => secret::for_key(key_id, cluster, file),
+        };
+        secret.map_err(|error| Refusal::Precondition(format!("cluster.key_id: {error}")))
     }
 
-    fn hash(&self, plan: &Plan) -> FlowHash {
-        FlowHash::new(&self.secret(plan))
+    /// A forwarder that went on without could not take the plan with it.
+    fn secret_came_since(&self, message: &plan_proto::Plan) -> bool {
+        let is_derived =
+            message.cluster.as_ref().is_some_and(|cluster| cluster.key_id == "derived");
+        let file = self.options.secret_file.as_deref();
+        is_derived && secret::read_if_there(file).is_ok_and(|secret| secret.is_some())
     }
 
     /// Ids that no entry can hold any more: two whole sweeps of every table
@@ -540,11 +566,6 @@ impl Control {
     }
 }
 
-/// Names the secret that hashes.
-fn key_id(secret: Option<&Secret>) -> String {
-    secret.map_or_else(|| "derived".to_owned(), Secret::key_id)
-}
-
 /// Refuses services with IPv6 VIPs behind devices that carry too little for
 /// them. Those of the running plan that have got into this since are warned
 /// about: refusing every later plan would help nobody.
@@ -577,19 +598,6 @@ fn refusal(error: plan::PlanError) -> Refusal {
     } else {
         Refusal::Invalid(error.to_string())
     }
-}
-
-fn key_mismatch(wanted: &str, ours: &str) -> String {
-    let cure = match (wanted, ours) {
-        (_, "derived") => "start the forwarder with --secret-file and the cluster's secret",
-        ("derived", _) => {
-            "start the forwarder without --secret-file, or name the secret in the config (cluster.secret_file)"
-        }
-        _ => "give controller and forwarder the same secret",
-    };
-    format!(
-        "cluster.key_id: the plan is for key `{wanted}`, this forwarder hashes with `{ours}`: {cure}"
-    )
 }
 
 /// Unix time less our own clock, in milliseconds.

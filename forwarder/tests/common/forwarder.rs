@@ -46,6 +46,14 @@ impl Forwarder {
         Forwarder::of(namespace, folder, child)
     }
 
+    /// The same with this file as the cluster's secret.
+    pub fn start_with_secret(namespace: &Namespace, secret: &std::path::Path) -> Forwarder {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = command(&namespace.name, folder.path());
+        let child = command.arg("--secret-file").arg(secret).spawn().expect("ip netns exec");
+        Forwarder::of(namespace, folder, child)
+    }
+
     fn of(namespace: &Namespace, folder: tempfile::TempDir, child: Child) -> Forwarder {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let client = connect(&runtime, folder.path().join("run/forwarder.sock"));
