@@ -16,7 +16,7 @@ func reloadCommand() *cobra.Command {
 		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA bad config changes nothing: the former one goes on. Exits with 1 then.",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return m.askController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{})
 				for _, warning := range response.GetWarnings() {
 					fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
@@ -47,7 +47,7 @@ func drainBackendCommand(drain bool) *cobra.Command {
 		Long:  "On this machine only: a drain of the whole cluster is weight 0 in the config.\nTracked connections stay. It is kept over restarts of the controller.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return m.askController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: drain})
 				return err
 			})
@@ -65,7 +65,7 @@ func drainMachineCommand(drain bool) *cobra.Command {
 		Long:  "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\nforwarder goes on with what still comes. It is kept over restarts.",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return m.askController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				_, err := client.DrainMachine(ctx, &controllerv1.DrainMachineRequest{Drain: drain})
 				return err
 			})

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/guideway/guideway/controller/api"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -97,6 +99,9 @@ func (f *fakeForwarder) GetConnections(_ context.Context, r *forwarderv1.GetConn
 
 func serveAt(t *testing.T, path string, register func(*grpc.Server)) {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -110,14 +115,30 @@ func serveAt(t *testing.T, path string, register func(*grpc.Server)) {
 // both starts what is given under a run directory.
 func both(t *testing.T, c *fakeController, f *fakeForwarder) (runDir string) {
 	t.Helper()
-	runDir = t.TempDir()
+	runDir = shortTempDir(t)
 	if c != nil {
-		serveAt(t, filepath.Join(runDir, "controller.sock"), func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })
+		for _, socket := range []string{api.ViewSocket(runDir), api.OperateSocket(runDir)} {
+			serveAt(t, socket, func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })
+		}
 	}
 	if f != nil {
-		serveAt(t, filepath.Join(runDir, "forwarder.sock"), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
+		for _, socket := range []string{"forwarder-view.sock", "forwarder.sock"} {
+			serveAt(t, filepath.Join(runDir, socket), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
+		}
 	}
 	return runDir
+}
+
+// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
+// test's name in it.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func guideway(t *testing.T, args ...string) (stdout, stderr string, err error) {
@@ -204,7 +225,7 @@ func TestShowWithoutAController(t *testing.T) {
 	if err != nil || !strings.Contains(fields(out), "web 203.0.113.10 tcp 80,8000-8100 no backend 0/1 990") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, want := range []string{filepath.Join(runDir, "controller.sock"), "systemctl start guideway-controller", "the plan by which the forwarder goes on"} {
+	for _, want := range []string{api.ViewSocket(runDir), "systemctl start guideway-controller", "the plan by which the forwarder goes on"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("stderr %q lacks %q", stderr, want)
 		}
@@ -212,7 +233,7 @@ func TestShowWithoutAController(t *testing.T) {
 	if out, _, err = guideway(t, "show", "backends", "--run-dir", runDir); err != nil || !strings.Contains(fields(out), "web web-1 10.1.0.11 2 draining - - 990") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "controller.sock") {
+	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "controller-view.sock") {
 		t.Errorf("bgp: %v", err)
 	}
 }
@@ -224,7 +245,7 @@ func TestShowWithoutAForwarder(t *testing.T) {
 		t.Errorf("%v\n%s\n%s", err, out, stderr)
 	}
 	for _, verb := range []string{"drops", "connections"} {
-		if _, _, err := guideway(t, "show", verb, "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "forwarder.sock") {
+		if _, _, err := guideway(t, "show", verb, "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "forwarder-view.sock") {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
@@ -232,14 +253,17 @@ func TestShowWithoutAForwarder(t *testing.T) {
 
 func TestWithoutEitherBothAreNamed(t *testing.T) {
 	_, _, err := guideway(t, "show", "services", "--run-dir", t.TempDir())
-	if err == nil || !strings.Contains(err.Error(), "controller.sock") || !strings.Contains(err.Error(), "forwarder.sock") || !strings.Contains(err.Error(), "no such socket") {
+	if err == nil || !strings.Contains(err.Error(), "controller-view.sock") || !strings.Contains(err.Error(), "forwarder-view.sock") || !strings.Contains(err.Error(), "no such socket") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestASocketOfADeadProcessIsToldApart(t *testing.T) {
 	runDir := t.TempDir()
-	stale, err := net.Listen("unix", filepath.Join(runDir, "controller.sock"))
+	if err := os.Mkdir(filepath.Dir(api.ViewSocket(runDir)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stale, err := net.Listen("unix", api.ViewSocket(runDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,6 +271,18 @@ func TestASocketOfADeadProcessIsToldApart(t *testing.T) {
 	stale.Close()
 	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestOperatorsMayLookWithoutBeingViewers(t *testing.T) {
+	runDir := both(t, &fakeController{}, &fakeForwarder{})
+	for _, socket := range []string{api.ViewSocket(runDir), filepath.Join(runDir, "forwarder-view.sock")} {
+		if err := os.Remove(socket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, stderr, err := guideway(t, "show", "services", "--run-dir", runDir); err != nil || strings.Contains(stderr, "socket") || !strings.Contains(out, "web") {
+		t.Errorf("%v %s\n%s", err, stderr, out)
 	}
 }
 

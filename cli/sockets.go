@@ -10,11 +10,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/forwarder"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 )
 
 // What one answer may take; a large plan is some 20 MiB.
@@ -23,37 +26,76 @@ const askTimeout = 10 * time.Second
 // machine is the pair of processes behind a run directory.
 type machine struct{ runDir string }
 
-// askController calls f with a client of the controller.
-func (m machine) askController(ctx context.Context, f func(context.Context, controllerv1.ControllerClient) error) error {
-	return m.ask(ctx, "controller", "guideway-controller", "guideway controller --config FILE", func(ctx context.Context, conn *grpc.ClientConn) error {
+// door is how one reaches a process, to look or to change something.
+type door struct {
+	process, unit, program string
+	// The one to be used, and what serves instead if that is shut: operators
+	// may look without being viewers, too.
+	socket, instead string
+	// Whose members may use it.
+	group string
+}
+
+func (m machine) controllerDoor(group string) door {
+	d := door{process: "controller", unit: "guideway-controller", program: "guideway controller --config FILE", socket: api.OperateSocket(m.runDir), group: group}
+	if group == api.ViewGroup {
+		d.socket, d.instead = api.ViewSocket(m.runDir), d.socket
+	}
+	return d
+}
+
+func (m machine) forwarderDoor(group string) door {
+	d := door{process: "forwarder", unit: "guideway-forwarder", program: "guideway-forwarder", socket: filepath.Join(m.runDir, "forwarder.sock"), group: group}
+	if group == api.ViewGroup {
+		d.socket, d.instead = filepath.Join(m.runDir, "forwarder-view.sock"), d.socket
+	}
+	return d
+}
+
+type controllerCall = func(context.Context, controllerv1.ControllerClient) error
+
+type forwarderCall = func(context.Context, forwarderv1.ForwarderClient) error
+
+// askController calls f with a client of the controller that may look.
+func (m machine) askController(ctx context.Context, f controllerCall) error {
+	return m.callController(ctx, api.ViewGroup, f)
+}
+
+// operateController calls f with a client that may change something.
+func (m machine) operateController(ctx context.Context, f controllerCall) error {
+	return m.callController(ctx, api.OperateGroup, f)
+}
+
+func (m machine) callController(ctx context.Context, group string, f controllerCall) error {
+	return m.ask(ctx, askTimeout, m.controllerDoor(group), func(ctx context.Context, conn *grpc.ClientConn) error {
 		return f(ctx, controllerv1.NewControllerClient(conn))
 	})
 }
 
-// askForwarder calls f with a client of the forwarder.
-func (m machine) askForwarder(ctx context.Context, f func(context.Context, forwarderv1.ForwarderClient) error) error {
-	return m.ask(ctx, "forwarder", "guideway-forwarder", "guideway-forwarder", func(ctx context.Context, conn *grpc.ClientConn) error {
+// askForwarder calls f with a client of the forwarder that may look.
+func (m machine) askForwarder(ctx context.Context, f forwarderCall) error {
+	return m.ask(ctx, askTimeout, m.forwarderDoor(api.ViewGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
 		return f(ctx, forwarderv1.NewForwarderClient(conn))
 	})
 }
 
-// streamForwarder is askForwarder without a limit of time.
-func (m machine) streamForwarder(ctx context.Context, f func(context.Context, forwarderv1.ForwarderClient) error) error {
-	return m.askWithin(ctx, 0, "forwarder", "guideway-forwarder", "guideway-forwarder", func(ctx context.Context, conn *grpc.ClientConn) error {
+// streamForwarder calls f, for as long as it likes, with a client of the
+// forwarder that may capture.
+func (m machine) streamForwarder(ctx context.Context, f forwarderCall) error {
+	return m.ask(ctx, 0, m.forwarderDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
 		return f(ctx, forwarderv1.NewForwarderClient(conn))
 	})
 }
 
-func (m machine) ask(ctx context.Context, process, unit, program string, f func(context.Context, *grpc.ClientConn) error) error {
-	return m.askWithin(ctx, askTimeout, process, unit, program, f)
-}
-
-// askWithin: limit 0 is none.
-func (m machine) askWithin(ctx context.Context, limit time.Duration, process, unit, program string, f func(context.Context, *grpc.ClientConn) error) error {
-	socket := filepath.Join(m.runDir, process+".sock")
-	cure := fmt.Sprintf("start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir", unit, program, m.runDir)
-	if err := answers(socket); err != nil {
-		return fmt.Errorf("the %s does not answer at %s (%w): %s", process, socket, err, cure)
+// ask: limit 0 is none.
+func (m machine) ask(ctx context.Context, limit time.Duration, d door, f func(context.Context, *grpc.ClientConn) error) error {
+	socket, err := d.open()
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("the %s's socket %s: permission denied: be root, or a member of the group %s (usermod -a -G %s USER, then log in anew)", d.process, d.socket, d.group, d.group)
+	}
+	if err != nil {
+		return fmt.Errorf("the %s does not answer at %s (%w): start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir",
+			d.process, socket, err, d.unit, d.program, m.runDir)
 	}
 	conn, err := forwarder.Dial(socket)
 	if err != nil {
@@ -66,9 +108,26 @@ func (m machine) askWithin(ctx context.Context, limit time.Duration, process, un
 		defer cancel()
 	}
 	if err := f(ctx, conn); err != nil {
-		return fmt.Errorf("the %s at %s: %s", process, socket, status.Convert(err).Message())
+		return refused{text: fmt.Sprintf("the %s at %s: %s", d.process, socket, status.Convert(err).Message()), code: status.Code(err)}
 	}
 	return nil
+}
+
+// refused is what a process says no by.
+type refused struct {
+	text string
+	code codes.Code
+}
+
+func (r refused) Error() string { return r.text }
+
+// open finds the socket that answers; the error is the first one's.
+func (d door) open() (string, error) {
+	err := answers(d.socket)
+	if err != nil && d.instead != "" && answers(d.instead) == nil {
+		return d.instead, nil
+	}
+	return d.socket, err
 }
 
 // answers tries the socket first: gRPC's own errors tell less.
@@ -80,7 +139,7 @@ func answers(socket string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New("no such socket")
 	case errors.Is(err, os.ErrPermission):
-		return errors.New("permission denied: be root, or a member of the group guideway")
+		return fs.ErrPermission
 	}
 	var inner *net.OpError
 	if errors.As(err, &inner) {

@@ -38,7 +38,7 @@ import (
 type Options struct {
 	// Files and directories that make the config.
 	Config []string
-	// Sockets: forwarder.sock, controller.sock.
+	// The forwarder's sockets, and in controller/ the controller's.
 	RunDir string
 	// The last good config, drains by command.
 	StateDir string
@@ -90,11 +90,14 @@ func Run(ctx context.Context, options Options) error {
 	if options.Log == nil {
 		options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	socket, err := api.Listen(options.RunDir)
+	sockets, err := api.Listen(options.RunDir)
 	if err != nil {
 		return err
 	}
-	defer socket.Close()
+	defer sockets.Close()
+	for _, why := range sockets.NotShared {
+		options.Log.Info(why)
+	}
 	c, err := start(options)
 	if err != nil {
 		return err
@@ -102,9 +105,11 @@ func Run(ctx context.Context, options Options) error {
 	// What the controller runs outlives ctx: a stop takes its time.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
-	server := api.Server(c)
-	go func() { _ = server.Serve(socket) }() // ends with Stop
-	defer server.Stop()
+	operators, viewers := api.Server(c, true), api.Server(c, false)
+	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
+	go func() { _ = viewers.Serve(sockets.View) }()
+	defer operators.Stop()
+	defer viewers.Stop()
 	go c.forwarder.Run(work)
 	go health.Watch(work, options.RunDir, c.heardOfHealth)
 	go c.announcer.run(work)

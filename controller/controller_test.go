@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/health"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -287,7 +288,7 @@ func (h *harness) start() {
 	h.cancel, h.result = cancel, make(chan error, 1)
 	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	go func() { h.result <- Run(ctx, options) }()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(h.runDir(), "controller.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+api.OperateSocket(h.runDir()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		h.t.Fatal(err)
 	}

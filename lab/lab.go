@@ -72,7 +72,7 @@ func complete(o Options) (Options, error) {
 	if err := o.check(); err != nil {
 		return o, err
 	}
-	longest := filepath.Join(o.RunDir, fmt.Sprintf("lb-%d", limitMachines), "run", "controller.sock")
+	longest := filepath.Join(o.RunDir, fmt.Sprintf("lb-%d", limitMachines), "run", "controller", "controller-view.sock")
 	if len(longest) > socketPathMax {
 		return o, fmt.Errorf("run directory %s: a socket in it would have a path of %d bytes, and %d is the most: give a shorter one", o.RunDir, len(longest), socketPathMax)
 	}

@@ -1,4 +1,5 @@
-// Package api answers the CLI on the controller's unix socket.
+// Package api answers the CLI on the controller's unix sockets: one for looking,
+// one for what changes something.
 //
 // It translates between the contract (proto/guideway/controller) and the
 // controller; it decides nothing and keeps nothing.
@@ -38,11 +39,12 @@ type GRPC struct {
 	limiter *limiter
 }
 
-// Server makes a gRPC server that is not yet serving.
-func Server(host Host) GRPC {
+// Server makes a gRPC server that is not yet serving. Its clients may look; if
+// they operate, they may change something, too.
+func Server(host Host, operate bool) GRPC {
 	limiter := newLimiter()
 	server := grpc.NewServer(append(limiter.options(), grpc.MaxSendMsgSize(messageBytesMax))...)
-	controllerv1.RegisterControllerServer(server, &service{host: host, limiter: limiter})
+	controllerv1.RegisterControllerServer(server, &service{host: host, limiter: limiter, operate: operate})
 	return GRPC{server, limiter}
 }
 
@@ -53,7 +55,11 @@ type service struct {
 	controllerv1.UnimplementedControllerServer
 	host    Host
 	limiter *limiter
+	operate bool
 }
+
+// What viewers get when they want a change.
+var errViewOnly = status.Error(codes.PermissionDenied, "this socket is for looking only: changes go to controller.sock, which takes group "+OperateGroup)
 
 func (s *service) GetState(ctx context.Context, _ *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	done, err := s.limiter.queue(ctx)
@@ -65,6 +71,9 @@ func (s *service) GetState(ctx context.Context, _ *controllerv1.GetStateRequest)
 }
 
 func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	if !s.operate {
+		return nil, errViewOnly
+	}
 	warnings, err := s.host.Reload(ctx)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -73,6 +82,9 @@ func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*c
 }
 
 func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
+	if !s.operate {
+		return nil, errViewOnly
+	}
 	if err := s.host.DrainBackend(ctx, r.Backend, r.Drain); err != nil {
 		return nil, failure(err)
 	}
@@ -80,6 +92,9 @@ func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackend
 }
 
 func (s *service) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) (*controllerv1.DrainMachineResponse, error) {
+	if !s.operate {
+		return nil, errViewOnly
+	}
 	if err := s.host.DrainMachine(ctx, r.Drain); err != nil {
 		return nil, failure(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,17 +41,23 @@ func (h *host) DrainBackend(_ context.Context, backend string, _ bool) error {
 }
 func (h *host) DrainMachine(context.Context, bool) error { return errors.New("disk full") }
 
-func dial(t *testing.T, h Host) controllerv1.ControllerClient {
+func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient) {
 	t.Helper()
 	runDir := t.TempDir()
-	socket, err := Listen(runDir)
+	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Server(h)
-	go server.Serve(socket)
-	t.Cleanup(func() { server.Stop(); socket.Close() })
-	conn, err := grpc.NewClient("unix:"+filepath.Join(runDir, "controller.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	operators, viewers := Server(h, true), Server(h, false)
+	go operators.Serve(sockets.Operate)
+	go viewers.Serve(sockets.View)
+	t.Cleanup(func() { operators.Stop(); viewers.Stop(); sockets.Close() })
+	return client(t, OperateSocket(runDir)), client(t, ViewSocket(runDir))
+}
+
+func client(t *testing.T, socket string) controllerv1.ControllerClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +65,28 @@ func dial(t *testing.T, h Host) controllerv1.ControllerClient {
 	return controllerv1.NewControllerClient(conn)
 }
 
+func TestViewersLookAndChangeNothing(t *testing.T) {
+	h := &host{}
+	_, viewer := dial(t, h)
+	if state, err := viewer.GetState(t.Context(), &controllerv1.GetStateRequest{}); err != nil || state.Version != "test" {
+		t.Errorf("%v %v", state, err)
+	}
+	_, reload := viewer.Reload(t.Context(), &controllerv1.ReloadRequest{})
+	_, backend := viewer.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true})
+	_, machine := viewer.DrainMachine(t.Context(), &controllerv1.DrainMachineRequest{Drain: true})
+	for _, err := range []error{reload, backend, machine} {
+		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), OperateGroup) {
+			t.Errorf("a viewer got %v", err)
+		}
+	}
+	if len(h.drained) > 0 {
+		t.Errorf("a viewer drained %v", h.drained)
+	}
+}
+
 func TestAnswersOverTheSocket(t *testing.T) {
 	h := &host{}
-	client := dial(t, h)
+	client, _ := dial(t, h)
 	state, err := client.GetState(t.Context(), &controllerv1.GetStateRequest{})
 	if err != nil || state.Version != "test" {
 		t.Fatalf("%v %v", state, err)
@@ -84,16 +110,26 @@ func TestAnswersOverTheSocket(t *testing.T) {
 	}
 }
 
-func TestTheSocketIsForOwnerAndGroup(t *testing.T) {
+// As on a machine without our groups; packaging has the test of one with them.
+func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
 	runDir := t.TempDir()
-	socket, err := Listen(runDir)
+	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer socket.Close()
-	info, err := os.Stat(filepath.Join(runDir, "controller.sock"))
-	if err != nil || info.Mode().Perm() != socketMode {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+	defer sockets.Close()
+	for socket, group := range map[string]string{OperateSocket(runDir): OperateGroup, ViewSocket(runDir): ViewGroup} {
+		wanted := fs.FileMode(0o600)
+		if _, err := user.LookupGroup(group); err == nil && os.Getuid() == 0 {
+			wanted = 0o660
+		}
+		info, err := os.Stat(socket)
+		if err != nil || info.Mode().Perm() != wanted {
+			t.Errorf("%s: mode %v, wanted %v, %v", socket, info.Mode(), wanted, err)
+		}
+		if told := strings.Contains(strings.Join(sockets.NotShared, " "), socket); told != (wanted == 0o600) {
+			t.Errorf("not shared: %v", sockets.NotShared)
+		}
 	}
 }
 
@@ -104,7 +140,7 @@ func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Listen(runDir)
-	if err == nil || !strings.Contains(err.Error(), "another controller runs in "+runDir) || !strings.Contains(err.Error(), "--run-dir") {
+	if err == nil || !strings.Contains(err.Error(), "another controller runs in "+filepath.Dir(OperateSocket(runDir))) || !strings.Contains(err.Error(), "--run-dir") {
 		t.Errorf("got %v", err)
 	}
 	first.Close()
@@ -117,7 +153,10 @@ func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
 
 func TestAStaleSocketIsReplacedAndAFileIsNot(t *testing.T) {
 	runDir := t.TempDir()
-	path := filepath.Join(runDir, "controller.sock")
+	path := OperateSocket(runDir)
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	stale, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 package api
 
-// The socket in the run directory: one controller per directory.
+// The controller's sockets in the run directory: one controller per directory.
 
 import (
 	"errors"
@@ -14,41 +14,64 @@ import (
 	"syscall"
 )
 
+// Groups whose members may use the sockets of both processes without being
+// root.
 const (
-	socketMode = 0o660
-	// Members may talk to the controller without being root.
-	socketGroup = "guideway"
+	ViewGroup    = "guideway-view"
+	OperateGroup = "guideway-operate"
 )
 
-// Socket is the listening socket and the lock that makes it ours.
-type Socket struct {
-	net.Listener
-	lock *os.File
+// OperateSocket of the controller: for looking, and for what changes something.
+// The directory is the controller's: the run directory itself is root's.
+func OperateSocket(runDir string) string {
+	return filepath.Join(runDir, "controller", "controller.sock")
 }
 
-// Listen takes the run directory's controller.sock. A socket that a dead
-// controller left behind is replaced; a living one is an error.
-func Listen(runDir string) (*Socket, error) {
-	if err := os.MkdirAll(runDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the run directory %s: %w: create it, or name another by --run-dir", runDir, err)
+// ViewSocket of the controller: for looking only.
+func ViewSocket(runDir string) string {
+	return filepath.Join(runDir, "controller", "controller-view.sock")
+}
+
+// Sockets are the listening sockets and the lock that makes them ours.
+type Sockets struct {
+	Operate, View net.Listener
+	// Which socket is its owner's only, and why: no such group (the lab, a first
+	// try), or not ours to give.
+	NotShared []string
+	lock      *os.File
+}
+
+// Listen takes the run directory's sockets. What a dead controller left behind
+// is replaced; a living one is an error.
+func Listen(runDir string) (*Sockets, error) {
+	dir := filepath.Dir(OperateSocket(runDir))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory for sockets %s: %w: create it for this user, or name another by --run-dir", dir, err)
 	}
-	lock, err := takeLock(filepath.Join(runDir, "controller.lock"))
+	lock, err := takeLock(filepath.Join(dir, "controller.lock"))
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(runDir, "controller.sock")
-	listener, err := listen(path)
+	s := &Sockets{lock: lock}
+	if s.Operate, err = s.listen(OperateSocket(runDir), OperateGroup); err == nil {
+		s.View, err = s.listen(ViewSocket(runDir), ViewGroup)
+	}
 	if err != nil {
-		lock.Close()
+		s.Close()
 		return nil, err
 	}
-	giveToGroup(path)
-	return &Socket{Listener: listener, lock: lock}, nil
+	return s, nil
 }
 
-// Close removes the socket and gives the lock back.
-func (s *Socket) Close() error {
-	return errors.Join(s.Listener.Close(), s.lock.Close())
+// Close removes the sockets and gives the lock back.
+func (s *Sockets) Close() error {
+	var err error
+	for _, listener := range []net.Listener{s.Operate, s.View} {
+		if listener != nil {
+			err = errors.Join(err, listener.Close())
+		}
+	}
+	return errors.Join(err, s.lock.Close())
 }
 
 // The kernel gives a lock back when its process ends, however it ends: so a
@@ -82,7 +105,13 @@ func writeAt0(file *os.File, text string) error {
 	return err
 }
 
-func listen(path string) (net.Listener, error) {
+// sun_path has 108 bytes, the last one zero (unix(7)).
+const socketPathMax = 107
+
+func (s *Sockets) listen(path, group string) (net.Listener, error) {
+	if len(path) > socketPathMax {
+		return nil, fmt.Errorf("listen on %s: a socket's path has at most %d bytes, this one has %d: give a shorter --run-dir", path, socketPathMax, len(path))
+	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
 			return nil, fmt.Errorf("%s is there and is no socket: move it away", path)
@@ -91,23 +120,32 @@ func listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("remove the stale socket: %w", err)
 		}
 	}
-	// Without the umask everybody could connect between bind and chmod.
-	former := syscall.Umask(0o777 &^ socketMode)
+	// Without the umask others could connect between bind and chmod.
+	former := syscall.Umask(0o177)
 	listener, err := net.Listen("unix", path)
 	syscall.Umask(former)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
+	if err := share(path, group); err != nil {
+		s.NotShared = append(s.NotShared, fmt.Sprintf("%s is for its owner only: %v", path, err))
+	}
 	return listener, nil
 }
 
-// Where the group does not exist (the lab, a first try), root alone talks.
-func giveToGroup(path string) {
-	group, err := user.LookupGroup(socketGroup)
+// share lets the group's members connect. The mode comes last: before that the
+// group is another.
+func share(path, name string) error {
+	group, err := user.LookupGroup(name)
 	if err != nil {
-		return
+		return err
 	}
-	if gid, err := strconv.Atoi(group.Gid); err == nil {
-		_ = os.Chown(path, -1, gid) // not ours to give: the group is the process's then
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return fmt.Errorf("group %s has the id %q", name, group.Gid)
 	}
+	if err := os.Chown(path, -1, gid); err != nil {
+		return fmt.Errorf("%w: make the controller's user a member of %s (`make install` does)", err, name)
+	}
+	return os.Chmod(path, 0o660)
 }

@@ -43,7 +43,7 @@ struct RunArgs {
     #[arg(long, default_value = "/run/guideway")]
     run_dir: PathBuf,
     /// Where the last plan is kept
-    #[arg(long, default_value = "/var/lib/guideway")]
+    #[arg(long, default_value = "/var/lib/guideway-forwarder")]
     state_dir: PathBuf,
     /// Where the connection tables are kept: tmpfs or hugetlbfs [default: tables in the run directory]
     #[arg(long)]
@@ -51,6 +51,9 @@ struct RunArgs {
     /// The cluster's secret, for plans that were made with it: the file that cluster.secret_file names in the config, the same on every machine
     #[arg(long, overrides_with = "secret_file")]
     secret_file: Option<PathBuf>,
+    /// The user, by name or number, whose plans are taken: the controller's [default: the user that this runs as]
+    #[arg(long, value_name = "USER")]
+    controller_user: Option<String>,
     /// Serve Prometheus metrics at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<std::net::SocketAddr>,
@@ -179,6 +182,7 @@ fn options(args: RunArgs) -> run::Options {
         busy_poll: args.busy_poll,
         take_over: args.take_over,
         announce: args.announce,
+        controller_user: args.controller_user,
     }
 }
 

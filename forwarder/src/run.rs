@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
 use crate::control::Control;
@@ -22,7 +23,7 @@ use crate::metrics::{SharedPage, http};
 use crate::notify::Manager;
 use crate::rundir::RunDir;
 use crate::take_over::{Assets, Handed, Heritage};
-use crate::{health, server, take_over};
+use crate::{health, rundir, server, take_over};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -49,6 +50,8 @@ pub struct Options {
     pub take_over: bool,
     /// Say on stdout when packets flow.
     pub announce: bool,
+    /// Whose plans are taken: a name or a number; None: this process's user.
+    pub controller_user: Option<String>,
 }
 
 /// How often a plan that could not be saved is tried again.
@@ -74,11 +77,12 @@ pub fn run(options: Options) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     abort_on_panic();
+    let controller = controller_uid(options.controller_user.as_deref())?;
     let up = match heritage(&options)? {
         Some(heritage) => Up::take_over(&options, heritage)?,
         None => Up::start(&options)?,
     };
-    let Up { run_dir, control, listener, take_over, manager } = up;
+    let Up { run_dir, control, listener, viewers, take_over, manager } = up;
     let assets = Assets {
         lock: run_dir.lock()?,
         listener: listener.try_clone()?.into(),
@@ -97,8 +101,10 @@ pub fn run(options: Options) -> Result<()> {
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut sockets = vec![(listener, server::Access::Operate { controller })];
+    sockets.extend(viewers.map(|viewers| (viewers, server::Access::View)));
     let served =
-        runtime.block_on(serve(&options, listener, Arc::clone(&control), &manager, handed));
+        runtime.block_on(serve(&options, sockets, Arc::clone(&control), &manager, handed));
     match served? {
         Ended::Stopped => {
             control.stop();
@@ -111,11 +117,20 @@ pub fn run(options: Options) -> Result<()> {
     }
 }
 
+/// A user that is not there could never send a plan.
+fn controller_uid(name: Option<&str>) -> Result<u32> {
+    let Some(name) = name else { return Ok(rustix::process::geteuid().as_raw()) };
+    rundir::user_id(name).ok_or_else(|| {
+        format!("--controller-user {name}: no such user: `make install` makes it (systemd-sysusers), or name another").into()
+    })
+}
+
 /// What is there when packets can flow.
 struct Up {
     run_dir: RunDir,
     control: Arc<Control>,
     listener: UnixListener,
+    viewers: Option<UnixListener>,
     take_over: UnixListener,
     manager: Manager,
 }
@@ -126,7 +141,8 @@ impl Up {
         let control = Arc::new(Control::new(options)?);
         control.start_from_disk();
         let (listener, take_over) = (run_dir.listen()?, run_dir.listen_for_successors()?);
-        Ok(Up { run_dir, control, listener, take_over, manager: Manager::from_env() })
+        let viewers = Some(run_dir.listen_for_viewers()?);
+        Ok(Up { run_dir, control, listener, viewers, take_over, manager: Manager::from_env() })
     }
 
     fn take_over(options: &Options, mut heritage: Heritage) -> Result<Up> {
@@ -143,7 +159,12 @@ impl Up {
         let mut run_dir = RunDir::inherit(&options.run_dir, heritage.lock);
         run_dir.sign();
         let Heritage { listener, take_over, manager, .. } = heritage;
-        Ok(Up { run_dir, control, listener, take_over, manager })
+        run_dir.share_inherited();
+        // Packets flow already: without it one still forwards.
+        let viewers = run_dir.listen_for_viewers().inspect_err(
+            |error| tracing::error!(%error, "no socket for those who look; forwarder.sock serves"),
+        );
+        Ok(Up { run_dir, control, listener, viewers: viewers.ok(), take_over, manager })
     }
 }
 
@@ -212,7 +233,7 @@ fn abort_on_panic() {
 
 async fn serve(
     options: &Options,
-    listener: UnixListener,
+    sockets: Vec<(UnixListener, server::Access)>,
     control: Arc<Control>,
     manager: &Manager,
     handed: oneshot::Receiver<Handed>,
@@ -230,12 +251,15 @@ async fn serve(
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     notifier.ready(&control.summary());
     tracing::info!(run_dir = %options.run_dir.display(), "listening");
-    let listener = tokio::net::UnixListener::from_std(listener)?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(server::serve(listener, Arc::clone(&control), page, async {
-        // A sender that is gone means stop as well.
-        let _ = stopped.await;
-    }));
+    let (stop, stopped) = watch::channel(());
+    let mut served = JoinSet::new();
+    for (listener, access) in sockets {
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let mut stopped = stopped.clone();
+        // A sender that is gone means stop.
+        let stopped = async move { while stopped.changed().await.is_ok() {} };
+        served.spawn(server::serve(listener, Arc::clone(&control), page.clone(), access, stopped));
+    }
     let ended = tokio::select! {
         _ = term.recv() => Ended::Stopped,
         _ = int.recv() => Ended::Stopped,
@@ -248,10 +272,10 @@ async fn serve(
         tracing::info!("stopping");
         notifier.stopping();
     }
-    let _ = stop.send(());
+    drop(stop);
     // A client that keeps its connection open must not keep us.
-    if let Ok(done) = tokio::time::timeout(STOP_PATIENCE, served).await {
-        done??;
+    if let Ok(done) = tokio::time::timeout(STOP_PATIENCE, served.join_all()).await {
+        done.into_iter().collect::<std::result::Result<(), _>>()?;
     }
     Ok(ended)
 }

@@ -1,9 +1,9 @@
-//! The run directory: one forwarder at a time, and the socket it listens on.
+//! The run directory: one forwarder at a time, and the sockets it listens on.
 //!
 //! A lock file decides who is the one: unlike a socket's path it cannot be
 //! left behind, because the kernel drops the lock with the process.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,21 +11,27 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Gid, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, flock};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
 use crate::{files, take_over};
 
-/// Members of this group may talk to the forwarder.
-const GROUP: &str = "guideway";
+/// A socket, and whose members may connect beside its owner.
+struct Socket {
+    name: &'static str,
+    group: &'static str,
+}
 
-/// The socket that the controller and the CLI use.
-const SOCKET: &str = "forwarder.sock";
+/// Changes: plans by the controller, captures by people.
+const OPERATE: Socket = Socket { name: "forwarder.sock", group: "guideway-operate" };
 
-/// The socket that answers whether we forward, and nothing else.
-const HEALTH_SOCKET: &str = "health.sock";
+/// Looks only.
+const VIEW: Socket = Socket { name: "forwarder-view.sock", group: "guideway-view" };
+
+/// Whether we forward, and nothing else.
+const HEALTH: Socket = Socket { name: "health.sock", group: "guideway-view" };
 
 /// Connections that may wait there until they are accepted.
 const HEALTH_BACKLOG: i32 = 64;
@@ -97,39 +103,19 @@ impl RunDir {
     /// Listens on `take-over.sock`, for its owner only: who may connect there
     /// gets everything.
     pub fn listen_for_successors(&self) -> Result<UnixListener, RunDirError> {
-        let path = self.path.join(take_over::SOCKET);
-        remove_stale(&path)?;
-        // Made under another name, so that nobody finds it with a wider mode.
-        let hidden = self.path.join("take-over.new");
-        let _ = std::fs::remove_file(&hidden);
-        let failed = |error| failed("listening on", &path, error);
-        let listener = UnixListener::bind(&hidden).map_err(failed)?;
-        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))
-            .and_then(|()| std::fs::rename(&hidden, &path))
-            .map_err(failed)?;
-        Ok(listener)
+        remove_stale(&self.path.join(take_over::SOCKET))?;
+        self.bind(take_over::SOCKET, None, |path| UnixListener::bind(path))
     }
 
-    /// Listens on `health.sock`, for its owner and the group `guideway`. A
-    /// predecessor's socket there is replaced: who is connected to it stays so
-    /// until that process ends.
+    /// Listens on `health.sock`, for those who look. A predecessor's socket there
+    /// is replaced: who is connected to it stays so until that process ends.
     pub fn listen_for_health(&self) -> Result<OwnedFd, RunDirError> {
-        let path = self.path.join(HEALTH_SOCKET);
-        // Made under another name, so that nobody finds it before it listens.
-        let hidden = self.path.join("health.new");
-        let _ = std::fs::remove_file(&hidden);
-        let failed = |error| failed("listening on", &path, error);
-        let listener = listen_by_packet(&hidden).map_err(|error| failed(error.into()))?;
-        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o660))
-            .map_err(failed)?;
-        give_to_group(&hidden);
-        std::fs::rename(&hidden, &path).map_err(failed)?;
-        Ok(listener)
+        self.bind(HEALTH.name, Some(&HEALTH), |path| listen_by_packet(path).map_err(io::Error::from))
     }
 
     /// Removes the sockets: nobody must find one without a listener.
     pub fn remove_sockets(&self) {
-        for name in [SOCKET, HEALTH_SOCKET, take_over::SOCKET] {
+        for name in [OPERATE.name, VIEW.name, HEALTH.name, take_over::SOCKET] {
             let _ = std::fs::remove_file(self.path.join(name));
         }
     }
@@ -140,16 +126,47 @@ impl RunDir {
         &self.path
     }
 
-    /// Listens on `forwarder.sock`: for its owner and the group `guideway`.
+    /// Listens on `forwarder.sock`, for those who change something.
     pub fn listen(&self) -> Result<UnixListener, RunDirError> {
-        let path = self.path.join(SOCKET);
-        remove_stale(&path)?;
-        let listener =
-            UnixListener::bind(&path).map_err(|error| failed("listening on", &path, error))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))
-            .map_err(|error| failed("setting the mode of", &path, error))?;
-        give_to_group(&path);
+        remove_stale(&self.path.join(OPERATE.name))?;
+        self.bind_nonblocking(&OPERATE)
+    }
+
+    /// Listens on `forwarder-view.sock`, for those who look. It replaces a
+    /// predecessor's in one step.
+    pub fn listen_for_viewers(&self) -> Result<UnixListener, RunDirError> {
+        self.bind_nonblocking(&VIEW)
+    }
+
+    /// Opens a `forwarder.sock` that an older version made to the right group.
+    pub fn share_inherited(&self) {
+        share(&self.path.join(OPERATE.name), &OPERATE);
+    }
+
+    fn bind_nonblocking(&self, socket: &Socket) -> Result<UnixListener, RunDirError> {
+        let listener = self.bind(socket.name, Some(socket), |path| UnixListener::bind(path))?;
+        let path = self.path.join(socket.name);
         listener.set_nonblocking(true).map_err(|error| failed("listening on", &path, error))?;
+        Ok(listener)
+    }
+
+    /// Made under another name, so that no connection comes to it before mode
+    /// and group are right.
+    fn bind<L>(
+        &self,
+        name: &str,
+        shared: Option<&Socket>,
+        bind: impl FnOnce(&Path) -> io::Result<L>,
+    ) -> Result<L, RunDirError> {
+        let (path, hidden) = (self.path.join(name), self.path.join(format!("{name}.new")));
+        let failed = |error| failed("listening on", &path, error);
+        let _ = std::fs::remove_file(&hidden);
+        let listener = bind(&hidden).map_err(failed)?;
+        std::fs::set_permissions(&hidden, Permissions::from_mode(0o600)).map_err(failed)?;
+        if let Some(socket) = shared {
+            share(&hidden, socket);
+        }
+        std::fs::rename(&hidden, &path).map_err(failed)?;
         Ok(listener)
     }
 }
@@ -172,9 +189,12 @@ fn lock(path: &Path) -> Result<File, RunDirError> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(0o644)
+        .mode(0o600)
         .open(path)
         .map_err(|error| failed("opening", path, error))?;
+    // Who can open it can hold the lock; older versions let everybody.
+    file.set_permissions(Permissions::from_mode(0o600))
+        .map_err(|error| failed("setting the mode of", path, error))?;
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
@@ -234,20 +254,34 @@ fn remove_stale(path: &Path) -> Result<(), RunDirError> {
     std::fs::remove_file(path).map_err(|error| failed("removing the stale", path, error))
 }
 
-fn give_to_group(path: &Path) {
-    let Some(gid) =
-        std::fs::read_to_string("/etc/group").ok().and_then(|text| group_id(&text, GROUP))
-    else {
-        tracing::info!(group = GROUP, "no such group: the socket is its owner's only");
+/// Lets the group's members connect. Where there is no such group (the lab, a
+/// first try), the owner alone does.
+fn share(path: &Path, socket: &Socket) {
+    let (path, group) = (path, socket.group);
+    let Some(gid) = group_id(group) else {
+        tracing::info!(socket = socket.name, group, "no such group: the socket is its owner's only");
         return;
     };
-    if let Err(error) = rustix::fs::chown(path, None, Some(Gid::from_raw(gid))) {
-        tracing::warn!(path = %path.display(), group = GROUP, %error, "the socket could not be given to the group");
+    // The mode last: before that the group is another.
+    let shared = rustix::fs::chown(path, None, Some(Gid::from_raw(gid)))
+        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(0o660)));
+    if let Err(error) = shared {
+        tracing::warn!(socket = socket.name, group, %error, "the socket could not be given to the group: its owner alone may connect");
     }
 }
 
-/// Lines are `name:password:id:members` (group(5)).
-fn group_id(text: &str, name: &str) -> Option<u32> {
+fn group_id(name: &str) -> Option<u32> {
+    id_of(&std::fs::read_to_string("/etc/group").ok()?, name)
+}
+
+/// The id of a user, given by name or number.
+pub fn user_id(name: &str) -> Option<u32> {
+    let number = name.parse().ok();
+    number.or_else(|| id_of(&std::fs::read_to_string("/etc/passwd").ok()?, name))
+}
+
+/// Lines are `name:password:id:...` (group(5), passwd(5)).
+fn id_of(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
@@ -294,18 +328,24 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_for_owner_and_group_only() {
+    fn without_the_groups_the_sockets_are_their_owners_only() {
         let folder = tempfile::tempdir().unwrap();
-        let _listener = RunDir::take(folder.path()).unwrap().listen().unwrap();
-        let mode =
-            std::fs::metadata(folder.path().join("forwarder.sock")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o660);
+        let run_dir = RunDir::take(folder.path()).unwrap();
+        let _listeners = [run_dir.listen().unwrap(), run_dir.listen_for_viewers().unwrap()];
+        for socket in [&OPERATE, &VIEW] {
+            let found = std::fs::metadata(folder.path().join(socket.name)).unwrap();
+            let wanted = if group_id(socket.group).is_some() { 0o660 } else { 0o600 };
+            assert_eq!(found.permissions().mode() & 0o777, wanted, "{}", socket.name);
+        }
+        let lock = std::fs::metadata(folder.path().join(LOCK)).unwrap();
+        assert_eq!(lock.permissions().mode() & 0o777, 0o600, "who can open it can hold it");
     }
 
     #[test]
-    fn groups_are_found_by_name() {
+    fn groups_and_users_are_found_by_name() {
         let text = "root:x:0:\nguidewayx:x:7:\nguideway:x:990:alice,bob\n";
-        assert_eq!(group_id(text, "guideway"), Some(990));
-        assert_eq!(group_id(text, "nobody"), None);
+        assert_eq!(id_of(text, "guideway"), Some(990));
+        assert_eq!(id_of(text, "nobody"), None);
+        assert_eq!((user_id("root"), user_id("4711")), (Some(0), Some(4711)));
     }
 }

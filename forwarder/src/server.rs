@@ -1,5 +1,5 @@
-//! The gRPC service on the unix socket: words for the wire, nothing else.
-//! What is asked is done by [`Control`].
+//! The gRPC service on the unix sockets: words for the wire, and who may say
+//! them. What is asked is done by [`Control`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,15 +48,28 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What a socket's clients may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Look.
+    View,
+    /// Look and capture; and the user with this id may set the plan.
+    Operate {
+        /// The controller's.
+        controller: u32,
+    },
+}
+
 /// Serves until `stop` resolves.
 pub async fn serve(
     listener: UnixListener,
     control: Arc<Control>,
     page: SharedPage,
+    access: Access,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let places = || Semaphore::new(ANSWERS_MAX);
-    let service = Service { control, page, answers: places(), states: places() };
+    let service = Service { control, page, access, answers: places(), states: places() };
     let service = ForwarderServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -75,6 +88,7 @@ struct Service {
     answers: Semaphore,
     /// Places for what a controller asks now and then.
     states: Semaphore,
+    access: Access,
 }
 
 impl Service {
@@ -112,6 +126,30 @@ fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>
     Ok(Response::new(message))
 }
 
+/// Plans decide on all traffic: they come from the controller's user alone.
+fn refuse_plans_of_others<T>(access: Access, request: &Request<T>) -> Result<(), Status> {
+    let Access::Operate { controller } = access else {
+        return Err(view_only("plans are set"));
+    };
+    let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
+    match peer {
+        Some(peer) if peer.uid() == controller => Ok(()),
+        peer => {
+            let uid = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
+            Err(Status::permission_denied(format!(
+                "plans come from the controller alone, which runs with user id {controller}, not {uid}: \
+                 run it as that user, or start the forwarder with another --controller-user"
+            )))
+        }
+    }
+}
+
+fn view_only(what: &str) -> Status {
+    Status::permission_denied(format!(
+        "this socket is for looking only; {what} at forwarder.sock, which takes group guideway-operate"
+    ))
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Status {
         match refusal {
@@ -127,6 +165,7 @@ impl Forwarder for Service {
         &self,
         request: Request<SetPlanRequest>,
     ) -> Result<Response<SetPlanResponse>, Status> {
+        refuse_plans_of_others(self.access, &request)?;
         let Some(plan) = request.into_inner().plan else {
             return Err(Status::invalid_argument("plan: missing"));
         };
@@ -202,6 +241,10 @@ impl Forwarder for Service {
         &self,
         request: Request<CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
+        // Packets are people's letters.
+        if self.access == Access::View {
+            return Err(view_only("captures are made"));
+        }
         let capture = self.control.capture(&request.into_inner())?;
         let (sender, receiver) = mpsc::channel(CAPTURE_MESSAGES);
         tokio::task::spawn_blocking(move || stream(capture, &sender));

@@ -492,6 +492,39 @@ fn the_plan_says_whether_it_was_made_with_the_secret_file() {
     assert_eq!(forwarder.status().generation, 2);
 }
 
+/// Root's capture and look are as good as a member's of the groups; its plan is
+/// as bad as anybody's but the controller's.
+#[test]
+fn plans_come_from_the_controllers_user_alone_and_viewers_change_nothing() {
+    if !root_or_skip("plans_come_from_the_controllers_user_alone_and_viewers_change_nothing") {
+        return;
+    }
+    use tonic::Code::PermissionDenied;
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let plan = net.plan(1, "DRIVER_AF_XDP", &[(11, 1)]);
+    forwarder.set_plan(&plan).unwrap();
+    let viewers = forwarder.folder.path().join("run/forwarder-view.sock");
+    forwarder.connect_to(viewers.clone());
+    assert_eq!(forwarder.status().generation, 1);
+    let refused = forwarder.set_plan(&net.plan(2, "DRIVER_AF_XDP", &[(11, 1)])).unwrap_err();
+    assert_eq!(refused.code(), PermissionDenied, "{refused}");
+    let refused = forwarder.capture(CaptureRequest::default()).unwrap_err();
+    assert!(refused.message().contains("guideway-operate"), "{refused}");
+
+    forwarder.kill_and_restart_with(&["--controller-user", "4711"]);
+    let refused = forwarder.set_plan(&net.plan(2, "DRIVER_AF_XDP", &[(11, 1)])).unwrap_err();
+    assert_eq!(refused.code(), PermissionDenied, "{refused}");
+    assert!(refused.message().contains("user id 4711, not 0"), "{refused}");
+    forwarder.capture(CaptureRequest { sample: 1, ..Default::default() }).unwrap();
+    // A successor takes the place of the socket for viewers, too.
+    forwarder.take_over(&["--controller-user", "root"]);
+    forwarder.connect_to(viewers);
+    assert_eq!(forwarder.status().generation, 1);
+    forwarder.reconnect();
+    forwarder.set_plan(&net.plan(2, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+}
+
 #[test]
 fn a_corrupt_plan_on_disk_means_an_empty_start() {
     if !root_or_skip("a_corrupt_plan_on_disk_means_an_empty_start") {

@@ -79,6 +79,11 @@ impl Forwarder {
         self.client = connect(&self.runtime, self.folder.path().join("run/forwarder.sock"));
     }
 
+    /// To another socket.
+    pub fn connect_to(&mut self, socket: PathBuf) {
+        self.client = connect(&self.runtime, socket);
+    }
+
     /// A successor with these arguments besides, until it serves and the
     /// predecessor has ended by itself.
     pub fn take_over(&mut self, arguments: &[&str]) {
