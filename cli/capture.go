@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -33,7 +34,9 @@ func captureCommand() *cobra.Command {
 		Long: "Writes packets as they were received to a pcapng file, each with a comment that\n" +
 			"names its verdict, service and backend. What AF_XDP takes, tcpdump does not see;\n" +
 			"this does. Ends with ^C, or after --count packets. Packets that come faster than\n" +
-			"they can be written are missed and counted, never held up.",
+			"they can be written are missed and counted, never held up. The file is written\n" +
+			"beside its place (FILE.PID.part) and moved there at the end; a former one stays\n" +
+			"until then.",
 		Example: "  guideway capture --verdict dropped -w drops.pcapng\n" +
 			"  guideway capture --service web --client 192.0.2.0/24 --count 100 -w web.pcapng\n" +
 			"  guideway capture --sample 1/1000 -w - | wireshark -k -i -",
@@ -61,26 +64,80 @@ func runCapture(ctx context.Context, m machine, o *captureOptions, stdout, stder
 	if o.request.Sample, err = parseSample(o.sample); err != nil {
 		return err
 	}
-	out := stdout
-	if o.file != "-" {
-		file, err := os.Create(o.file)
-		if err != nil {
-			return fmt.Errorf("create the capture: %w", err)
-		}
-		defer file.Close()
-		out = file
+	if o.file == "-" {
+		return writeCapture(ctx, m, o, stdout, stderr)
 	}
+	file, err := newCaptureFile(o.file)
+	if err != nil {
+		return fmt.Errorf("create the capture: %w", err)
+	}
+	defer file.discard()
+	if err = writeCapture(ctx, m, o, file, stderr); !file.used {
+		return err // what was there stays
+	}
+	return errors.Join(err, file.keep())
+}
+
+func writeCapture(ctx context.Context, m machine, o *captureOptions, out, stderr io.Writer) (err error) {
 	buffer := bufio.NewWriter(out)
 	capture := &capture{options: o, flush: buffer.Flush}
 	if capture.writer, err = newPcapngWriter(buffer); err != nil {
 		return err
 	}
 	err = m.streamForwarder(ctx, capture.run)
+	if err != nil && capture.written == 0 {
+		return err
+	}
 	if flushed := buffer.Flush(); flushed != nil {
 		err = errors.Join(err, fmt.Errorf("write the capture: %w", flushed))
 	}
 	fmt.Fprintf(stderr, "%d packets captured, %d missed\n", capture.written, capture.missed)
 	return err
+}
+
+// captureFile is written beside its place and moved there at the end: until
+// there is a capture, the former one stays.
+type captureFile struct {
+	file *os.File
+	path string
+	// Something was written.
+	used bool
+}
+
+func newCaptureFile(path string) (*captureFile, error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	// A pipe or a device is written to, not replaced.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		return &captureFile{file: file, path: path}, err
+	}
+	file, err := os.OpenFile(fmt.Sprintf("%s.%d.part", path, os.Getpid()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	return &captureFile{file: file, path: path}, err
+}
+
+func (c *captureFile) Write(bytes []byte) (int, error) {
+	c.used = true
+	return c.file.Write(bytes)
+}
+
+func (c *captureFile) keep() error {
+	if err := c.file.Close(); err != nil {
+		return fmt.Errorf("write the capture: %w", err)
+	}
+	if c.file.Name() == c.path {
+		return nil
+	}
+	return os.Rename(c.file.Name(), c.path)
+}
+
+// discard does nothing to what was kept.
+func (c *captureFile) discard() {
+	_ = c.file.Close()
+	if c.file.Name() != c.path {
+		_ = os.Remove(c.file.Name())
+	}
 }
 
 // parseSample reads 1/N.

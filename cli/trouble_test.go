@@ -213,6 +213,37 @@ func readByTshark(t *testing.T, file string) {
 	}
 }
 
+func TestACaptureReplacesAFormerOneAtItsEndOnly(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "out.pcapng")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	only := func(what string, wanted string) {
+		t.Helper()
+		entries, err := os.ReadDir(folder)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("%s: left are %v, %v", what, entries, err)
+		}
+		if content, _ := os.ReadFile(file); !strings.HasPrefix(string(content), wanted) {
+			t.Errorf("%s: the file is %.20q", what, content)
+		}
+	}
+	if _, _, err := guideway(t, "capture", "-w", file, "--run-dir", t.TempDir()); err == nil {
+		t.Error("a capture without a forwarder")
+	}
+	only("without a forwarder", "precious")
+	runDir := both(t, nil, &fakeForwarder{})
+	if _, _, err := guideway(t, "capture", "-w", file, "--service", "nobody", "--run-dir", runDir); err == nil {
+		t.Error("a capture of no service")
+	}
+	only("refused", "precious")
+	if _, _, err := guideway(t, "capture", "-w", file, "--count", "2", "--run-dir", runDir); err != nil {
+		t.Error(err)
+	}
+	only("captured", "\x0a\x0d\x0d\x0a")
+}
+
 func TestACaptureThatCannotBeIsRefused(t *testing.T) {
 	runDir := both(t, nil, &fakeForwarder{})
 	file := filepath.Join(t.TempDir(), "out.pcapng")

@@ -198,8 +198,11 @@ type Cluster struct {
 	Name *string `protobuf:"bytes,1,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	// File with the cluster's secret: at least 16 bytes, not counting white
 	// space at the end, readable by the controller and the forwarder only. A
-	// relative path starts at this config file's directory. Make one with
-	// `head -c 32 /dev/urandom | base64`. Default: none; the flow hash's key is
+	// relative path starts at this config file's directory. All machines of a
+	// cluster need the same. `make install` makes /etc/guideway/cluster.key, which
+	// the forwarder's unit reads; with another path the forwarder needs
+	// `--secret-file`, too. Changing it moves every connection, so a reload refuses
+	// it. Default: none; the flow hash's key is
 	// then derived from the cluster's name, which anyone can do who knows it:
 	// such a person can aim all their connections at one backend.
 	SecretFile *string `protobuf:"bytes,2,opt,name=secret_file,json=secretFile,proto3,oneof" json:"secret_file,omitempty"`
