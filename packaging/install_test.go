@@ -34,6 +34,8 @@ func newMachine(t *testing.T) machine {
 	return m
 }
 
+const mounts = "mount --bind $STAGE/etc /etc; mount --bind $STAGE/run /run; mount --bind $STAGE/lib /var/lib;"
+
 // host runs a script here.
 func (m machine) host(script string) {
 	m.t.Helper()
@@ -43,8 +45,13 @@ func (m machine) host(script string) {
 // inside runs a script in the namespace, and gives what it said.
 func (m machine) inside(script string) string {
 	m.t.Helper()
-	const mounts = "mount --bind $STAGE/etc /etc; mount --bind $STAGE/run /run; mount --bind $STAGE/lib /var/lib;"
 	return m.sh(exec.Command("unshare", "-m", "bash", "-ec", mounts+script))
+}
+
+// inNetwork is inside, with no interface but those that the script makes.
+func (m machine) inNetwork(script string) string {
+	m.t.Helper()
+	return m.sh(exec.Command("unshare", "-m", "-n", "bash", "-ec", mounts+script))
 }
 
 func (m machine) sh(command *exec.Cmd) string {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 )

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // Source is one file's content. JSON is YAML.
@@ -135,18 +134,59 @@ func parseYAML(source Source) (*yaml.Node, *Problem) {
 	return &first, nil
 }
 
-// The library says the line in its text only.
-var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)`)
-
+// syntaxProblem stands where the library stumbled, and names what it was
+// reading; where it ran into the end of the file, it stands at that instead.
 func syntaxProblem(source Source, err error) *Problem {
-	text, _, _ := strings.Cut(err.Error(), "\n")
-	parts := yamlLine.FindStringSubmatch(text)
-	line, _ := strconv.Atoi(parts[1])
-	hint := ""
-	if bytes.ContainsRune(source.Data, '\t') {
-		hint = "; YAML indents by spaces, never by tabs"
+	problem := &Problem{File: source.Name, Message: "this is not YAML: " + err.Error()}
+	var load *yaml.LoadError
+	if errors.As(err, &load) {
+		began, stumbled := load.ContextMark, load.Mark
+		problem.Line, problem.Column = stumbled.Line, stumbled.Column
+		problem.Message = "this is not YAML: " + inPlainWords(load.Message, source.Data)
+		if opened := openedBy(load.ContextMsg); opened != "" && began.Line > 0 {
+			problem.Message += fmt.Sprintf("; %s begins at line %d, column %d", opened, began.Line, began.Column)
+			if stumbled.Line > bytes.Count(bytes.TrimSpace(source.Data), []byte("\n"))+1 {
+				problem.Line, problem.Column = began.Line, began.Column
+			}
+		}
 	}
-	return &Problem{File: source.Name, Line: line, Message: "this is not YAML: " + parts[2] + hint}
+	return problem
+}
+
+// inPlainWords adds the usual mistake to what the library says of it.
+func inPlainWords(message string, data []byte) string {
+	if bytes.ContainsRune(data, '\t') {
+		return message + "; YAML indents by spaces, never by tabs"
+	}
+	for said, cause := range map[string]string{
+		"did not find expected key":                      "is this line indented like its neighbours, is no bracket closed twice, no `- ` missing?",
+		"did not find expected ',' or ']'":               "a `,` or a `]` is missing before this place",
+		"did not find expected ',' or '}'":               "a `,` or a `}` is missing before this place",
+		"could not find expected ':'":                    "the line before has no `:` behind its name",
+		"mapping values are not allowed in this context": "text with a `:` in it needs quotes; a name on this line or the one before needs `: ` behind it, with the space",
+		"found character that cannot start any token":    "text that begins so needs quotes",
+		"found unexpected end of stream":                 "a quote is not closed",
+	} {
+		if message == said {
+			return message + ": " + cause
+		}
+	}
+	return message
+}
+
+// openedBy names in operators' words what the library was reading.
+func openedBy(context string) string {
+	for contained, words := range map[string]string{
+		"flow sequence": "the list in `[ ]`",
+		"flow mapping":  "the group in `{ }`",
+		"quoted scalar": "the text in quotes",
+		"block mapping": "the group of fields",
+	} {
+		if strings.Contains(context, contained) {
+			return words
+		}
+	}
+	return ""
 }
 
 // gather enters the top-level keys of one file. A key that another file has

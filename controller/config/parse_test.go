@@ -93,6 +93,38 @@ func groupReadable(path string) ([]byte, fs.FileMode, error) {
 	return data, 0o640, err
 }
 
+// Each mistake is told in its own line, whatever the library notices first.
+func Test_errors_of_syntax_stand_where_the_mistake_is(t *testing.T) {
+	const above = "cluster: {name: c1}\nmachine: {name: lb-1, addresses: [10.0.0.1]}\n"
+	const below = "pools:\n- {name: web, backends: [{address: 10.1.0.11}]}\nhealth_checks: [{name: t, tcp: {port: 80}}]\n"
+	for _, one := range []struct{ name, text, at, says string }{
+		{"a key indented too far", "services:\n- name: web\n  vips: [{address: 203.0.113.10}]\n   pools: [web]\n", "6:4", "indented"},
+		{"a key indented too little", "services:\n- name: web\n  vips: [{address: 203.0.113.10}]\n pools: [web]\n", "6:2", "indented"},
+		{"no ] before the next line", "services:\n- name: web\n  vips: [{address: 203.0.113.10}\n  pools: [web]\n", "6:3", "`]` is missing before this place; the list in `[ ]` begins at line 5, column 9"},
+		{"no } before ]", "services:\n- name: web\n  vips: [{address: 203.0.113.10, ports: [80]]\n", "5:45", "`}` is missing"},
+		{"no ] at the end", "services: []\nspare: [{name: web}", "4:8", "the list in `[ ]` begins at line 4"},
+		{"an ] too many", "services: []]\n", "3:13", "closed twice"},
+		{"a tab", "services:\n- name: web\n\tpools: [web]\n", "5:1", "never by tabs"},
+		{"no : behind a name", "services\n- name: web\n", "4:1", "the line before has no `:`"},
+		{"no space behind :", "services:\n- name:web\n  pools: [web]\n", "5:8", "with the space"},
+		{"a : in a value", "services:\n- name: web: x\n", "4:12", "needs quotes"},
+		{"an open quote", "services:\n- name: \"web\n  pools: [web]\n", "4:9", "not closed"},
+		{"an unknown alias", "services: *s\n", "3:11", "unknown anchor"},
+		{"a reserved letter", "services:\n- name: @web\n", "4:9", "needs quotes"},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			text := above + one.text
+			if one.name != "no ] at the end" {
+				text += below
+			}
+			_, err := Parse([]Source{{Name: "t.yaml", Data: []byte(text)}}, noFiles)
+			if err == nil || !strings.HasPrefix(err.Error(), "t.yaml:"+one.at+": this is not YAML: ") || !strings.Contains(err.Error(), one.says) {
+				t.Errorf("said %v, wanted %s and %q", err, one.at, one.says)
+			}
+		})
+	}
+}
+
 func noFiles(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
 
 const small = `

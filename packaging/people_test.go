@@ -1,0 +1,108 @@
+package packaging
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// As systemd starts them: users, groups and capabilities of the units, their
+// command lines, the installed config. The machine has an eth1 with the
+// config's address; the script below is run when both serve.
+const likeTheUnits = `
+set -m
+mount -t sysfs sysfs /sys 2>/dev/null || true
+ip link set lo up
+ip link add eth1 type veth peer name peer1
+ip address add 10.0.0.1/24 dev eth1; ip link set eth1 up; ip link set peer1 up
+useradd -G guideway-view alice; useradd -G guideway-operate bob; useradd carol
+command_of() { sed -n 's/^ExecStart=//p' $STAGE/usr/units/$1.service | sed 's/\$FORWARDER_OPTIONS//'; }
+as() { local user=$1; shift; setpriv --reuid $user --regid $user --init-groups "$@"; }
+setpriv --bounding-set -all,+net_admin,+net_raw,+cap_38,+cap_39,+ipc_lock --inh-caps -all --no-new-privs \
+    --regid 0 --groups guideway-view,guideway-operate $(command_of guideway-forwarder) 2>$STAGE/forwarder.log &
+forwarder=$!
+as guideway --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
+    $(command_of guideway-controller) 2>$STAGE/controller.log &
+controller=$!
+trap 'kill $forwarder $controller; wait' EXIT
+guideway() { $STAGE/usr/bin/guideway "$@"; }
+for i in $(seq 100); do guideway doctor 2>/dev/null | grep -q 'wanted and running' && break; sleep 0.1; done
+may() { echo "$@" may; as "$@" || { echo "$@: FAILED $?"; cat $STAGE/*.log; }; }
+may_not() { echo "$@" may not; ! as "$@" || echo "$@: ALLOWED"; }
+`
+
+// installed is a machine with the programs of bin/.
+func installed(t *testing.T) machine {
+	m := newMachine(t)
+	for _, program := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+		bin, err := filepath.Abs("../bin/" + program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(bin); err != nil {
+			t.Fatalf("%v: `make build` makes it", err)
+		}
+		m.host(fmt.Sprintf("cp %s $STAGE/tree/bin/; chmod -R a+rX $STAGE", bin))
+	}
+	// Above the stage, others may pass through as well.
+	m.host("chmod a+x $(dirname $STAGE)")
+	m.install()
+	return m
+}
+
+// serving runs a script on a machine on which both processes serve.
+func (m machine) serving(script string) string {
+	m.t.Helper()
+	return m.inNetwork(likeTheUnits + script)
+}
+
+func TestAsInstalledItForwardsAndGroupsMayWhatTheyMay(t *testing.T) {
+	m := installed(t)
+	said := m.serving(`
+stat -c '%n %U:%G %a' /run/guideway/*.sock /run/guideway/controller/*.sock
+as guideway $STAGE/usr/bin/guideway config check /etc/guideway/guideway.yaml
+guideway doctor || true
+g=$STAGE/usr/bin/guideway
+may alice $g show services
+may alice $g show drops
+may_not alice $g drain machine
+may_not alice $g reload
+may_not alice $g capture -w /dev/null
+may bob $g show services
+may bob $g reload
+may bob $g drain machine
+may bob $g undrain machine
+may_not carol $g show services
+may_not carol touch /run/guideway/mine
+may_not guideway touch /run/guideway/mine
+may_not guideway ls /var/lib/guideway-forwarder
+may_not alice cat /etc/guideway/cluster.key
+may_not bob ls /var/lib/guideway
+may_not guideway cat /run/guideway/forwarder.lock
+`)
+	for _, wanted := range []string{
+		"/run/guideway/forwarder.sock root:guideway-operate 660",
+		"/run/guideway/forwarder-view.sock root:guideway-view 660",
+		"/run/guideway/take-over.sock root:root 600",
+		"/run/guideway/controller/controller.sock guideway:guideway-operate 660",
+		"/run/guideway/controller/controller-view.sock guideway:guideway-view 660",
+		"config is good: 1 service, 1 vip, 2 backends\n",
+		"wanted and running",
+		"member of the group guideway-operate",
+		"member of the group guideway-view",
+	} {
+		if !strings.Contains(said, wanted) {
+			t.Errorf("it did not say %q", wanted)
+		}
+	}
+	for _, unwanted := range []string{"FAILED", "ALLOWED", "warning:", "start it"} {
+		if strings.Contains(said, unwanted) {
+			t.Errorf("it said %q", unwanted)
+		}
+	}
+	if t.Failed() {
+		t.Log(said)
+	}
+}
