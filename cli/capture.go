@@ -40,7 +40,7 @@ func captureCommand() *cobra.Command {
 		Example: "  guideway capture --verdict dropped -w drops.pcapng\n" +
 			"  guideway capture --service web --client 192.0.2.0/24 --count 100 -w web.pcapng\n" +
 			"  guideway capture --sample 1/1000 -w - | wireshark -k -i -",
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return runCapture(command.Context(), m, &o, command.OutOrStdout(), command.ErrOrStderr())
 		},
@@ -145,7 +145,7 @@ func parseSample(text string) (uint32, error) {
 	digits, found := strings.CutPrefix(text, "1/")
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if !found || err != nil || n == 0 {
-		return 0, fmt.Errorf("--sample %s: write 1/N, as in 1/100", text)
+		return 0, usagef("--sample %s: write 1/N, as in 1/100", text)
 	}
 	return uint32(n), nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
 
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
@@ -20,7 +22,8 @@ func configCommand() *cobra.Command {
 }
 
 func configCheckCommand() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	command := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Say what is wrong with a config",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
@@ -29,14 +32,94 @@ func configCheckCommand() *cobra.Command {
 		Example: "  guideway config check /etc/guideway/config.yaml",
 		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
+			if format != "table" {
+				return printVerdict(command.OutOrStdout(), format, files)
+			}
 			c, err := loadConfig(command.ErrOrStderr(), files)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(command.OutOrStdout(), summary(c))
-			return err
+			fmt.Fprintln(command.OutOrStdout(), summary(c))
+			for _, note := range notes(c) {
+				fmt.Fprintln(command.OutOrStdout(), "note: "+note)
+			}
+			return nil
 		},
 	}
+	addOutput(command, &format, textFormats)
+	return command
+}
+
+type shownVerdict struct {
+	Good     bool           `json:"good"`
+	Errors   []shownProblem `json:"errors"`
+	Warnings []shownProblem `json:"warnings"`
+	// About this machine, which the config may not be for.
+	Notes []string `json:"notes"`
+}
+
+type shownProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message"`
+}
+
+// printVerdict says for programs what check says for people.
+func printVerdict(stdout io.Writer, format string, files []string) error {
+	c, err := config.Load(files...)
+	verdict := shownVerdict{Good: err == nil, Errors: []shownProblem{}, Notes: []string{}}
+	var refusal *config.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		verdict.Errors, verdict.Warnings = shownProblems(refusal.Errors), shownProblems(refusal.Warnings)
+	case err != nil:
+		return err
+	default:
+		verdict.Warnings = shownProblems(c.Warnings)
+		verdict.Notes = append(verdict.Notes, notes(c)...)
+	}
+	if err := printValue(stdout, format, verdict); err != nil {
+		return err
+	}
+	if !verdict.Good {
+		return errReported
+	}
+	return nil
+}
+
+func missingInterfaces(wanted []config.Interface) (notes []string) {
+	var there []string
+	interfaces, _ := net.Interfaces() // none: then the next lines say so
+	for _, i := range interfaces {
+		there = append(there, i.Name)
+	}
+	for _, one := range wanted {
+		if !slices.Contains(there, one.Name) {
+			notes = append(notes, fmt.Sprintf("this machine has no interface %q (forwarder.interfaces): %s", one.Name, config.DidYouMean(one.Name, there)))
+		}
+	}
+	return notes
+}
+
+func shownProblems(problems config.Problems) []shownProblem {
+	shown := []shownProblem{}
+	for _, p := range problems {
+		shown = append(shown, shownProblem(p))
+	}
+	return shown
+}
+
+// notes tell what only this machine can know, if the config is for it.
+func notes(c *config.Config) (notes []string) {
+	if c.Forwarder != nil {
+		notes = missingInterfaces(c.Forwarder.Interfaces)
+	}
+	if file := c.Cluster.SecretFile; file != "" && file != config.DefaultSecretFile {
+		notes = append(notes, fmt.Sprintf("the forwarder needs the same secret: --secret-file %s (its unit has %s)", file, config.DefaultSecretFile))
+	}
+	return notes
 }
 
 func configCompileCommand() *cobra.Command {
@@ -66,7 +149,7 @@ func configCompileCommand() *cobra.Command {
 
 func configFiles(command *cobra.Command, files []string) error {
 	if len(files) == 0 {
-		return fmt.Errorf("give a config file or a directory of them, like `%s config.yaml`", command.CommandPath())
+		return fmt.Errorf("FILE is missing: give a config file or a directory of them, like `%s /etc/guideway/guideway.yaml`", command.CommandPath())
 	}
 	return nil
 }

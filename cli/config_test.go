@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // run executes a command line.
@@ -69,17 +72,41 @@ func Test_check_and_compile_refuse_a_bad_config_with_all_errors_and_no_output(t 
 func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 	for _, one := range []struct{ line, says string }{
 		{"config chek", `unknown command "chek" for "guideway config": did you mean check?`},
-		{"config zzz", "see `guideway config --help`"},
+		{"config zzz", "give one of check, compile"},
 		{"konfig", `unknown command "konfig"`},
+		{"config", "give one of check, compile"},
 		{"config check", "give a config file"},
-		{"config check no-such-file.yaml", "no-such-file.yaml: no such file"},
-		{"version extra", `unknown command "extra"`},
+		{"version extra", `"extra" is too much`},
 	} {
 		_, _, err := run(strings.Fields(one.line)...)
 		if err == nil || !strings.Contains(err.Error(), one.says) {
 			t.Errorf("%s: error is %v, wanted %q", one.line, err, one.says)
 		}
+		if exitCode(err) != exitUsage {
+			t.Errorf("%s: ends with %d", one.line, exitCode(err))
+		}
 	}
+	_, _, err := run("config", "check", "no-such-file.yaml")
+	if err == nil || !strings.Contains(err.Error(), "no-such-file.yaml: no such file") || exitCode(err) != exitFailed {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+// Words in back quotes stand for the value in the help; a sentence there would
+// be printed twice.
+func Test_no_help_is_mangled_by_quotes(t *testing.T) {
+	var look func(*cobra.Command)
+	look = func(command *cobra.Command) {
+		command.Flags().VisitAll(func(flag *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(flag); strings.Contains(name, " ") {
+				t.Errorf("%s --%s takes a %q", command.CommandPath(), flag.Name, name)
+			}
+		})
+		for _, below := range command.Commands() {
+			look(below)
+		}
+	}
+	look(root())
 }
 
 func Test_every_command_says_what_it_is_for(t *testing.T) {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"io"
 	"log/slog"
 	"os"
 
@@ -29,13 +29,9 @@ func controllerCommand() *cobra.Command {
 			"SIGHUP (or `guideway reload`) reads the config anew; a bad one changes nothing.\n" +
 			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first; the forwarder goes on.",
 		Example: "  guideway controller --config /etc/guideway/config.yaml",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			log, err := newLog(logFormat, verbose)
-			if err != nil {
-				return err
-			}
-			options.Log = log
+			options.Log = newLog(logFormat, verbose)
 			options.Version = version
 			return controller.Run(command.Context(), options)
 		},
@@ -45,22 +41,33 @@ func controllerCommand() *cobra.Command {
 	flags.StringVar(&options.RunDir, "run-dir", runDirDefault, "directory of the sockets")
 	flags.StringVar(&options.StateDir, "state-dir", stateDirDefault, "directory of what outlives a restart")
 	flags.BoolVar(&options.Watch, "watch", false, "reload when a file of the config changes")
-	flags.StringVar(&logFormat, "log-format", "text", "text or json")
+	addChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
 	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	_ = command.MarkFlagRequired("config") // an error only if the flag did not exist
 	return command
 }
 
-func newLog(format string, verbose bool) (*slog.Logger, error) {
+func newLog(format string, verbose bool) *slog.Logger {
 	options := &slog.HandlerOptions{}
 	if verbose {
 		options.Level = slog.LevelDebug
 	}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	handler := func(w io.Writer) slog.Handler {
+		if format == "json" {
+			return slog.NewJSONHandler(w, options)
+		}
+		return slog.NewTextHandler(w, options)
 	}
-	return nil, fmt.Errorf("--log-format %q: use text or json", format)
+	if !toJournal(os.Stderr) {
+		return slog.New(handler(os.Stderr))
+	}
+	options.ReplaceAttr = withoutTime // the journal has its own
+	return slog.New(newJournalHandler(os.Stderr, handler))
+}
+
+func withoutTime(groups []string, attr slog.Attr) slog.Attr {
+	if len(groups) == 0 && attr.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return attr
 }

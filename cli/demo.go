@@ -20,7 +20,7 @@ func demoCommand() *cobra.Command {
 			"Each flag may be given in the environment too: SEED, BACKENDS, LOAD_BALANCERS,\n" +
 			"CONNECTIONS, EVENTS, DEMO_REPORT. A flag wins.",
 		Example: "  guideway demo --seed 7 --events steady,kill_load_balancer",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Output = command.OutOrStdout()
 			return demo.Run(command.Context(), o)
@@ -46,7 +46,7 @@ func demoOptions(command *cobra.Command, o *demo.Options, events string) error {
 	}
 	given, err := demo.Defaults().FromEnvironment(os.Getenv)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	for name, take := range map[string]func(){
 		"seed":           func() { o.Seed = given.Seed },

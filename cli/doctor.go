@@ -18,17 +18,19 @@ import (
 
 func doctorCommand() *cobra.Command {
 	var m machine
+	var format string
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what usually is wrong, and say what cures it",
 		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers and\n" +
 			"counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			findings := examine(command.Context(), m, thisHost{})
-			return printFindings(command.OutOrStdout(), findings)
+			return printFindings(command.OutOrStdout(), format, findings)
 		},
 	}
+	addOutput(command, &format, textFormats)
 	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 	return command
 }
@@ -41,16 +43,36 @@ const (
 	gradeFail = "fail"
 )
 
-func printFindings(w io.Writer, findings []finding) error {
+func printFindings(w io.Writer, format string, findings []finding) error {
 	failed := false
+	shown := []shownFinding{}
 	for _, f := range findings {
-		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.grade, f.what, f.text); err != nil {
-			return err
-		}
 		failed = failed || f.grade == gradeFail
+		shown = append(shown, shownFinding{Grade: f.grade, What: f.what, Text: f.text})
+	}
+	if err := printShownFindings(w, format, shown); err != nil {
+		return err
 	}
 	if failed {
 		return errReported
+	}
+	return nil
+}
+
+type shownFinding struct {
+	Grade string `json:"grade"`
+	What  string `json:"what"`
+	Text  string `json:"text"`
+}
+
+func printShownFindings(w io.Writer, format string, findings []shownFinding) error {
+	if format != "table" {
+		return printValue(w, format, findings)
+	}
+	for _, f := range findings {
+		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -28,12 +28,7 @@ func explainCommand() *cobra.Command {
 			"and the next hop is a stand-in.",
 		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +
 			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 3 {
-				return fmt.Errorf("%d arguments: give protocol, source and destination as in `tcp 192.0.2.7:40000 203.0.113.10:80`", len(args))
-			}
-			return nil
-		},
+		Args: arguments("PROTOCOL", "SOURCE", "DESTINATION"),
 		RunE: func(command *cobra.Command, args []string) error {
 			key, err := flowKey(args[0], args[1], args[2])
 			if err != nil {
@@ -51,9 +46,9 @@ func explainCommand() *cobra.Command {
 			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != ""})
 		},
 	}
-	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	addOutput(command, &format, textFormats)
 	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
-	command.Flags().StringVar(&plan, "plan", "", "explain by this plan file (as `guideway config compile` writes it)")
+	command.Flags().StringVar(&plan, "plan", "", "explain by this plan `FILE`, as guideway config compile writes it")
 	command.Flags().StringVar(&secret, "secret-file", "", "with --plan: the cluster's secret")
 	return command
 }
@@ -119,19 +114,16 @@ type explanation struct {
 }
 
 func printExplanation(w io.Writer, format string, e explanation) error {
-	switch format {
-	case "json":
-		return printJSON(w, e.value())
-	case "table":
-		var err error
-		for _, line := range e.lines() {
-			if err == nil {
-				_, err = fmt.Fprintf(w, "%-11s %s\n", line.what, line.text)
-			}
-		}
-		return err
+	if format != "table" {
+		return printValue(w, format, e.value())
 	}
-	return fmt.Errorf("output format %q: use table or json", format)
+	var err error
+	for _, line := range e.lines() {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%-11s %s\n", line.what, line.text)
+		}
+	}
+	return err
 }
 
 type explainedLine struct{ what, text string }

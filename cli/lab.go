@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/lab"
 	"github.com/guideway/guideway/lab/echo"
 	"github.com/guideway/guideway/lab/load"
@@ -33,7 +33,7 @@ func labUpCommand() *cobra.Command {
 			"of network namespaces, waits until traffic flows, and prints what to try.\n" +
 			"Nothing of the machine itself is changed; `guideway lab down` removes it all.",
 		Example: "  guideway lab up --load-balancers 3 --backends 8",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			running, err := lab.Up(command.Context(), o, false)
 			if err != nil {
@@ -48,8 +48,8 @@ func labUpCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Backends, "backends", 4, "how many backends")
 	command.Flags().IntVar(&o.Spares, "spare-backends", 1, "how many more run that no config names yet")
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
-	command.Flags().StringVar(&o.Encap, "encap", "gre", "tunnels to backends: gre, ipip, gue or geneve")
-	command.Flags().StringVar(&o.Steering, "steering", "rss", "how packets come to workers: rss or software")
+	addChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
+	addChoice(command, &o.Steering, "steering", "", "how packets come to workers", "rss", "software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
 	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers)")
 	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "the first half of the load balancers and backends are one cluster, the others another; each spills to the other")
@@ -61,8 +61,11 @@ func labDownCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "down",
 		Short: "Remove a lab, whatever is left of it",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
+			if !lab.Exists(name, runDir) {
+				return fmt.Errorf("lab %s: there is none, so nothing was removed; %s", name, config.DidYouMean(name, lab.Names()))
+			}
 			return lab.Down(name, runDir)
 		},
 	}
@@ -75,25 +78,20 @@ func labStatusCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show a lab's nodes and processes",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			running, err := lab.Open(name, runDir)
 			if err != nil {
 				return err
 			}
-			switch format {
-			case "json":
-				encoder := json.NewEncoder(command.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(running.Status())
-			case "table":
-				return printLabStatus(command, running.Status())
+			if format != "table" {
+				return printValue(command.OutOrStdout(), format, running.Status())
 			}
-			return fmt.Errorf("output format %q: use table or json", format)
+			return printLabStatus(command, running.Status())
 		},
 	}
 	labName(command, &name, &runDir)
-	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	addOutput(command, &format, textFormats)
 	return command
 }
 
@@ -126,7 +124,7 @@ func labEchoCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "echo",
 		Short: "Say a name, then return what comes",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return server.Run(command.Context())
 		},
@@ -141,7 +139,7 @@ func labLoadCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "load",
 		Short: "Be the clients, as told by lines of JSON on standard input",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			return load.Serve(os.Stdin, os.Stdout)
 		},

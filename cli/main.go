@@ -23,7 +23,7 @@ import (
 // version is set by the linker.
 var version = "development"
 
-// errReported ends the program with 1 when everything was said already.
+// errReported ends the program with exitFailed when everything was said already.
 var errReported = errors.New("reported")
 
 func main() {
@@ -38,7 +38,7 @@ func main() {
 		if !errors.Is(err, errReported) {
 			fmt.Fprintf(os.Stderr, "guideway: %v\n", err)
 		}
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
@@ -50,7 +50,17 @@ func root() *cobra.Command {
 			"several machines at once, without breaking any when machines come and go.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version,
+		RunE: func(command *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return command.Help()
+			}
+			return unknownCommand(command, args[0])
+		},
+		Args:                       cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: 2,
 	}
+	command.SetVersionTemplate(versionLine())
 	command.AddCommand(
 		captureCommand(),
 		configCommand(),
@@ -67,6 +77,7 @@ func root() *cobra.Command {
 		undrainCommand(),
 		versionCommand(),
 	)
+	strict(command)
 	return command
 }
 
@@ -76,15 +87,12 @@ func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
+		Args:  cobra.ArbitraryArgs,
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return command.Help()
+				return usagef("%s: give one of %s", command.CommandPath(), strings.Join(namesOf(command), ", "))
 			}
-			hint := "see `" + command.CommandPath() + " --help`"
-			if similar := command.SuggestionsFor(args[0]); len(similar) > 0 {
-				hint = "did you mean " + strings.Join(similar, " or ") + "?"
-			}
-			return fmt.Errorf("unknown command %q for %q: %s", args[0], command.CommandPath(), hint)
+			return unknownCommand(command, args[0])
 		},
 		SuggestionsMinimumDistance: 2,
 	}
@@ -92,14 +100,35 @@ func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	return command
 }
 
+func unknownCommand(command *cobra.Command, name string) error {
+	hint := "give one of " + strings.Join(namesOf(command), ", ")
+	if similar := command.SuggestionsFor(name); len(similar) > 0 {
+		hint = "did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return usagef("unknown command %q for %q: %s", name, command.CommandPath(), hint)
+}
+
+func namesOf(command *cobra.Command) []string {
+	var names []string
+	for _, below := range command.Commands() {
+		if below.IsAvailableCommand() {
+			names = append(names, below.Name())
+		}
+	}
+	return names
+}
+
+func versionLine() string {
+	return fmt.Sprintf("guideway %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(command.OutOrStdout(), "guideway %s (%s, %s/%s)\n",
-				version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(command.OutOrStdout(), versionLine())
 			return err
 		},
 	}

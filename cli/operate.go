@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/spf13/cobra"
 )
@@ -14,7 +18,7 @@ func reloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Have the controller read its config anew",
 		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA bad config changes nothing: the former one goes on. Exits with 1 then.",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{})
@@ -45,16 +49,32 @@ func drainBackendCommand(drain bool) *cobra.Command {
 		Use:   "backend NAME",
 		Short: "The backend of that name, on this machine",
 		Long:  "On this machine only: a drain of the whole cluster is weight 0 in the config.\nTracked connections stay. It is kept over restarts of the controller.",
-		Args:  cobra.ExactArgs(1),
+		Args:  arguments("NAME"),
 		RunE: func(command *cobra.Command, args []string) error {
-			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			err := m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: drain})
 				return err
 			})
+			if r := (refused{}); errors.As(err, &r) && r.code == codes.NotFound {
+				return fmt.Errorf("%w: %s", err, config.DidYouMean(args[0], m.backendNames(command.Context())))
+			}
+			return err
 		},
 	}
 	addRunDir(command, &m)
 	return command
+}
+
+// backendNames are those that the controller knows; none, if it does not say.
+func (m machine) backendNames(ctx context.Context) (names []string) {
+	_ = m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+		state, err := client.GetState(ctx, &controllerv1.GetStateRequest{})
+		for _, backend := range state.GetBackends() {
+			names = append(names, backend.Name)
+		}
+		return err
+	})
+	return names
 }
 
 func drainMachineCommand(drain bool) *cobra.Command {
@@ -63,7 +83,7 @@ func drainMachineCommand(drain bool) *cobra.Command {
 		Use:   "machine",
 		Short: "This load balancer",
 		Long:  "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\nforwarder goes on with what still comes. It is kept over restarts.",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				_, err := client.DrainMachine(ctx, &controllerv1.DrainMachineRequest{Drain: drain})

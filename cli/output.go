@@ -21,22 +21,28 @@ type listing struct {
 	header   []string
 	wideFrom int
 	rows     [][]string
+	// The last column is wrapped, so that lines have at most widthMax columns;
+	// not by `-o wide`.
+	wrapped bool
 	// Said when there are no rows.
 	none string
 }
 
-const outputUsage = "table, wide, json or yaml"
+// What terminals show, and mails quote.
+const widthMax = 100
 
 func (l listing) print(w io.Writer, format string) error {
-	switch format {
-	case "table", "wide":
+	if format == "table" || format == "wide" {
 		return l.printTable(w, format == "wide")
-	case "json":
-		return printJSON(w, l.value)
-	case "yaml":
-		return printYAML(w, l.value)
 	}
-	return fmt.Errorf("output format %q: use %s", format, outputUsage)
+	return printValue(w, format, l.value)
+}
+
+func printValue(w io.Writer, format string, value any) error {
+	if format == "yaml" {
+		return printYAML(w, value)
+	}
+	return printJSON(w, value)
 }
 
 func (l listing) printTable(w io.Writer, wide bool) error {
@@ -49,10 +55,56 @@ func (l listing) printTable(w io.Writer, wide bool) error {
 		columns = l.wideFrom
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{l.header}, l.rows...) {
+	rows := append([][]string{l.header}, l.rows...)
+	if l.wrapped && !wide {
+		rows = wrapLast(rows)
+	}
+	for _, row := range rows {
 		fmt.Fprintln(table, strings.Join(row[:columns], "\t"))
 	}
 	return table.Flush()
+}
+
+// wrapLast breaks the last column's cells into rows that fit.
+func wrapLast(rows [][]string) [][]string {
+	last := len(rows[0]) - 1
+	used := 0
+	for column := range last {
+		widest := 0
+		for _, row := range rows {
+			widest = max(widest, len(row[column]))
+		}
+		used += widest + 2 // what parts columns
+	}
+	var wrapped [][]string
+	for _, row := range rows {
+		for i, text := range wrap(row[last], max(widthMax-used, 20)) {
+			piece := make([]string, len(row))
+			if i == 0 {
+				copy(piece, row)
+			}
+			piece[last] = text
+			wrapped = append(wrapped, piece)
+		}
+	}
+	return wrapped
+}
+
+// wrap breaks a text between words; a word that is too long stays whole.
+func wrap(text string, width int) []string {
+	lines := []string{""}
+	for _, word := range strings.Fields(text) {
+		line := &lines[len(lines)-1]
+		switch {
+		case *line == "":
+			*line = word
+		case len(*line)+1+len(word) <= width:
+			*line += " " + word
+		default:
+			lines = append(lines, word)
+		}
+	}
+	return lines
 }
 
 func printJSON(w io.Writer, value any) error {

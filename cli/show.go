@@ -32,7 +32,7 @@ func showVerb(use, short string, show showFunc) *cobra.Command {
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			found, err := show(command.Context(), m, command.ErrOrStderr())
 			if err != nil {
@@ -46,7 +46,7 @@ func showVerb(use, short string, show showFunc) *cobra.Command {
 }
 
 func addShowFlags(command *cobra.Command, m *machine, format *string) {
-	command.Flags().StringVarP(format, "output", "o", "table", outputUsage)
+	addOutput(command, format, tableFormats)
 	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 }
 

@@ -43,9 +43,11 @@ func showConnectionsCommand() *cobra.Command {
 	}
 	command := showVerb("connections [PROTOCOL SOURCE DESTINATION]", "Tracked connections by service, backend and class, or one of them", show)
 	command.Example = "  guideway show connections\n  guideway show connections tcp 192.0.2.7:40000 203.0.113.10:80"
-	command.Args = func(_ *cobra.Command, args []string) error {
-		if len(args) != 0 && len(args) != 3 {
-			return fmt.Errorf("%d arguments: give none, or protocol, source and destination as in `tcp 192.0.2.7:40000 203.0.113.10:80`", len(args))
+	command.Args = func(command *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			if err := arguments("PROTOCOL", "SOURCE", "DESTINATION")(command, args); err != nil {
+				return err
+			}
 		}
 		lookup = args
 		return nil
@@ -106,18 +108,18 @@ func lookUpConnection(ctx context.Context, m machine, words []string) (listing, 
 func flowKey(protocol, source, destination string) (*forwarderv1.FlowKey, error) {
 	number, known := map[string]uint32{"tcp": 6, "udp": 17}[strings.ToLower(protocol)]
 	if !known {
-		return nil, fmt.Errorf("protocol %q: use tcp or udp", protocol)
+		return nil, usagef("protocol %q: use tcp or udp", protocol)
 	}
 	from, err := netip.ParseAddrPort(source)
 	if err != nil {
-		return nil, fmt.Errorf("source %q: write address:port, [address]:port for IPv6", source)
+		return nil, usagef("source %q: write address:port, [address]:port for IPv6", source)
 	}
 	to, err := netip.ParseAddrPort(destination)
 	if err != nil {
-		return nil, fmt.Errorf("destination %q: write address:port, [address]:port for IPv6", destination)
+		return nil, usagef("destination %q: write address:port, [address]:port for IPv6", destination)
 	}
 	if from.Addr().Is4() != to.Addr().Is4() {
-		return nil, fmt.Errorf("source %s and destination %s are of different families", source, destination)
+		return nil, usagef("source %s and destination %s are of different families", source, destination)
 	}
 	return &forwarderv1.FlowKey{
 		Source: from.Addr().String(), Destination: to.Addr().String(), Protocol: number,

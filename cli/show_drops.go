@@ -64,16 +64,16 @@ func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	}
 	shown := dropsOf(counters, samples.GetSamples())
 	found := listing{
-		value:    shown,
-		header:   []string{"REASON", "PACKETS", "MEANING", "USUAL CAUSE"},
-		wideFrom: 0,
-		none:     fmt.Sprintf("nothing dropped of %d packets", counters.Received),
+		value:   shown,
+		header:  []string{"REASON", "PACKETS", "MEANING, USUAL CAUSE, LATEST PACKETS"},
+		wrapped: true,
+		none:    fmt.Sprintf("nothing dropped of %d packets", counters.Received),
 	}
 	for _, drop := range shown.Dropped {
-		found.rows = append(found.rows, []string{drop.Reason, fmt.Sprint(drop.Packets), drop.Meaning, drop.UsualCause})
+		found.rows = append(found.rows, []string{drop.Reason, fmt.Sprint(drop.Packets), drop.Meaning}, []string{"", "", "usually: " + drop.UsualCause})
 		for _, s := range drop.Latest {
 			age := (time.Duration(s.AgeMs) * time.Millisecond).Round(100 * time.Millisecond)
-			found.rows = append(found.rows, []string{"", age.String() + " ago", s.Packet, fmt.Sprintf("a frame of %d bytes", s.FrameBytes)})
+			found.rows = append(found.rows, []string{"", "", fmt.Sprintf("%v ago: %s, %d bytes", age, s.Packet, s.FrameBytes)})
 		}
 	}
 	return found, nil

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -22,6 +24,8 @@ type shownService struct {
 	Packets        *uint64 `json:"packets,omitempty"`
 	Bytes          *uint64 `json:"bytes,omitempty"`
 	NewConnections *uint64 `json:"new_connections,omitempty"`
+	// Tracked now.
+	Connections *uint64 `json:"connections,omitempty"`
 }
 
 func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
@@ -30,19 +34,41 @@ func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, er
 		return listing{}, err
 	}
 	services := p.services()
+	if p.counters != nil {
+		if err := countLive(ctx, m, services); err != nil {
+			return listing{}, err
+		}
+	}
 	found := listing{
 		value:    services,
-		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "POOLS", "REASON"},
+		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "NEW", "POOLS", "REASON"},
 		wideFrom: 6,
 		none:     "no services",
 	}
 	for _, s := range services {
 		found.rows = append(found.rows, []string{
 			s.Name, strings.Join(s.VIPs, ", "), s.State, fmt.Sprintf("%d/%d", s.BackendsActive, s.Backends),
-			number(s.Packets), number(s.Bytes), number(s.NewConnections), dash(strings.Join(s.Pools, ",")), dash(s.Reason),
+			number(s.Packets), number(s.Bytes), number(s.Connections), number(s.NewConnections), dash(strings.Join(s.Pools, ",")), dash(s.Reason),
 		})
 	}
 	return found, nil
+}
+
+// countLive counts the connections that are tracked now.
+func countLive(ctx context.Context, m machine, services []shownService) error {
+	response, err := askConnections(ctx, m, &forwarderv1.GetConnectionsRequest{})
+	if err != nil {
+		return err
+	}
+	live := map[string]uint64{}
+	for _, c := range response.Counts {
+		live[c.Service] += c.Connections
+	}
+	for i := range services {
+		n := live[services[i].Name]
+		services[i].Connections = &n
+	}
+	return nil
 }
 
 func number(n *uint64) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -162,7 +163,7 @@ func TestShowWithBothProcesses(t *testing.T) {
 	}{
 		{"services", []string{"web 203.0.113.10 tcp 80 serving 1/2 990 9900"}},
 		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
-		{"drops", []string{"too_big 7 does not fit MTU 1.5s ago tcp 192.0.2.7:40000 > 203.0.113.10:80 a frame of 1600 bytes", "no_service 3 nobody wants it"}},
+		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 nobody wants it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
 		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},
@@ -187,10 +188,29 @@ func TestShowWithBothProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			sameValue(t, asJSON, asYAML)
-			if _, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "xml"); err == nil || !strings.Contains(err.Error(), outputUsage) {
+			if _, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "xml"); err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "give one of table, wide, json, yaml") {
 				t.Errorf("unknown format: %v", err)
 			}
 		})
+	}
+}
+
+func TestDropsFitATerminal(t *testing.T) {
+	found := listing{header: []string{"REASON", "PACKETS", "MEANING"}, wrapped: true, rows: [][]string{
+		{"untrusted_tunnel_source", "18446744073709551615", strings.Repeat("a sentence of some length. ", 12)},
+		{"", "", "1.5s ago: tcp [2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:40000 > [2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535, 1600 bytes"},
+	}}
+	var narrow, wide bytes.Buffer
+	if err := errors.Join(found.print(&narrow, "table"), found.print(&wide, "wide")); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(narrow.String()) {
+		if len(strings.TrimRight(line, " \n")) > widthMax {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+	if strings.Count(wide.String(), "\n") != 3 || fields(narrow.String()) != fields(wide.String()) {
+		t.Errorf("wide:\n%s\nnot wide:\n%s", wide.String(), narrow.String())
 	}
 }
 

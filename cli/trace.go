@@ -45,7 +45,7 @@ func traceCommand() *cobra.Command {
 		Example: "  guideway trace --vip 203.0.113.10 --port 443 --count 8\n" +
 			"  guideway trace --vip 203.0.113.10 --src 198.51.100.7 --sport 40000   # that client's flow\n" +
 			"  guideway trace --vip 2001:db8:a::10 --protocol udp --port 53 --fragment -o json",
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return runTrace(command.Context(), f, command.OutOrStdout(), command.ErrOrStderr())
 		},
@@ -63,7 +63,7 @@ func traceCommand() *cobra.Command {
 	flags.DurationVar(&f.request.Timeout, "timeout", 2*time.Second, "how long to wait for reports")
 	flags.BoolVar(&f.request.Fragment, "fragment", false, "send each as a first fragment, with a second behind it")
 	flags.BoolVar(&f.request.ValidChecksum, "valid-checksum", false, "let backends take the packets: TCP resets, UDP is delivered")
-	flags.StringVarP(&f.format, "output", "o", "table", outputUsage)
+	addOutput(command, &f.format, tableFormats)
 	_ = command.MarkFlagRequired("vip") // an error only if the flag did not exist
 	return command
 }
@@ -93,19 +93,16 @@ func runTrace(ctx context.Context, f traceFlags, stdout, stderr io.Writer) error
 // parse reads everything that can be wrong before a socket is opened.
 func (f traceFlags) parse() (tracer.Request, error) {
 	request := f.request
-	if err := checkOutput(f.format); err != nil {
-		return request, err
-	}
 	protocol, err := tracer.ParseProtocol(f.protocol)
 	if err != nil {
-		return request, err
+		return request, usageError{err}
 	}
 	vip, err := parseAddress("vip", f.vip)
 	if err != nil {
 		return request, err
 	}
 	if f.port == 0 {
-		return request, errors.New("--port 0: give 1 to 65535")
+		return request, usagef("--port 0: give 1 to 65535")
 	}
 	if request.Key, err = f.key(); err != nil {
 		return request, err
@@ -117,7 +114,10 @@ func (f traceFlags) parse() (tracer.Request, error) {
 	request.SpreadPorts = f.sport == 0
 	request.Flow = tracer.Flow{Protocol: protocol, Source: netip.AddrPortFrom(source, f.sourcePort()), Destination: netip.AddrPortFrom(vip, f.port)}
 	request.Receiver = receiver
-	return request, request.Check()
+	if err := request.Check(); err != nil {
+		return request, usageError{err}
+	}
+	return request, nil
 }
 
 // ends of the packets' way and of the reports': by default both are where the
@@ -194,7 +194,7 @@ func (f traceFlags) findSecretFile() (string, error) {
 func parseAddress(flag, text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	if err != nil {
-		return address, fmt.Errorf("--%s %q: give an IPv4 or IPv6 address, like 203.0.113.10", flag, text)
+		return address, usagef("--%s %q: give an IPv4 or IPv6 address, like 203.0.113.10", flag, text)
 	}
 	return address.Unmap(), nil
 }
@@ -206,17 +206,9 @@ func parseReceiver(text string) (netip.AddrPort, error) {
 	}
 	receiver, err := netip.ParseAddrPort(text)
 	if err != nil {
-		return receiver, fmt.Errorf("--receiver %q: give ADDRESS or ADDRESS:PORT, like 192.0.2.1, 192.0.2.1:6080 or [2001:db8::1]:6080", text)
+		return receiver, usagef("--receiver %q: give ADDRESS or ADDRESS:PORT, like 192.0.2.1, 192.0.2.1:6080 or [2001:db8::1]:6080", text)
 	}
 	return netip.AddrPortFrom(receiver.Addr().Unmap(), receiver.Port()), nil
-}
-
-func checkOutput(format string) error {
-	switch format {
-	case "table", "wide", "json", "yaml":
-		return nil
-	}
-	return fmt.Errorf("output format %q: use %s", format, outputUsage)
 }
 
 func traceListing(result tracer.Result) listing {

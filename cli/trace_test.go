@@ -279,7 +279,7 @@ func Test_trace_names_what_is_wrong_and_its_cure(t *testing.T) {
 		{"--vip web.example", `--vip "web.example": give an IPv4 or IPv6 address`},
 		{"--vip 203.0.113.10 --protocol sctp", `protocol "sctp": use tcp or udp`},
 		{"--vip 203.0.113.10 --port 0", "--port 0"},
-		{"--vip 203.0.113.10 -o xml", `output format "xml"`},
+		{"--vip 203.0.113.10 -o xml", `invalid argument "xml"`},
 		{"--vip 203.0.113.10 --secret-file " + short, short + ": the secret has 5 bytes"},
 		{"--vip 203.0.113.10 --secret-file no.key", "no.key: no such file"},
 		{"--vip 203.0.113.10 --config no.yaml", "give --secret-file"},

@@ -274,7 +274,7 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 	runDir := both(t, &fakeController{}, &fakeForwarder{})
 	findings := examine(t.Context(), machine{runDir: runDir}, fakeHost{"large-receive-offload: off [fixed]\ngeneric-receive-offload: on\n"})
 	var out bytes.Buffer
-	if err := printFindings(&out, findings); !errors.Is(err, errReported) {
+	if err := printFindings(&out, "table", findings); !errors.Is(err, errReported) {
 		t.Errorf("%v, want an exit code", err)
 	}
 	for _, want := range []string{

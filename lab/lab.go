@@ -204,6 +204,28 @@ func Down(name, runDir string) error {
 	return (&Lab{state: s}).remove(removeLogs)
 }
 
+// Exists: a lab of that name runs, or something of it is left.
+func Exists(name, runDir string) bool {
+	if runDir == "" {
+		runDir = DefaultRunDir(name)
+	}
+	if _, err := os.Stat(filepath.Join(runDir, stateFile)); err == nil {
+		return true
+	}
+	namespaces, err := listNamespaces(name)
+	return err != nil || len(namespaces) > 0 // in doubt, look closer
+}
+
+// Names of the labs that keep their files where they do by default.
+func Names() []string {
+	states, _ := filepath.Glob(filepath.Join(DefaultRunDir("*"), stateFile)) // the pattern is good
+	var names []string
+	for _, file := range states {
+		names = append(names, filepath.Base(filepath.Dir(file)))
+	}
+	return names
+}
+
 // Down removes the lab.
 func (lab *Lab) Down() error { return lab.remove(removeLogs) }
 

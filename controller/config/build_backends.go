@@ -45,6 +45,8 @@ func (n *backendNames) add(pool *Pool, path string, given *configv1.Backend) {
 		}
 		if earlier.Weight != entry.Weight {
 			n.errorf(path+".weight", "backend %q has weight %d here and %d earlier in the same pool: list it once", entry.Name, entry.Weight, earlier.Weight)
+		} else {
+			n.warnf(path, "backend %q is in this pool already: it counts once; remove one of the two", entry.Name)
 		}
 		return
 	}

@@ -46,7 +46,7 @@ func (b *builder) poolChecks(path string, given []string) []string {
 		switch {
 		case b.config.HealthCheckNamed(name) == nil:
 			b.errorf(field, "there is no health check %q: %s", name,
-				didYouMean(name, b.healthCheckNames(), "add it to `health_checks`"))
+				didYouMean(name, b.healthCheckNames(), "add it to `health_checks`"+"; "+listed(b.healthCheckNames())))
 		case slices.Contains(checks, name):
 			b.errorf(field, "%q is listed twice: remove one", name)
 		default:
@@ -99,7 +99,7 @@ func (b *builder) poolReferences() {
 
 func (b *builder) knownPool(field, name string) {
 	if _, ok := b.config.poolIndex[name]; !ok {
-		b.errorf(field, "there is no pool %q: %s", name, didYouMean(name, b.poolNames(), "add it to `pools`"))
+		b.errorf(field, "there is no pool %q: %s", name, didYouMean(name, b.poolNames(), "add it to `pools`"+"; "+listed(b.poolNames())))
 	}
 }
 

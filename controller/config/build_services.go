@@ -108,7 +108,7 @@ func (b *builder) suffixVIP(path string, given *configv1.Vip, vip *VIP) {
 	group := b.groupNamed(vip.PrefixGroup)
 	if group == nil {
 		b.errorf(path+".prefix_group", "there is no prefix group %q: %s", vip.PrefixGroup,
-			didYouMean(vip.PrefixGroup, b.groupNames(), "add it to `prefix_groups`"))
+			didYouMean(vip.PrefixGroup, b.groupNames(), "add it to `prefix_groups`"+"; "+listed(b.groupNames())))
 		return
 	}
 	b.suffixFits(path+".suffix", *vip, group)
@@ -202,7 +202,7 @@ func (b *builder) spill(path string, given []*configv1.Spill) []Spill {
 			b.errorf(field+".prefix", "%s", problem)
 		case group == nil:
 			b.errorf(field+".prefix_group", "there is no prefix group %q: %s", one.GetPrefixGroup(),
-				didYouMean(one.GetPrefixGroup(), b.groupNames(), "add it to `prefix_groups`"))
+				didYouMean(one.GetPrefixGroup(), b.groupNames(), "add it to `prefix_groups`"+"; "+listed(b.groupNames())))
 		case !slices.Contains(group.Prefixes, prefix):
 			b.errorf(field+".prefix", "%s is not in prefix group %q: add it there, or name one that is", prefix, group.Name)
 		case slices.Contains(b.config.Cluster.Prefixes, prefix):

@@ -88,6 +88,10 @@ func (d *decoder) unknown(parent, path string, key *yaml.Node, message protorefl
 		d.errorf(path, "there is no such field: did you mean `%s`?", guess)
 		return
 	}
+	if longer := begins(key.Value, names); longer != "" {
+		d.errorf(path, "there is no such field: did you mean `%s`, the name of a file that holds it?", longer)
+		return
+	}
 	d.errorf(path, "there is no such field: the fields here are %s", strings.Join(names, ", "))
 }
 

@@ -26,6 +26,6 @@ func Parse(sources []Source, readFile ReadFile) (*Config, error) {
 	if len(report.errors) > 0 {
 		return nil, report.refusal()
 	}
-	builder.config.Warnings = report.sorted(report.warnings)
+	builder.config.Warnings = report.sorted(report.warnings).gathered()
 	return builder.config, nil
 }

@@ -3,7 +3,9 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -127,8 +129,40 @@ func (r *reporter) problem(field, message string) Problem {
 
 // refusal is everything that was found.
 func (r *reporter) refusal() *Refusal {
-	return &Refusal{Errors: r.sorted(r.errors), Warnings: r.sorted(r.warnings)}
+	return &Refusal{Errors: r.sorted(r.errors).gathered(), Warnings: r.sorted(r.warnings).gathered()}
 }
+
+// gathered tells a mistake once that was made at the same place of several
+// items: where it is first, and in which lines else.
+func (ps Problems) gathered() Problems {
+	type mistake struct{ file, field, message string }
+	first := map[mistake]int{}
+	again := map[int][]string{}
+	var told Problems
+	for _, p := range ps {
+		m := mistake{p.File, itemIndex.ReplaceAllString(p.Field, "[]"), p.Message}
+		if i, ok := first[m]; ok && p.Field != "" {
+			again[i] = append(again[i], strconv.Itoa(p.Line))
+			continue
+		}
+		first[m] = len(told)
+		told = append(told, p)
+	}
+	for i, lines := range again {
+		more := len(lines)
+		lines = slices.Compact(lines)
+		if len(lines) > linesShown {
+			lines = append(lines[:linesShown:linesShown], "...")
+		}
+		told[i].Message += fmt.Sprintf(" (and %d times more: line %s)", more, strings.Join(lines, ", "))
+	}
+	return told
+}
+
+// Who wants to see all lines mends the first ones and looks again.
+const linesShown = 20
+
+var itemIndex = regexp.MustCompile(`\[\d+\]`)
 
 // sorted puts problems in order of place: file as given, line, column.
 func (r *reporter) sorted(ps Problems) Problems {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,38 @@ func closest(word string, candidates []string) string {
 	return best
 }
 
+// begins returns the field for a file that holds what the word names: operators
+// write `password` where `password_file` is.
+func begins(word string, candidates []string) string {
+	if slices.Contains(candidates, word+"_file") {
+		return word + "_file"
+	}
+	return ""
+}
+
+// DidYouMean ends a sentence about an unknown name: the closest of those there
+// are, or what they are.
+func DidYouMean(word string, known []string) string {
+	return didYouMean(word, known, listed(known))
+}
+
+// listed names what there is, as far as a line has room.
+func listed(known []string) string {
+	if len(known) == 0 {
+		return "there is none"
+	}
+	known = slices.Clone(known)
+	slices.Sort(known)
+	known = slices.Compact(known)
+	text := "there is " + strings.Join(known[:min(len(known), namesShown)], ", ")
+	if more := len(known) - namesShown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+const namesShown = 12
+
 // didYouMean ends a sentence about an unknown name.
 func didYouMean(word string, candidates []string, cure string) string {
 	if guess := closest(word, candidates); guess != "" {
@@ -30,23 +63,26 @@ func didYouMean(word string, candidates []string, cure string) string {
 	return cure
 }
 
-// distance counts the insertions, removals and replacements between two words
-// (Levenshtein), keeping one row of the table.
+// distance counts the insertions, removals, replacements and swaps of
+// neighbours between two words (Damerau and Levenshtein), keeping three rows of
+// the table.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		before, above, row = above, row, before
 		row[0] = i + 1
 		for j := range len(b) {
-			change := diagonal
+			change := above[j]
 			if a[i] != b[j] {
 				change++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+			row[j+1] = min(change, above[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]
