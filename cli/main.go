@@ -36,7 +36,11 @@ func main() {
 	stop()
 	if err != nil {
 		if !errors.Is(err, errReported) {
-			fmt.Fprintf(os.Stderr, "guideway: %v\n", err)
+			prefix := ""
+			if toJournal(os.Stderr) {
+				prefix = "<3>"
+			}
+			fmt.Fprintf(os.Stderr, "%sguideway: %v\n", prefix, err)
 		}
 		os.Exit(exitCode(err))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -164,6 +165,9 @@ func (f traceFlags) key() (tracer.Key, error) {
 		return tracer.Key{}, err
 	}
 	secret, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrPermission) {
+		return tracer.Key{}, fmt.Errorf("read secret: %w: be root (sudo guideway trace ...), as sending marks takes it, too", err)
+	}
 	if err != nil {
 		return tracer.Key{}, fmt.Errorf("read secret: %w: give --secret-file FILE, the file that cluster.secret_file names on the load balancers", err)
 	}

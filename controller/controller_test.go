@@ -6,6 +6,7 @@ package controller
 // tried with a router in speaker.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -30,6 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/health"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -595,4 +597,19 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 	h.cancel()
 	hear("STOPPING=1")
 	<-h.result
+}
+
+// A machine that starts has not probed yet: nothing to be woken for.
+func TestWhatAStartFindsIsNoWarning(t *testing.T) {
+	for _, c := range []struct {
+		from   string
+		wanted string
+	}{{"new", "INFO"}, {"active", "WARN"}} {
+		var out bytes.Buffer
+		controller := &Controller{log: slog.New(slog.NewTextHandler(&out, nil))}
+		controller.logTransition(brain.Transition{Kind: "backend", Name: "web/web-1", From: c.from, To: "down", Reason: "not probed yet"})
+		if !strings.Contains(out.String(), "level="+c.wanted) {
+			t.Errorf("from %s: %s", c.from, out.String())
+		}
+	}
 }

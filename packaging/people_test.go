@@ -23,7 +23,7 @@ as() { local user=$1; shift; setpriv --reuid $user --regid $user --init-groups "
 setpriv --bounding-set -all,+net_admin,+net_raw,+cap_38,+cap_39,+ipc_lock --inh-caps -all --no-new-privs \
     --regid 0 --groups guideway-view,guideway-operate $(command_of guideway-forwarder) 2>$STAGE/forwarder.log &
 forwarder=$!
-as guideway --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
+setpriv --reuid guideway --regid guideway --init-groups --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
     $(command_of guideway-controller) 2>$STAGE/controller.log &
 controller=$!
 trap 'kill $forwarder $controller; wait' EXIT

@@ -6,6 +6,7 @@
 //! with the process: a backend without its agent drops tunnel packets, fails
 //! its probes through the tunnel, and is no longer selected.
 
+mod logging;
 mod metrics;
 mod notify;
 mod outcome;
@@ -20,7 +21,6 @@ use clap::{Parser, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
-use tracing_subscriber::EnvFilter;
 use wire::IpPrefix;
 
 use program::Program;
@@ -80,8 +80,7 @@ impl fmt::Display for Mode {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    logging::start();
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

@@ -15,6 +15,7 @@ pub mod explained;
 pub mod files;
 pub mod health;
 pub mod liveness;
+pub mod logging;
 pub mod metrics;
 pub mod next_hops;
 pub mod notify;

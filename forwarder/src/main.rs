@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use guideway_forwarder::{offline, replay, run};
+use guideway_forwarder::{logging, offline, replay, run};
 
 const WORKERS_MAX: i64 = plan::limits::WORKERS_MAX as i64;
 
@@ -164,7 +164,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("guideway-forwarder: {error}");
+            logging::fail(error.as_ref());
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,7 @@
 //!  --take-over: all of it from a running forwarder       … a successor has it all ► just ends
 //! ```
 
-use std::io::{BufRead, ErrorKind, IsTerminal};
+use std::io::{BufRead, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -16,14 +16,13 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
 
 use crate::control::Control;
 use crate::metrics::{SharedPage, http};
 use crate::notify::Manager;
 use crate::rundir::RunDir;
 use crate::take_over::{Assets, Handed, Heritage};
-use crate::{health, rundir, server, take_over};
+use crate::{health, logging, rundir, server, take_over};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -69,13 +68,7 @@ const METRICS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Forwards until told to stop, or until a successor does.
 pub fn run(options: Options) -> Result<()> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    logging::start();
     abort_on_panic();
     let controller = controller_uid(options.controller_user.as_deref())?;
     let up = match heritage(&options)? {

@@ -79,7 +79,7 @@ pub struct RunDir {
 impl RunDir {
     /// Takes the directory, and makes it first if need be.
     pub fn take(path: &Path) -> Result<RunDir, RunDirError> {
-        files::make_folder(path).map_err(|error| failed("taking", path, error))?;
+        files::make_folder(path).map_err(|error| failed("taking", path, with_cure(error)))?;
         let lock = lock(&path.join(LOCK))?;
         Ok(RunDir { path: path.to_owned(), lock })
     }
@@ -177,6 +177,15 @@ fn listen_by_packet(path: &Path) -> rustix::io::Result<OwnedFd> {
     bind(&listener, &SocketAddrUnix::new(path)?)?;
     listen(&listener, HEALTH_BACKLOG)?;
     Ok(listener)
+}
+
+fn with_cure(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            io::Error::new(error.kind(), format!("{error}: be root, or give another --run-dir"))
+        }
+        _ => error,
+    }
 }
 
 fn failed(what: &'static str, path: &Path, error: io::Error) -> RunDirError {
