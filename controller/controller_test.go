@@ -254,13 +254,25 @@ func newHarness(t *testing.T) *harness {
 	if os.Getuid() != 0 {
 		t.Skip("controller test: needs root, for a network namespace with addresses")
 	}
-	h := &harness{t: t, dir: t.TempDir(), backend: newBackend(t), peer: &peer{}}
+	h := &harness{t: t, dir: shortTempDir(t), backend: newBackend(t), peer: &peer{}}
 	h.metrics = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	if err := os.MkdirAll(h.runDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	h.write(h.config(""))
 	return h
+}
+
+// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
+// test's name in it.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func (h *harness) runDir() string     { return filepath.Join(h.dir, "run") }
