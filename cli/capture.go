@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/config"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -85,6 +87,9 @@ func writeCapture(ctx context.Context, m machine, o *captureOptions, out, stderr
 		return err
 	}
 	err = m.streamForwarder(ctx, capture.run)
+	if r := (refused{}); errors.As(err, &r) && r.code == codes.InvalidArgument && o.request.Service != "" {
+		err = m.suggestService(ctx, err, o.request.Service)
+	}
 	if err != nil && capture.written == 0 {
 		return err
 	}
@@ -93,6 +98,22 @@ func writeCapture(ctx context.Context, m machine, o *captureOptions, out, stderr
 	}
 	fmt.Fprintf(stderr, "%d packets captured, %d missed\n", capture.written, capture.missed)
 	return err
+}
+
+// suggestService adds to a refusal which services there are, if it is that.
+func (m machine) suggestService(ctx context.Context, refusal error, name string) error {
+	var names []string
+	_ = m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
+		counters, err := client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+		for _, c := range counters.GetServices() {
+			names = append(names, c.Service)
+		}
+		return err
+	})
+	if len(names) == 0 || slices.Contains(names, name) {
+		return refusal
+	}
+	return fmt.Errorf("%w: %s", refusal, config.DidYouMean(name, names))
 }
 
 // captureFile is written beside its place and moved there at the end: until

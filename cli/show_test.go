@@ -46,6 +46,9 @@ func (f *fakeController) Reload(context.Context, *controllerv1.ReloadRequest) (*
 }
 
 func (f *fakeController) DrainBackend(_ context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
+	if r.Backend != "web-1" {
+		return nil, status.Error(codes.NotFound, "no service of this machine has this backend")
+	}
 	f.drained = append(f.drained, r.Backend)
 	return &controllerv1.DrainBackendResponse{}, nil
 }
@@ -336,5 +339,8 @@ func TestOperating(t *testing.T) {
 	}
 	if _, _, err := guideway(t, "drain", "backend", "web-1", "--run-dir", runDir); err != nil || len(c.drained) != 1 {
 		t.Errorf("drain: %v %v", err, c.drained)
+	}
+	if _, _, err := guideway(t, "drain", "backend", "wbe-1", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), `did you mean "web-1"?`) || exitCode(err) != exitFailed {
+		t.Errorf("drain of an unknown backend: %v", err)
 	}
 }

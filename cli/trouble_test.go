@@ -251,7 +251,7 @@ func TestACaptureThatCannotBeIsRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-w", file, "--service", "nobody"}, "no service `nobody`"},
+		{[]string{"-w", file, "--service", "nobody"}, "no service `nobody`: there is web"},
 		{[]string{"-w", file, "--sample", "10"}, "write 1/N"},
 		{[]string{"-w", file, "--sample", "1/0"}, "write 1/N"},
 		{[]string{"-w", filepath.Join(file, "x")}, "create the capture"},
