@@ -6,7 +6,8 @@ use std::process::Command;
 
 /// The log of an agent that fails at once, with this file as its stderr.
 fn log(is_journal: bool) -> String {
-    let folder = std::env::temp_dir().join(format!("agent-log-{}-{is_journal}", std::process::id()));
+    let folder =
+        std::env::temp_dir().join(format!("agent-log-{}-{is_journal}", std::process::id()));
     let file = File::create(&folder).unwrap();
     let found = file.metadata().unwrap();
     let mut agent = Command::new(env!("CARGO_BIN_EXE_guideway-agent"));

@@ -43,7 +43,7 @@ func (h *host) DrainMachine(context.Context, bool) error { return errors.New("di
 
 func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient) {
 	t.Helper()
-	runDir := t.TempDir()
+	runDir := shortTempDir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +63,18 @@ func client(t *testing.T, socket string) controllerv1.ControllerClient {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return controllerv1.NewControllerClient(conn)
+}
+
+// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
+// test's name in it.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func TestViewersLookAndChangeNothing(t *testing.T) {
@@ -112,7 +124,7 @@ func TestAnswersOverTheSocket(t *testing.T) {
 
 // As on a machine without our groups; packaging has the test of one with them.
 func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
-	runDir := t.TempDir()
+	runDir := shortTempDir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +146,7 @@ func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
 }
 
 func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
-	runDir := t.TempDir()
+	runDir := shortTempDir(t)
 	first, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +164,7 @@ func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
 }
 
 func TestAStaleSocketIsReplacedAndAFileIsNot(t *testing.T) {
-	runDir := t.TempDir()
+	runDir := shortTempDir(t)
 	path := OperateSocket(runDir)
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

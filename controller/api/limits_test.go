@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -70,15 +69,15 @@ func connect(t *testing.T, socket string, wrap func(net.Conn) net.Conn) controll
 }
 
 func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
-	runDir := t.TempDir()
-	socket, err := Listen(runDir)
+	runDir := shortTempDir(t)
+	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Server(&large{bytes: 2 << 20})
-	go server.Serve(socket)
-	t.Cleanup(func() { server.Stop(); socket.Close() })
-	path := filepath.Join(runDir, "controller.sock")
+	server := Server(&large{bytes: 2 << 20}, true)
+	go server.Serve(sockets.Operate)
+	t.Cleanup(func() { server.Stop(); sockets.Close() })
+	path := OperateSocket(runDir)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup

@@ -96,8 +96,7 @@ pub fn run(options: Options) -> Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut sockets = vec![(listener, server::Access::Operate { controller })];
     sockets.extend(viewers.map(|viewers| (viewers, server::Access::View)));
-    let served =
-        runtime.block_on(serve(&options, sockets, Arc::clone(&control), &manager, handed));
+    let served = runtime.block_on(serve(&options, sockets, Arc::clone(&control), &manager, handed));
     match served? {
         Ended::Stopped => {
             control.stop();

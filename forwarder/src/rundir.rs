@@ -110,7 +110,9 @@ impl RunDir {
     /// Listens on `health.sock`, for those who look. A predecessor's socket there
     /// is replaced: who is connected to it stays so until that process ends.
     pub fn listen_for_health(&self) -> Result<OwnedFd, RunDirError> {
-        self.bind(HEALTH.name, Some(&HEALTH), |path| listen_by_packet(path).map_err(io::Error::from))
+        self.bind(HEALTH.name, Some(&HEALTH), |path| {
+            listen_by_packet(path).map_err(io::Error::from)
+        })
     }
 
     /// Removes the sockets: nobody must find one without a listener.
@@ -268,7 +270,11 @@ fn remove_stale(path: &Path) -> Result<(), RunDirError> {
 fn share(path: &Path, socket: &Socket) {
     let (path, group) = (path, socket.group);
     let Some(gid) = group_id(group) else {
-        tracing::info!(socket = socket.name, group, "no such group: the socket is its owner's only");
+        tracing::info!(
+            socket = socket.name,
+            group,
+            "no such group: the socket is its owner's only"
+        );
         return;
     };
     // The mode last: before that the group is another.
