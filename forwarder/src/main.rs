@@ -48,10 +48,13 @@ struct RunArgs {
     /// Where the connection tables are kept: tmpfs or hugetlbfs [default: tables in the run directory]
     #[arg(long)]
     tables_dir: Option<PathBuf>,
-    /// The cluster's secret, for plans that were made with it: the file that cluster.secret_file names in the config, the same on every machine
+    /// The cluster's secret, for plans that were made with it
+    ///
+    /// The file that cluster.secret_file names in the config, the same on
+    /// every machine of the cluster.
     #[arg(long, overrides_with = "secret_file")]
     secret_file: Option<PathBuf>,
-    /// The user, by name or number, whose plans are taken: the controller's [default: the user that this runs as]
+    /// Whose plans are taken: the controller's user, by name or number [default: the own]
     #[arg(long, value_name = "USER")]
     controller_user: Option<String>,
     /// Serve Prometheus metrics at http://ADDRESS/metrics
