@@ -310,7 +310,7 @@ impl Prepared<'_> {
         let control = self.control;
         let Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
         let (mut machine, io) = Machine::inherit(&plan, heir, shared);
-        let hash = datapath::FlowHash::new(&secret);
+        let hash = FlowHash::new(&secret);
         let inherited = Inherited { connections: Some(rested.connections), taps };
         let (tables, options) = (&control.tables, &control.options);
         let started = machine.start(io, Arc::clone(&view), secret, tables, options, inherited);

@@ -397,7 +397,7 @@ impl Control {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
         let devices = machine.interface_indices();
-        let snapshot = self.resolve(&plan, &devices, &BTreeSet::new());
+        let snapshot = self.resolve(&plan, &running.hash, &devices, &BTreeSet::new());
         let before = &running.view.plan;
         refuse_narrow(&plan, &snapshot, &running.devices, Some(before)).inspect_err(|_| {
             // The running plan's next hops are followed again.
