@@ -125,7 +125,7 @@ func (p *patient) add(grade, what, format string, values ...any) {
 
 func (p *patient) ask(ctx context.Context, m machine) {
 	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
-		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{})
+		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
 		return err
 	})
 	if err != nil {

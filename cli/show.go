@@ -58,10 +58,10 @@ type picture struct {
 }
 
 // look asks both; one is enough.
-func look(ctx context.Context, m machine, stderr io.Writer) (picture, error) {
+func look(ctx context.Context, m machine, stderr io.Writer, parts *controllerv1.GetStateRequest) (picture, error) {
 	var p picture
 	noController := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
-		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{})
+		p.state, err = client.GetState(ctx, parts)
 		return err
 	})
 	noForwarder := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {

@@ -6,11 +6,16 @@ import (
 	"io"
 	"strings"
 
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
 type shownBackend struct {
-	Service    string   `json:"service"`
+	// Empty: several services have this set of pools.
+	Service string `json:"service"`
+	// The set of pools, and how many services have it.
+	Group      string   `json:"group,omitempty"`
+	Services   uint32   `json:"services,omitempty"`
 	Name       string   `json:"name"`
 	Address    string   `json:"address"`
 	Weight     uint32   `json:"weight"`
@@ -28,7 +33,7 @@ type shownBackend struct {
 }
 
 func showBackends(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr)
+	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{})
 	if err != nil {
 		return listing{}, err
 	}
@@ -45,11 +50,18 @@ func showBackends(ctx context.Context, m machine, stderr io.Writer) (listing, er
 			reason += "; next hop: " + b.Unresolved
 		}
 		found.rows = append(found.rows, []string{
-			b.Service, b.Name, b.Address, fmt.Sprint(b.Weight), b.State, b.ago, dash(reason),
+			b.servicesText(), b.Name, b.Address, fmt.Sprint(b.Weight), b.State, b.ago, dash(reason),
 			number(b.Packets), number(b.Bytes), number(b.NewConnections), dash(strings.Join(b.Pools, ",")),
 		})
 	}
 	return found, nil
+}
+
+func (b shownBackend) servicesText() string {
+	if b.Service == "" && b.Services > 0 {
+		return counted(int(b.Services), "service") + " of " + b.Group
+	}
+	return b.Service
 }
 
 func (p picture) backends() []shownBackend {
@@ -57,7 +69,7 @@ func (p picture) backends() []shownBackend {
 	if p.state != nil {
 		for _, b := range p.state.Backends {
 			backends = append(backends, shownBackend{
-				Service: b.Service, Name: b.Name, Address: b.Address, Weight: b.Weight, State: b.State,
+				Service: b.Service, Group: b.Group, Services: b.Services, Name: b.Name, Address: b.Address, Weight: b.Weight, State: b.State,
 				Reason: b.Reason, Since: at(b.Since), Pools: b.Pools, Unresolved: b.Unresolved, ago: ago(b.Since),
 			})
 		}
@@ -76,11 +88,22 @@ func (p picture) backendsOfPlan() []shownBackend {
 		addresses[b.Name] = b.Address
 	}
 	backends := []shownBackend{}
-	members := p.plan.Members()
+	services := map[string][]string{}
 	for _, service := range p.plan.GetServices() {
-		for _, member := range members[service.Group] {
+		services[service.Group] = append(services[service.Group], service.Name)
+	}
+	for _, group := range p.plan.GetGroups() {
+		names := services[group.Name]
+		if len(names) == 0 {
+			continue // nobody has it
+		}
+		only := ""
+		if len(names) == 1 {
+			only = names[0]
+		}
+		for _, member := range group.Members {
 			backends = append(backends, shownBackend{
-				Service: service.Name, Name: member.Backend, Address: addresses[member.Backend], Weight: member.Weight,
+				Service: only, Group: group.Name, Services: uint32(len(names)), Name: member.Backend, Address: addresses[member.Backend], Weight: member.Weight,
 				State: strings.ToLower(strings.TrimPrefix(member.State.String(), "BACKEND_STATE_")), ago: "-",
 			})
 		}
@@ -91,12 +114,24 @@ func (p picture) backendsOfPlan() []shownBackend {
 func countBackends(backends []shownBackend, counters []*forwarderv1.BackendCounters) {
 	type key struct{ service, backend string }
 	byKey := make(map[key]*forwarderv1.BackendCounters, len(counters))
+	sums := map[string]*forwarderv1.BackendCounters{}
 	for _, c := range counters {
 		byKey[key{c.Service, c.Backend}] = c
+		sum := sums[c.Backend]
+		if sum == nil {
+			sum = &forwarderv1.BackendCounters{}
+			sums[c.Backend] = sum
+		}
+		sum.Packets += c.Packets
+		sum.Bytes += c.Bytes
+		sum.NewConnections += c.NewConnections
 	}
 	for i := range backends {
 		b := &backends[i]
 		c := byKey[key{b.Service, b.Name}]
+		if b.Service == "" {
+			c = sums[b.Name] // of all services
+		}
 		packets, bytes, connections := c.GetPackets(), c.GetBytes(), c.GetNewConnections()
 		b.Packets, b.Bytes, b.NewConnections = &packets, &bytes, &connections
 	}

@@ -36,7 +36,7 @@ type shownRoute struct {
 func showBGP(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
 	var state *controllerv1.GetStateResponse
 	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
-		state, err = client.GetState(ctx, &controllerv1.GetStateRequest{})
+		state, err = client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
 		return err
 	})
 	if err != nil {

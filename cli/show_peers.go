@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"strings"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 type shownPeer struct {
@@ -17,7 +19,7 @@ type shownPeer struct {
 }
 
 func showPeers(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr)
+	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
 	if err != nil {
 		return listing{}, err
 	}

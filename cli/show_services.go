@@ -29,7 +29,7 @@ type shownService struct {
 }
 
 func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr)
+	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
 	if err != nil {
 		return listing{}, err
 	}
@@ -90,9 +90,7 @@ func (p picture) services() []shownService {
 			services = append(services, serviceOfPlan(s, members[s.Group]))
 		}
 	}
-	for i := range services {
-		p.countService(&services[i])
-	}
+	p.countServices(services)
 	return services
 }
 
@@ -145,21 +143,27 @@ func vipOfPlan(vip *planv1.Vip) string {
 	return strings.Join(words, " ")
 }
 
-func (p picture) countService(s *shownService) {
+// countServices goes over the counters once, however many services there are.
+func (p picture) countServices(services []shownService) {
 	if p.counters == nil {
 		return
 	}
-	var packets, bytes, connections uint64
+	type sums struct{ packets, bytes, connections uint64 }
+	byName := make(map[string]*sums, len(services))
+	for i := range services {
+		s := &sums{}
+		byName[services[i].Name] = s
+		services[i].Packets, services[i].Bytes, services[i].NewConnections = &s.packets, &s.bytes, &s.connections
+	}
 	for _, c := range p.counters.Services {
-		if c.Service == s.Name {
-			packets += c.Packets
-			bytes += c.Bytes
+		if s := byName[c.Service]; s != nil {
+			s.packets += c.Packets
+			s.bytes += c.Bytes
 		}
 	}
 	for _, c := range p.counters.Backends {
-		if c.Service == s.Name {
-			connections += c.NewConnections
+		if s := byName[c.Service]; s != nil {
+			s.connections += c.NewConnections
 		}
 	}
-	s.Packets, s.Bytes, s.NewConnections = &packets, &bytes, &connections
 }

@@ -356,6 +356,8 @@ func (c *Controller) forwarderEvent(event forwarder.Event) {
 		c.tell(brain.PlanAccepted{Generation: e.Generation, Warnings: e.Warnings})
 	case forwarder.Refused:
 		c.tell(brain.PlanRefused{Generation: e.Generation, Reason: e.Reason})
+	case forwarder.Postponed:
+		c.tell(brain.PlanPostponed{Generation: e.Generation, Reason: e.Reason})
 	case forwarder.Status:
 		c.tell(statusOf(e))
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"google.golang.org/grpc/status"
 
@@ -22,9 +21,16 @@ func forwarderSocket(runDir string) string { return filepath.Join(runDir, "forwa
 
 // State is everything at one moment.
 func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse, error) {
+	return c.StateOf(ctx, &controllerv1.GetStateRequest{})
+}
+
+// StateOf is what the request asks for, at one moment.
+func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
 	var source, notKept string
-	if err := c.ask(ctx, func() { view, source, notKept = c.brain.View(), c.loaded.source, c.loaded.notKept }); err != nil {
+	if err := c.ask(ctx, func() {
+		view, source, notKept = c.brain.View(!request.GetWithoutBackends()), c.loaded.source, c.loaded.notKept
+	}); err != nil {
 		return nil, err
 	}
 	state := api.Describe(view)
@@ -53,7 +59,7 @@ func (c *Controller) Reload(ctx context.Context) ([]string, error) {
 	var problem error
 	err := c.ask(ctx, func() {
 		problem = c.reload()
-		warnings = c.brain.View().Config.Warnings
+		warnings = c.brain.View(false).Config.Warnings
 	})
 	return warnings, errors.Join(err, problem)
 }
@@ -84,7 +90,7 @@ func (c *Controller) DrainMachine(ctx context.Context, drain bool) error {
 }
 
 func (c *Controller) hasBackend(name string) bool {
-	return slices.ContainsFunc(c.brain.View().Backends, func(b brain.BackendView) bool { return b.Name == name })
+	return c.brain.HasBackend(name)
 }
 
 func (c *Controller) keepDrains() error {

@@ -19,7 +19,7 @@ import (
 
 // Host is the controller as this package needs it.
 type Host interface {
-	State(context.Context) (*controllerv1.GetStateResponse, error)
+	StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error)
 	// Reload returns the config's warnings, or why it is refused.
 	Reload(context.Context) ([]string, error)
 	// DrainBackend returns ErrUnknownBackend if no service here has it.
@@ -61,13 +61,13 @@ type service struct {
 // What viewers get when they want a change.
 var errViewOnly = status.Error(codes.PermissionDenied, "this socket is for looking only: changes go to controller.sock, which takes group "+OperateGroup)
 
-func (s *service) GetState(ctx context.Context, _ *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+func (s *service) GetState(ctx context.Context, r *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	done, err := s.limiter.queue(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return s.host.State(ctx)
+	return s.host.StateOf(ctx, r)
 }
 
 func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {

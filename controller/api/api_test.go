@@ -28,7 +28,7 @@ type host struct {
 	drained []string
 }
 
-func (h *host) State(context.Context) (*controllerv1.GetStateResponse, error) {
+func (h *host) StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	return &controllerv1.GetStateResponse{Version: "test"}, nil
 }
 func (h *host) Reload(context.Context) ([]string, error) { return []string{"careful"}, h.reload }
@@ -208,7 +208,7 @@ pools: [{name: web, backends: [{address: 10.1.0.11}]}]
 	now := time.Unix(1, 0)
 	s := brain.New(now)
 	s.Step(brain.ConfigLoaded{Config: c}, now)
-	state := Describe(s.View())
+	state := Describe(s.View(true))
 	want := []string{"203.0.113.10 tcp 80,8000-8100", "203.0.113.11", "class-a:0.0.0.10/8 udp"}
 	if got := state.Services[0].Vips; !slices.Equal(got, want) {
 		t.Errorf("vips %q, want %q", got, want)

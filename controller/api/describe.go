@@ -38,7 +38,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 	}
 	for _, b := range v.Backends {
 		state.Backends = append(state.Backends, &controllerv1.Backend{
-			Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
+			Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
 			State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
 		})
 	}

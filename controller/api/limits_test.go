@@ -23,7 +23,7 @@ type large struct {
 	bytes int
 }
 
-func (h *large) State(context.Context) (*controllerv1.GetStateResponse, error) {
+func (h *large) StateOf(_ context.Context, _ *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	return &controllerv1.GetStateResponse{Version: strings.Repeat("x", h.bytes)}, nil
 }
 

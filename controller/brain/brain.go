@@ -90,11 +90,13 @@ type State struct {
 
 	verdicts  map[string]*damped // by key of target
 	inherited map[backendKey]inherited
-	// What the checks of each pool say of its backends, as last decided.
-	conditions map[compile.PoolBackend]condition
-	pools      map[string]poolSummary
-	members    map[memberKey]*member
-	active     map[string]int // backends of a service that take new connections
+	// The backends of each pool, as last decided.
+	backends map[compile.PoolBackend]*poolBackend
+	pools    map[string]poolSummary
+	active   map[string]int // members of a group that take new connections
+	// Pools in which something changed since; or in any.
+	dirtyPools map[string]bool
+	allDirty   bool
 
 	peers map[way]*damped
 	// Its keys, in order of the config.
@@ -104,6 +106,7 @@ type State struct {
 
 	forwarder  forwarderState
 	plan       *planv1.Plan
+	planOf     *inputs // that it was compiled from
 	generation uint64
 	// Per generation not yet accepted: what it can serve.
 	pending map[uint64]pendingPlan
@@ -112,12 +115,16 @@ type State struct {
 	neighbors  map[netip.Addr]string
 	gateway    gatewayState
 	sickSince  time.Time
-	machine    machineState
-	drained    map[string]bool // backends drained by command
+	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over.
+	ebbing  bool
+	machine machineState
+	drained map[string]bool // backends drained by command
 
 	routes     map[netip.Prefix]*routeState
 	dirtySince time.Time
-	wanted     []Route // from routes, in order
+	// Of the decision under way: why the next hops of a group are not known.
+	unsettled map[string]string
+	wanted    []Route // from routes, in order
 	// Of the current Step: flags and transitions; nothing happened that could
 	// change a route.
 	changed Desired
@@ -133,7 +140,16 @@ type inputs struct {
 	checks        map[compile.PoolBackend][]check
 	byName        map[string]*config.Service
 	pools         map[string]*config.Pool
-	offers        map[offer]bool
+	// Pools that services here reach, and the groups that have them.
+	reached  map[string]bool
+	groupsOf map[string][]string
+	// The members of each group.
+	groups map[string][]config.Member
+	// Services of each group.
+	servicesOf map[string]int
+	// Pools that each target, or backend, is in.
+	poolsOfTarget, poolsOfBackend map[string][]string
+	offers                        map[offer]bool
 	// What may be announced for a service.
 	routesOf map[string][]netip.Prefix
 }
@@ -173,8 +189,9 @@ func New(now time.Time) *State {
 		now:       now,
 		verdicts:  map[string]*damped{},
 		inherited: map[backendKey]inherited{},
-		members:   map[memberKey]*member{},
+		backends:  map[compile.PoolBackend]*poolBackend{},
 		pools:     map[string]poolSummary{},
+		active:    map[string]int{},
 		pending:   map[uint64]pendingPlan{},
 		neighbors: map[netip.Addr]string{},
 		drained:   map[string]bool{},
@@ -183,6 +200,7 @@ func New(now time.Time) *State {
 		forwarder: forwarderState{reason: "not yet connected"},
 
 		inheritedPeers: map[string]bool{},
+		dirtyPools:     map[string]bool{},
 	}
 }
 
@@ -198,13 +216,21 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	if s.flushDue() {
 		s.flush()
 	}
-	if !s.quiet {
+	if !s.quiet || s.ebbing {
 		s.decideRoutes()
 	}
 	return s.desired()
 }
 
-// touch notes that members and plan must be computed anew, soon.
+// touchPools notes that backends of these pools may have other states.
+func (s *State) touchPools(pools []string) {
+	for _, pool := range pools {
+		s.dirtyPools[pool] = true
+	}
+	s.touch()
+}
+
+// touch notes that plan must be computed anew, soon.
 func (s *State) touch() {
 	if s.dirtySince.IsZero() {
 		s.dirtySince = s.now
@@ -222,8 +248,7 @@ func (s *State) flush() {
 	s.dirtySince = time.Time{}
 	s.quiet = false
 	s.decideSickness()
-	s.decideMembers()
-	s.decidePlan()
+	s.decidePlan(s.decideBackends())
 }
 
 func (s *State) desired() Desired {

@@ -172,7 +172,7 @@ func (w *world) expectRoutes(want ...string) {
 
 func (w *world) whyNot() []string {
 	var reasons []string
-	for _, r := range w.state.View().Routes {
+	for _, r := range w.state.View(true).Routes {
 		reasons = append(reasons, fmt.Sprintf("%s: %s", r.Prefix, r.Reason))
 	}
 	return reasons
@@ -187,7 +187,7 @@ func (w *world) expectReason(want string) {
 
 func (w *world) backend(name string) BackendView {
 	w.t.Helper()
-	for _, b := range w.state.View().Backends {
+	for _, b := range w.state.View(true).Backends {
 		if b.Name == name {
 			return b
 		}
@@ -295,7 +295,36 @@ func TestAStartingControllerKeepsTheRunningStatesUntilEachFirstVerdict(t *testin
 	w.expectRoutes()
 	w.settle(false, "10.1.0.11")
 	w.settle(true, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 down")
+	w.expectRoutes(vip)
+	w.settle(false, "10.1.0.11")
+	w.settle(true, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 active")
+	w.settle(false, "10.1.0.11")
 	w.expectStates("web", "web-1 down", "web-2 active")
+}
+
+// The controller may have probed before its forwarder answered.
+func TestWhatWasProbedBeforeTheForwarderAnsweredCountsAgainstTheInheritedState(t *testing.T) {
+	before := start(t, oneService)
+	before.settle(true, "10.1.0.11", "10.1.0.12")
+
+	w := startCold(t, oneService)
+	w.settle(false, "10.1.0.11", "10.1.0.12")
+	w.settle(false, "10.1.0.11")
+	w.connect(before.last.Plan)
+	w.pass(2 * coalesce)
+	w.expectStates("web", "web-1 active", "web-2 active")
+	w.settle(false, "10.1.0.11") // the third of fall: 3
+	w.settle(true, "10.1.0.12")
+	w.expectStates("web", "web-1 down", "web-2 active")
+}
+
+func TestABackendNeverSeenBeforeIsDecidedByItsFirstProbe(t *testing.T) {
+	w := start(t, oneService)
+	w.settle(true, "10.1.0.11")
+	w.settle(false, "10.1.0.12")
+	w.expectStates("web", "web-1 active", "web-2 down")
 }
 
 func TestNothingIsAnnouncedBeforeEverythingIsReady(t *testing.T) {
@@ -609,11 +638,11 @@ func TestABadReloadChangesNothingAndSaysSo(t *testing.T) {
 		t.Error("the plan changed")
 	}
 	w.expectRoutes(vip)
-	if v := w.state.View().Config; !v.Stale || !strings.Contains(v.Problem, "unknown field") {
+	if v := w.state.View(true).Config; !v.Stale || !strings.Contains(v.Problem, "unknown field") {
 		t.Errorf("config view %+v", v)
 	}
 	w.do(ConfigLoaded{Config: parse(t, oneService)})
-	if v := w.state.View().Config; v.Stale || v.Problem != "" {
+	if v := w.state.View(true).Config; v.Stale || v.Problem != "" {
 		t.Errorf("config view %+v after a good reload", v)
 	}
 }
@@ -637,6 +666,9 @@ func TestAChangedCheckKeepsTheStateUntilItsFirstVerdict(t *testing.T) {
 	w.expectRoutes(vip)
 	w.settle(true, "10.1.0.12")
 	w.settle(false, "10.1.0.11")
+	w.expectStates("web", "web-1 active", "web-2 down")
+	w.settle(true, "10.1.0.12")
+	fail(w, "10.1.0.11")
 	w.expectStates("web", "web-1 down", "web-2 active")
 }
 
@@ -662,7 +694,7 @@ func TestAPlanThatTheForwarderRefusesBringsTheFormerConfigBack(t *testing.T) {
 		t.Errorf("running plan %v", w.running)
 	}
 	w.expectRoutes(vip)
-	if v := w.state.View().Config; !v.Stale || !strings.Contains(v.Problem, "restart required") {
+	if v := w.state.View(true).Config; !v.Stale || !strings.Contains(v.Problem, "restart required") {
 		t.Errorf("config view %+v", v)
 	}
 	fail(w, "10.1.0.11")
@@ -674,7 +706,7 @@ func TestAPlanThatTheForwarderRefusesBringsTheFormerConfigBack(t *testing.T) {
 	if w.running.Forwarder == nil {
 		t.Error("the refused config was not tried with the new process")
 	}
-	if w.state.View().Config.Stale {
+	if w.state.View(true).Config.Stale {
 		t.Error("still stale")
 	}
 }
@@ -751,7 +783,7 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 	w := startCold(t, oneService+"bgp: {asn: 64512, neighbors: [{address: 10.0.0.254, asn: 64513}]}\n")
 	want := func(reasons ...string) {
 		t.Helper()
-		if got := w.state.View().NotReady; !slices.Equal(got, reasons) {
+		if got := w.state.View(true).NotReady; !slices.Equal(got, reasons) {
 			t.Errorf("not ready: %q, want %q", got, reasons)
 		}
 	}
@@ -784,5 +816,27 @@ func TestResultsThatChangeNoVerdictChangeNothing(t *testing.T) {
 	w.probe("10.1.0.12", false)
 	if w.last.PlanChanged || w.last.RoutesChanged || w.last.ConfigChanged || w.last.Plan != before.Plan || len(w.last.Transitions) > 0 {
 		t.Errorf("desired %+v", w.last)
+	}
+}
+
+func TestAPostponedPlanIsShownAndKeptWaitingFor(t *testing.T) {
+	w := servingOne(t)
+	w.accepts = false
+	w.do(DrainBackend{Backend: "web-1", Drain: true})
+	w.do(Tick{})
+	wanted := w.last.Plan.Generation
+	for range 3 {
+		w.do(PlanPostponed{Generation: wanted, Reason: "services: no id is left"})
+	}
+	if got := w.state.View(false).Forwarder; got.Refusal != "not yet taken, pushed again until it is: services: no id is left" || got.Accepted == wanted {
+		t.Errorf("forwarder %+v", got)
+	}
+	if got := w.log[len(w.log)-1]; got.To != "postponed" || w.log[len(w.log)-2].To == "postponed" {
+		t.Errorf("transitions %+v", w.log)
+	}
+	w.expectRoutes(vip)
+	w.accept()
+	if got := w.state.View(false).Forwarder; got.Refusal != "" || got.Accepted != wanted {
+		t.Errorf("forwarder %+v", got)
 	}
 }

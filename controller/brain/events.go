@@ -73,6 +73,12 @@ type (
 		Reason     string
 	}
 
+	// PlanPostponed: the forwarder will take the plan, but not yet.
+	PlanPostponed struct {
+		Generation uint64
+		Reason     string
+	}
+
 	// NeighborState is a BGP session's new state.
 	NeighborState struct {
 		Address netip.Addr
@@ -143,6 +149,8 @@ func (s *State) adopt(in *inputs) {
 	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	s.adoptPeers(in.config)
 	s.forgetRemoved(in.config.Backends)
+	s.inheritVerdicts()
+	s.allDirty = true
 	maps.DeleteFunc(s.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
 	s.touchNow()
 }
@@ -151,7 +159,7 @@ func (s *State) adopt(in *inputs) {
 func (e ProbeResult) apply(s *State) {
 	s.quiet = true
 	if d := s.verdicts[e.Target]; d != nil && d.step(e.OK, e.Reason, s.now) {
-		s.touch()
+		s.touchPools(s.current.poolsOfTarget[e.Target])
 	}
 }
 
@@ -170,6 +178,9 @@ func (e DrainBackend) apply(s *State) {
 		s.drained[e.Backend] = true
 	} else {
 		delete(s.drained, e.Backend)
+	}
+	if s.current != nil {
+		s.touchPools(s.current.poolsOfBackend[e.Backend])
 	}
 	s.touchNow()
 }
@@ -210,6 +221,11 @@ func (s *State) machineName() string {
 // DrainedBackends lists the backends drained by command, for keeping.
 func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.drained)) }
 
+// HasBackend tells whether a service of this machine has that backend.
+func (s *State) HasBackend(name string) bool {
+	return s.current != nil && len(s.current.poolsOfBackend[name]) > 0
+}
+
 // MachineDrained tells whether the machine is drained by command, for keeping.
 func (s *State) MachineDrained() bool { return s.machine.drained }
 
@@ -224,13 +240,23 @@ func newInputs(c *config.Config) *inputs {
 		pools:         map[string]*config.Pool{},
 		offers:        map[offer]bool{},
 		routesOf:      map[string][]netip.Prefix{},
+
+		reached:        map[string]bool{},
+		groupsOf:       map[string][]string{},
+		groups:         map[string][]config.Member{},
+		servicesOf:     map[string]int{},
+		poolsOfTarget:  map[string][]string{},
+		poolsOfBackend: map[string][]string{},
 	}
 	for i := range c.Pools {
 		in.pools[c.Pools[i].Name] = &c.Pools[i]
 	}
 	for i := range in.services {
 		in.byName[in.services[i].Name] = &in.services[i]
+		in.groups[in.services[i].Group] = in.services[i].Members
+		in.servicesOf[in.services[i].Group]++
 	}
+	in.indexPools()
 	for _, a := range in.announceables {
 		for _, service := range a.Services {
 			in.offers[offer{a.Prefix, service}] = true
@@ -241,9 +267,33 @@ func newInputs(c *config.Config) *inputs {
 		key := t.Key()
 		for _, at := range t.For {
 			in.checks[at] = append(in.checks[at], check{target: key, name: t.Check.Name})
+			if pools := in.poolsOfTarget[key]; !slices.Contains(pools, at.Pool) {
+				in.poolsOfTarget[key] = append(pools, at.Pool)
+			}
 		}
 	}
 	return in
+}
+
+// indexPools notes which groups have which pools, and which pools which
+// backends.
+func (in *inputs) indexPools() {
+	for _, group := range slices.Sorted(maps.Keys(in.groups)) {
+		pools := map[string]bool{}
+		for _, m := range in.groups[group] {
+			for _, pool := range m.Pools {
+				pools[pool], in.reached[pool] = true, true
+			}
+		}
+		for pool := range pools {
+			in.groupsOf[pool] = append(in.groupsOf[pool], group)
+		}
+	}
+	for pool := range in.reached {
+		for _, b := range in.pools[pool].Backends {
+			in.poolsOfBackend[b.Name] = append(in.poolsOfBackend[b.Name], pool)
+		}
+	}
 }
 
 func (in *inputs) hasNeighbor(address netip.Addr) bool {

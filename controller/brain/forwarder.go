@@ -4,6 +4,7 @@ package brain
 
 import (
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -45,6 +46,7 @@ func (e ForwarderConnected) apply(s *State) {
 	if s.handingOver() {
 		s.endHandOver("its successor answers")
 	}
+	s.allDirty = true
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
@@ -93,12 +95,15 @@ func (ForwarderDisconnected) apply(s *State) {
 
 func (e ForwarderStatus) apply(s *State) {
 	f := &s.forwarder
+	unresolved := make(map[string]Unresolved, len(e.Unresolved))
+	for _, u := range e.Unresolved {
+		unresolved[u.Backend] = u
+	}
+	// Ten times a second, mostly without news.
+	s.quiet = f.generation == e.Generation && maps.Equal(f.unresolved, unresolved)
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
-	f.unresolved = make(map[string]Unresolved, len(e.Unresolved))
-	for _, u := range e.Unresolved {
-		f.unresolved[u.Backend] = u
-	}
+	f.unresolved = unresolved
 	s.raiseGeneration(e.Generation)
 }
 

@@ -34,7 +34,7 @@ func (w *world) wantRoutes(count int, when string) {
 
 func TestAPlannedHandOverKeepsTheRoutes(t *testing.T) {
 	w := handOver(t)
-	accepted := w.state.View().Forwarder.Accepted
+	accepted := w.state.View(true).Forwarder.Accepted
 	w.do(ForwarderLost{Reason: "does not answer: EOF"})
 	w.wantRoutes(1, "lost")
 	w.tick(handOverMax - 50*time.Millisecond)
@@ -47,7 +47,7 @@ func TestAPlannedHandOverKeepsTheRoutes(t *testing.T) {
 			t.Errorf("%+v", transition)
 		}
 	}
-	if v := w.state.View().Forwarder; !v.Healthy || v.Accepted != accepted {
+	if v := w.state.View(true).Forwarder; !v.Healthy || v.Accepted != accepted {
 		t.Errorf("forwarder %+v", v)
 	}
 }
@@ -60,7 +60,7 @@ func TestAHandOverThatTakesTooLongWithdrawsTheRoutes(t *testing.T) {
 	}
 	w.tick(handOverMax)
 	w.wantRoutes(0, "at its end")
-	if reason := w.state.View().Forwarder.Reason; reason != "does not answer: EOF" {
+	if reason := w.state.View(true).Forwarder.Reason; reason != "does not answer: EOF" {
 		t.Errorf("reason %q", reason)
 	}
 }

@@ -1,6 +1,8 @@
 package brain
 
-// From verdicts to the state of each backend in each service.
+// From verdicts to the state of each backend in each pool. Only pools in which
+// something changed are looked at, and from them the sets of pools (groups)
+// that services have: the work does not grow with services.
 
 import (
 	"cmp"
@@ -16,6 +18,13 @@ import (
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
+const (
+	stateActive   = planv1.BackendState_BACKEND_STATE_ACTIVE
+	stateDraining = planv1.BackendState_BACKEND_STATE_DRAINING
+	stateDown     = planv1.BackendState_BACKEND_STATE_DOWN
+	stateDisabled = planv1.BackendState_BACKEND_STATE_DISABLED
+)
+
 // backendKey: a backend that changed its address is one not seen before.
 type backendKey struct {
 	name    string
@@ -29,10 +38,8 @@ type inherited struct {
 	from string
 }
 
-type memberKey struct{ service, backend string }
-
-// member is a backend as one service uses it.
-type member struct {
+// poolBackend is a backend as one pool sees it.
+type poolBackend struct {
 	state  planv1.BackendState
 	reason string
 	since  time.Time
@@ -48,97 +55,145 @@ type condition struct {
 
 type poolSummary struct{ up, total, keptIn int }
 
-// decideMembers gives every backend of every service its state.
-func (s *State) decideMembers() {
-	s.conditions = s.judgePools()
-	present := make(map[memberKey]bool, len(s.members))
-	s.active = make(map[string]int, len(s.current.services))
-	for _, service := range s.current.services {
-		for _, m := range service.Members {
-			key := memberKey{service.Name, m.Backend.Name}
-			present[key] = true
-			state, reason := s.stateOf(m)
-			s.setMember(key, state, reason)
-			if state == planv1.BackendState_BACKEND_STATE_ACTIVE {
-				s.active[service.Name]++
-			}
+// decideBackends gives the backends of pools in which something changed their
+// states, and returns the groups that have such pools.
+func (s *State) decideBackends() map[string][]config.Member {
+	dirty := s.dirtyPools
+	if s.allDirty {
+		dirty = s.current.reached
+		s.forgetBackends()
+	}
+	changed := map[string][]config.Member{}
+	var changes changes
+	for _, name := range slices.Sorted(maps.Keys(dirty)) {
+		pool := s.current.pools[name]
+		if pool == nil || !s.current.reached[name] {
+			continue
+		}
+		s.judgePool(pool, &changes)
+		for _, group := range s.current.groupsOf[name] {
+			changed[group] = s.current.groups[group]
 		}
 	}
-	for key, m := range s.members {
-		if !present[key] {
-			s.note("backend", key.service+"/"+key.backend, stateName(m.state), "removed", "no longer in the config")
-			delete(s.members, key)
-		}
-	}
+	s.dirtyPools, s.allDirty = map[string]bool{}, false
+	changes.note(s)
+	s.countActive(changed)
 	s.noteFirstRound()
+	return changed
 }
 
-func (s *State) setMember(key memberKey, state planv1.BackendState, reason string) {
-	m := s.members[key]
-	if m == nil {
-		s.members[key] = &member{state: state, reason: reason, since: s.now}
-		s.note("backend", key.service+"/"+key.backend, "new", stateName(state), reason)
-		return
+// forgetBackends of pools that are no longer there.
+func (s *State) forgetBackends() {
+	present := map[compile.PoolBackend]bool{}
+	for name := range s.current.reached {
+		for _, b := range s.current.pools[name].Backends {
+			present[compile.PoolBackend{Pool: name, Backend: b.Name}] = true
+		}
 	}
-	if m.state != state {
-		s.note("backend", key.service+"/"+key.backend, stateName(m.state), stateName(state), reason)
-		m.since = s.now
+	var removed changes
+	for key, b := range s.backends {
+		if !present[key] {
+			removed.add(change{key.Backend, stateName(b.state), "removed", "no longer in the config"}, key.Pool)
+			delete(s.backends, key)
+		}
 	}
-	m.state, m.reason = state, reason
+	removed.note(s)
+	maps.DeleteFunc(s.pools, func(pool string, _ poolSummary) bool { return !s.current.reached[pool] })
+	maps.DeleteFunc(s.active, func(group string, _ int) bool { return s.current.groups[group] == nil })
+}
+
+// change of a backend; the same in several pools is one for people.
+type change struct{ backend, from, to, reason string }
+
+type changes map[change][]string
+
+func (c *changes) add(what change, pool string) {
+	if *c == nil {
+		*c = changes{}
+	}
+	(*c)[what] = append((*c)[what], pool)
+}
+
+func (c changes) note(s *State) {
+	order := slices.SortedFunc(maps.Keys(c), func(a, b change) int {
+		return cmp.Or(cmp.Compare(a.backend, b.backend), cmp.Compare(a.from, b.from), cmp.Compare(a.reason, b.reason))
+	})
+	for _, what := range order {
+		pools := slices.Sorted(slices.Values(c[what]))
+		s.note("backend", strings.Join(pools, ",")+"/"+what.backend, what.from, what.to, what.reason)
+	}
+}
+
+// countActive members of groups.
+func (s *State) countActive(groups map[string][]config.Member) {
+	for name, members := range groups {
+		active := 0
+		for _, m := range members {
+			if state, _ := s.stateOf(m); state == stateActive {
+				active++
+			}
+		}
+		s.active[name] = active
+	}
 }
 
 // stateOf: a backend must pass in every pool through which the service
 // reaches it; what fails its probes is down even while it drains.
-func (s *State) stateOf(m config.Member) (planv1.BackendState, string) {
-	var reasons []string
+func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
+	var worst *poolBackend
 	for _, pool := range m.Pools {
-		c := s.conditions[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
-		if !c.up {
-			return planv1.BackendState_BACKEND_STATE_DOWN, c.reason
-		}
-		if !slices.Contains(reasons, c.reason) {
-			reasons = append(reasons, c.reason)
+		b := s.backends[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
+		if b != nil && (worst == nil || b.state > worst.state) {
+			worst = b
 		}
 	}
-	switch {
-	case s.drained[m.Backend.Name]:
-		return planv1.BackendState_BACKEND_STATE_DRAINING, "drained by command"
-	case m.Weight == 0:
-		return planv1.BackendState_BACKEND_STATE_DRAINING, "weight 0"
+	if worst == nil {
+		return stateDown, nil
 	}
-	return planv1.BackendState_BACKEND_STATE_ACTIVE, strings.Join(reasons, "; ")
+	return worst.state, worst
 }
 
-// judgePools gives each backend its condition in each pool that a service
-// here reaches.
-func (s *State) judgePools() map[compile.PoolBackend]condition {
-	conditions := map[compile.PoolBackend]condition{}
-	clear(s.pools)
-	for _, service := range s.current.services {
-		for _, m := range service.Members {
-			for _, name := range m.Pools {
-				if _, done := s.pools[name]; !done {
-					s.judgePool(s.current.pools[name], conditions)
-				}
-			}
-		}
-	}
-	return conditions
-}
-
-func (s *State) judgePool(pool *config.Pool, conditions map[compile.PoolBackend]condition) {
+func (s *State) judgePool(pool *config.Pool, changes *changes) {
 	own := make(map[string]condition, len(pool.Backends))
 	for _, b := range pool.Backends {
 		own[b.Name] = s.judge(pool, b.Backend)
 	}
 	summary := poolSummary{total: len(own), keptIn: keepIn(pool, own)}
-	for name, c := range own {
-		conditions[compile.PoolBackend{Pool: pool.Name, Backend: name}] = c
+	for _, b := range pool.Backends {
+		c := own[b.Name]
 		if c.up {
 			summary.up++
 		}
+		s.setBackend(compile.PoolBackend{Pool: pool.Name, Backend: b.Name}, s.stateIn(b, c), changes)
 	}
 	s.pools[pool.Name] = summary
+}
+
+// stateIn a pool: what weight and commands say of a backend that is up.
+func (s *State) stateIn(b config.PoolBackend, c condition) poolBackend {
+	switch {
+	case !c.up:
+		return poolBackend{state: stateDown, reason: c.reason}
+	case s.drained[b.Name]:
+		return poolBackend{state: stateDraining, reason: "drained by command"}
+	case b.Weight == 0:
+		return poolBackend{state: stateDraining, reason: "weight 0"}
+	}
+	return poolBackend{state: stateActive, reason: c.reason}
+}
+
+func (s *State) setBackend(key compile.PoolBackend, now poolBackend, changes *changes) {
+	now.since = s.now
+	from := "new"
+	if b := s.backends[key]; b != nil {
+		if b.state == now.state {
+			b.reason = now.reason
+			return
+		}
+		from = stateName(b.state)
+	}
+	s.backends[key] = &now
+	changes.add(change{key.Backend, from, stateName(now.state), now.reason}, key.Pool)
 }
 
 // judge combines the verdicts of a pool's checks on one backend: all must
@@ -152,13 +207,13 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 	var unprobed string
 	for _, check := range checks {
 		d := s.verdicts[check.target]
-		switch d.verdict {
-		case unknown:
+		switch {
+		case !d.probed:
 			unprobed = check.name
-		case down:
+		case d.verdict == down:
 			failed := condition{judged: true, reason: check.name + ": " + d.reason, since: d.since}
 			return s.excuse(failed, d.former == up || d.former == unknown && s.inherited[backendKey{b.Name, b.Address}].up)
-		case up:
+		default:
 			passed.reason = check.name + ": " + d.reason
 			passed.since = d.since
 		}
@@ -213,10 +268,12 @@ func (s *State) decideSickness() {
 	switch {
 	case sick && s.sickSince.IsZero():
 		s.sickSince = s.now
+		s.allDirty = true
 		s.note("machine", s.machineName(), "well", "cut off", "every pool fails and the gateway "+s.gateway.address+" does not answer")
 	case !sick && !s.sickSince.IsZero():
 		s.discountFailures()
 		s.sickSince = time.Time{}
+		s.allDirty = true
 		s.note("machine", s.machineName(), "cut off", "well", "the gateway or a backend answers again")
 	}
 }
@@ -235,7 +292,7 @@ func (s *State) discountFailures() {
 
 func (s *State) everythingFails() bool {
 	for _, d := range s.verdicts {
-		if d.verdict != down {
+		if d.verdict != down || !d.probed {
 			return false
 		}
 	}
@@ -252,7 +309,7 @@ func (s *State) noteFirstRound() {
 func (s *State) unprobed() int {
 	n := 0
 	for _, d := range s.verdicts {
-		if d.verdict == unknown {
+		if !d.probed {
 			n++
 		}
 	}
@@ -264,14 +321,13 @@ func (s *State) rememberHealth() {
 	if s.current == nil {
 		return
 	}
-	for _, service := range s.current.services {
-		for _, m := range service.Members {
-			state := s.members[memberKey{service.Name, m.Backend.Name}]
-			if state == nil || !s.judgedBefore(m) {
+	for _, members := range s.current.groups {
+		for _, m := range members {
+			state, known := s.stateOf(m)
+			if known == nil || !s.judgedBefore(m) {
 				continue
 			}
-			isUp := state.state != planv1.BackendState_BACKEND_STATE_DOWN
-			s.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: isUp, from: "as before the reload"}
+			s.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: state != stateDown, from: "as before the reload"}
 		}
 	}
 }
@@ -292,7 +348,7 @@ func (s *State) judgedBefore(m config.Member) bool {
 	}
 	for _, pool := range m.Pools {
 		for _, check := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
-			if s.verdicts[check.target].verdict == unknown {
+			if !s.verdicts[check.target].probed {
 				return false
 			}
 		}
@@ -312,22 +368,42 @@ func (s *State) inheritFrom(plan *planv1.Plan) {
 	for _, group := range plan.GetGroups() {
 		for _, m := range group.Members {
 			key := backendKey{m.Backend, addresses[m.Backend]}
-			if _, known := s.inherited[key]; known || m.State == planv1.BackendState_BACKEND_STATE_DISABLED {
+			if _, known := s.inherited[key]; known || m.State == stateDisabled {
 				continue
 			}
-			isUp := m.State != planv1.BackendState_BACKEND_STATE_DOWN
-			s.inherited[key] = inherited{up: isUp, from: "as in the running plan"}
+			s.inherited[key] = inherited{up: m.State != stateDown, from: "as in the running plan"}
+		}
+	}
+	s.inheritVerdicts()
+}
+
+// inheritVerdicts judges backends that had a state before this controller (or
+// this check) by rise and fall from there, as if it had never stopped.
+func (s *State) inheritVerdicts() {
+	if s.current == nil {
+		return
+	}
+	for _, t := range s.current.targets {
+		d := s.verdicts[t.Key()]
+		if d.former != unknown || d.inherited {
+			continue
+		}
+		for _, at := range t.For {
+			if former, known := s.inherited[backendKey{at.Backend, t.Address}]; known {
+				d.inherit(former.up, former.from)
+				break
+			}
 		}
 	}
 }
 
 func stateName(state planv1.BackendState) string {
 	switch state {
-	case planv1.BackendState_BACKEND_STATE_ACTIVE:
+	case stateActive:
 		return "active"
-	case planv1.BackendState_BACKEND_STATE_DRAINING:
+	case stateDraining:
 		return "draining"
-	case planv1.BackendState_BACKEND_STATE_DOWN:
+	case stateDown:
 		return "down"
 	}
 	return "disabled"

@@ -59,7 +59,7 @@ func TestAPeerIsUnhealthyUntilItsFirstAnswerThenDampened(t *testing.T) {
 	if !slices.Contains(w.log, want) {
 		t.Errorf("log %+v lacks %+v", w.log, want)
 	}
-	if v := w.state.View().Peers; len(v) != 2 || !v[0].Healthy || v[1].Healthy || v[1].Reason != "because" {
+	if v := w.state.View(true).Peers; len(v) != 2 || !v[0].Healthy || v[1].Healthy || v[1].Reason != "because" {
 		t.Errorf("view %+v", v)
 	}
 	w.ask("a stranger", true)
@@ -85,7 +85,7 @@ peers: [{name: lb-2, addresses: [10.0.0.2, "2001:db8::2"]}]
 	expect("both answer", true, "10.0.0.2", "2001:db8::2")
 	w.askAt("lb-2", "10.0.0.2", false, false, false)
 	expect("the first does not", true, "2001:db8::2", "10.0.0.2")
-	if v := w.state.View().Peers[0]; !v.Healthy || v.Reason != "10.0.0.2: because; 2001:db8::2: because" {
+	if v := w.state.View(true).Peers[0]; !v.Healthy || v.Reason != "10.0.0.2: because; 2001:db8::2: because" {
 		t.Errorf("%+v", v)
 	}
 	want := Transition{Kind: "peer", Name: "lb-2 at 10.0.0.2", From: "up", To: "down", Reason: "because"}
@@ -120,7 +120,7 @@ prefix_groups: [{name: all, prefixes: [203.0.113.0/24, 198.51.100.0/24, 192.0.2.
 	}
 	w.askAt(targets[0].Peer, targets[0].To.String(), false)
 	expect("the first probe decides alone", true, false)
-	if v := w.state.View().Peers; len(v) != 2 || v[0].Name != "198.51.100.0/24" || v[0].Healthy || v[0].Reason != "because" || !v[1].Healthy {
+	if v := w.state.View(true).Peers; len(v) != 2 || v[0].Name != "198.51.100.0/24" || v[0].Healthy || v[0].Reason != "because" || !v[1].Healthy {
 		t.Errorf("%+v", v)
 	}
 	w.askAt(targets[0].Peer, targets[0].To.String(), true, true)

@@ -8,46 +8,61 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // pendingPlan is what becomes true when the forwarder accepts a generation.
 type pendingPlan struct {
 	inputs *inputs
-	// Services that have an active backend in it.
+	// Groups that have an active backend in it.
 	active map[string]bool
 }
 
 // decidePlan makes a new plan if it differs from the wanted one. Before the
 // forwarder told what it runs there is none: it could undo the states there.
-func (s *State) decidePlan() {
+func (s *State) decidePlan(changed map[string][]config.Member) {
 	if !s.forwarder.met {
 		return
 	}
-	plan := compile.Compile(s.current.config, compile.States{Backend: s.planState, PeerHealthy: s.peerHealthy, PeerAddresses: s.peerAddresses, SpillDown: s.spillDown}, s.generation)
-	if s.plan != nil && s.plan.Generation == s.generation && proto.Equal(plan, s.plan) {
+	plan := s.nextPlan(changed)
+	isWanted := plan == s.plan || s.planOf != s.current && proto.Equal(plan, s.plan)
+	if s.plan != nil && s.plan.Generation == s.generation && isWanted {
+		s.planOf = s.current
 		return
+	}
+	if plan == s.plan { // the same by another generation
+		plan = compile.Compile(s.current.config, s.compileStates(), 0)
 	}
 	s.generation++
 	plan.Generation = s.generation
-	s.plan = plan
+	s.plan, s.planOf = plan, s.current
 	s.changed.PlanChanged = true
-	s.pending[s.generation] = pendingPlan{inputs: s.current, active: activeServices(plan)}
+	s.pending[s.generation] = pendingPlan{inputs: s.current, active: activeGroups(plan)}
+}
+
+// nextPlan shares with the former plan what did not change.
+func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
+	if s.plan == nil || s.planOf != s.current {
+		return compile.Compile(s.current.config, s.compileStates(), s.generation)
+	}
+	return compile.Recompile(s.plan, s.current.config, s.current.services, s.compileStates(), changed)
+}
+
+func (s *State) compileStates() compile.States {
+	return compile.States{Backend: s.planState, PeerHealthy: s.peerHealthy, PeerAddresses: s.peerAddresses, SpillDown: s.spillDown}
 }
 
 // planState is the state of a backend as one of its pools sees it; compile
 // combines them.
 func (s *State) planState(pool, backend string) planv1.BackendState {
-	switch {
-	case !s.conditions[compile.PoolBackend{Pool: pool, Backend: backend}].up:
-		return planv1.BackendState_BACKEND_STATE_DOWN
-	case s.drained[backend]:
-		return planv1.BackendState_BACKEND_STATE_DRAINING
+	if b := s.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
+		return b.state
 	}
-	return planv1.BackendState_BACKEND_STATE_ACTIVE
+	return stateDown
 }
 
-func activeServices(plan *planv1.Plan) map[string]bool {
+func activeGroups(plan *planv1.Plan) map[string]bool {
 	groups := map[string]bool{}
 	for _, group := range plan.Groups {
 		for _, m := range group.Members {
@@ -56,11 +71,7 @@ func activeServices(plan *planv1.Plan) map[string]bool {
 			}
 		}
 	}
-	services := map[string]bool{}
-	for _, service := range plan.Services {
-		services[service.Name] = groups[service.Group]
-	}
-	return services
+	return groups
 }
 
 // raiseGeneration follows a forwarder that has a plan from elsewhere: ours
@@ -92,6 +103,18 @@ func (e PlanAccepted) apply(s *State) {
 			delete(s.pending, generation)
 		}
 	}
+}
+
+// The former plan runs meanwhile; people see what is waited for.
+func (e PlanPostponed) apply(s *State) {
+	if _, known := s.pending[e.Generation]; !known {
+		return
+	}
+	reason := "not yet taken, pushed again until it is: " + e.Reason
+	if s.forwarder.refusal != reason {
+		s.note("forwarder", "plan", "", "postponed", e.Reason)
+	}
+	s.forwarder.refusal = reason
 }
 
 // A plan that is refused belongs to a config which the forwarder cannot

@@ -11,7 +11,6 @@ import (
 
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
-	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // routeState is what became of one announceable prefix.
@@ -31,8 +30,10 @@ func (s *State) decideRoutes() {
 	if s.current == nil {
 		return
 	}
+	s.unsettled = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
 	machineReason, ebbing := s.whyNoRoutes()
+	s.ebbing = ebbing
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
 		s.decideRoute(a, machineReason, ebbing)
@@ -133,7 +134,7 @@ func (s *State) whyNotServed(a compile.Route, r *routeState) string {
 	for _, name := range a.Services {
 		keeps := keepsRoute(s.current.byName[name])
 		switch {
-		case !keeps && s.active[name] == 0:
+		case !keeps && s.active[s.current.byName[name].Group] == 0:
 		case !s.runs(a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		default:
@@ -146,16 +147,11 @@ func (s *State) whyNotServed(a compile.Route, r *routeState) string {
 // runs: the plan that the forwarder has accepted serves the prefix already.
 func (s *State) runs(prefix netip.Prefix, service string, keeps bool) bool {
 	running := s.forwarder.running
-	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] && (keeps || running.active[service])
+	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] && (keeps || running.active[running.inputs.byName[service].Group])
 }
 
 func keepsRoute(service *config.Service) bool {
 	return service.WhenNone == config.WhenNoneKeep || service.WhenNone == config.WhenNoneFailOpen || len(service.Spill) > 0
-}
-
-func (s *State) isActive(service, backend string) bool {
-	m := s.members[memberKey{service, backend}]
-	return m != nil && m.state == planv1.BackendState_BACKEND_STATE_ACTIVE
 }
 
 // whyUnsettled: before a prefix is announced the first time, the next hops of
@@ -165,10 +161,8 @@ func (s *State) whyUnsettled(a compile.Route, r *routeState) string {
 		return ""
 	}
 	for _, name := range a.Services {
-		for _, m := range s.current.byName[name].Members {
-			if u, missing := s.forwarder.unresolved[m.Backend.Name]; missing && s.isActive(name, m.Backend.Name) {
-				return fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
-			}
+		if reason := s.whyGroupUnsettled(s.current.byName[name]); reason != "" {
+			return reason
 		}
 	}
 	// A status from before the plan knows nothing of its backends.
@@ -177,6 +171,26 @@ func (s *State) whyUnsettled(a compile.Route, r *routeState) string {
 	}
 	r.settled = true
 	return ""
+}
+
+// whyGroupUnsettled looks at a group once for all of its services.
+func (s *State) whyGroupUnsettled(service *config.Service) string {
+	if len(s.forwarder.unresolved) == 0 {
+		return ""
+	}
+	reason, known := s.unsettled[service.Group]
+	if known {
+		return reason
+	}
+	for _, m := range service.Members {
+		u, missing := s.forwarder.unresolved[m.Backend.Name]
+		if state, _ := s.stateOf(m); missing && state == stateActive {
+			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
+			break
+		}
+	}
+	s.unsettled[service.Group] = reason
+	return reason
 }
 
 func (s *State) listRoutes() []Route {

@@ -91,13 +91,13 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
-	if s.active[service.Name] == 0 {
+	if s.active[service.Group] == 0 {
 		if keepsRoute(service) {
 			return Serving{State: KeptWithout}
 		}
 		return Serving{State: NoBackend}
 	}
-	if !s.forwarder.running.active[service.Name] {
+	if !s.forwarder.running.active[service.Group] {
 		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
 	}
 	return s.servingRoutes(s.current.routesOf[service.Name])

@@ -9,7 +9,7 @@ import (
 // readiness: they must never contradict one another.
 func (w *world) served() (service, machine Serving, ready bool) {
 	w.t.Helper()
-	view := w.state.View()
+	view := w.state.View(true)
 	if slices.Compare(view.NotReady, w.state.NotReady()) != 0 {
 		w.t.Errorf("two answers: %v, %v", view.NotReady, w.state.NotReady())
 	}
@@ -69,5 +69,14 @@ func TestWhatPeopleAreToldIsWhatAClientMeets(t *testing.T) {
 				t.Errorf("routes %v while the service is said to be %s", w.last.Routes, c.service.State)
 			}
 		})
+	}
+}
+
+func TestServicesOverOnePoolAreEachServed(t *testing.T) {
+	w := shared(t, 4, 2, 2)
+	for _, service := range w.state.View(true).Services {
+		if service.Serving.State != ServingAll {
+			t.Errorf("%s: %+v", service.Service.Name, service.Serving)
+		}
 	}
 }

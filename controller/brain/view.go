@@ -4,6 +4,7 @@ package brain
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -61,9 +62,12 @@ type ServiceView struct {
 	Serving
 }
 
-// BackendView is one backend as one service uses it.
+// BackendView is one backend as the services of one group use it.
 type BackendView struct {
-	Service, Name string
+	Group, Name string
+	// How many services the group has, and which, if it is one.
+	Services      int
+	Service       string
 	Address       netip.Addr
 	Weight        uint32
 	State, Reason string
@@ -83,8 +87,9 @@ type RouteView struct {
 	Since  time.Time
 }
 
-// View makes a picture.
-func (s *State) View() View {
+// View makes a picture; what the config alone says is shared, and not to be
+// changed. Backends are many: only who asks for them waits for them.
+func (s *State) View(withBackends bool) View {
 	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.NotReady()}
 	for address, state := range s.neighbors {
 		v.Neighbors[address] = state
@@ -97,20 +102,40 @@ func (s *State) View() View {
 		v.Config.Warnings = append(v.Config.Warnings, warning.String())
 	}
 	v.Peers = s.viewPeers()
+	only := map[string]string{} // services that are alone in their groups
+	v.Services = make([]ServiceView, len(s.current.services))
 	for i := range s.current.services {
 		service := &s.current.services[i]
-		v.Services = append(v.Services, s.viewService(service))
-		for _, m := range service.Members {
-			v.Backends = append(v.Backends, s.viewBackend(service.Name, m))
+		v.Services[i] = s.viewService(service)
+		if s.current.servicesOf[service.Group] == 1 {
+			only[service.Group] = service.Name
 		}
 	}
-	for prefix, r := range s.routes {
-		route := r.route
-		route.Prefix = prefix
-		v.Routes = append(v.Routes, RouteView{Route: route, Services: slices.Clone(r.services), Announced: r.announced, Reason: r.reason, Since: r.since})
+	v.Routes = s.viewRoutes()
+	if !withBackends {
+		return v
 	}
-	slices.SortFunc(v.Routes, func(a, b RouteView) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	for _, group := range slices.Sorted(maps.Keys(s.current.groups)) {
+		for _, m := range s.current.groups[group] {
+			v.Backends = append(v.Backends, s.viewBackend(group, only[group], m))
+		}
+	}
 	return v
+}
+
+// viewRoutes in order of prefix, as they are announceable.
+func (s *State) viewRoutes() []RouteView {
+	views := make([]RouteView, 0, len(s.routes))
+	for _, a := range s.current.announceables {
+		r := s.routes[a.Prefix]
+		if r == nil {
+			continue // of a config that is not yet decided on
+		}
+		route := r.route
+		route.Prefix = a.Prefix
+		views = append(views, RouteView{Route: route, Services: r.services, Announced: r.announced, Reason: r.reason, Since: r.since})
+	}
+	return views
 }
 
 func (s *State) viewMachine() MachineView {
@@ -133,16 +158,16 @@ func (s *State) viewForwarder() ForwarderView {
 }
 
 func (s *State) viewService(service *config.Service) ServiceView {
-	return ServiceView{Service: service, Active: s.active[service.Name], Serving: s.servingService(service)}
+	return ServiceView{Service: service, Active: s.active[service.Group], Serving: s.servingService(service)}
 }
 
-func (s *State) viewBackend(service string, m config.Member) BackendView {
+func (s *State) viewBackend(group, service string, m config.Member) BackendView {
 	v := BackendView{
-		Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
-		Pools: slices.Clone(m.Pools), Unresolved: s.forwarder.unresolved[m.Backend.Name].Why,
+		Group: group, Services: s.current.servicesOf[group], Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
+		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why,
 	}
-	if state := s.members[memberKey{service, m.Backend.Name}]; state != nil {
-		v.State, v.Reason, v.Since = stateName(state.state), state.reason, state.since
+	if state, b := s.stateOf(m); b != nil {
+		v.State, v.Reason, v.Since = stateName(state), b.reason, b.since
 	}
 	return v
 }

@@ -17,6 +17,8 @@ type Target struct {
 	Check config.HealthCheck
 	// Whom the result concerns, in order of pool and backend.
 	For []PoolBackend
+
+	key string
 }
 
 // PoolBackend is a backend in one of its pools: the unit that has a state.
@@ -26,7 +28,7 @@ type PoolBackend struct {
 
 // Key is equal for equal targets of different configs, so that a reload can
 // tell which probes go on.
-func (t Target) Key() string { return targetKey(t.Address, &t.Check) }
+func (t Target) Key() string { return t.key }
 
 // targetKey spells out what a probe does; the check's name is no part of it.
 func targetKey(address netip.Addr, check *config.HealthCheck) string {
@@ -63,7 +65,7 @@ func Targets(c *config.Config) []Target {
 		target.For = slices.Compact(target.For)
 		targets = append(targets, *target)
 	}
-	slices.SortFunc(targets, func(a, b Target) int { return cmp.Compare(a.Key(), b.Key()) })
+	slices.SortFunc(targets, func(a, b Target) int { return cmp.Compare(a.key, b.key) })
 	return targets
 }
 
@@ -72,7 +74,7 @@ func addTargets(byKey map[string]*Target, pool *config.Pool, check *config.Healt
 		key := targetKey(backend.Address, check)
 		target, ok := byKey[key]
 		if !ok {
-			target = &Target{Address: backend.Address, Check: *check}
+			target = &Target{Address: backend.Address, Check: *check, key: key}
 			byKey[key] = target
 		}
 		target.For = append(target.For, PoolBackend{pool.Name, backend.Name})

@@ -37,6 +37,9 @@ import (
 const (
 	pollInterval = 100 * time.Millisecond
 	pollTimeout  = time.Second
+	// A plan that is postponed is pushed again after pollInterval, then twice
+	// that, up to this.
+	postponeMax = 5 * time.Second
 	// Building the tables of a large plan takes seconds on a slow machine.
 	pushTimeout = 30 * time.Second
 	// A plan of 10,000 services with 65,000 backends is some 20 MiB.
@@ -47,7 +50,8 @@ const (
 	watchPauseMax = time.Second
 )
 
-// Event is one of Connected, Status, Disconnected, HandingOver, Accepted, Refused.
+// Event is one of Connected, Status, Disconnected, HandingOver, Accepted,
+// Refused, Postponed.
 type Event any
 
 type (
@@ -73,6 +77,12 @@ type (
 		Generation uint64
 		Reason     string
 	}
+	// Postponed: the forwarder will take the plan, but not yet. It is pushed
+	// again.
+	Postponed struct {
+		Generation uint64
+		Reason     string
+	}
 )
 
 // Sink is the connection to one forwarder.
@@ -92,6 +102,7 @@ type Sink struct {
 	everPoll  bool
 	pushing   bool
 	retryAt   time.Time
+	postponed time.Duration // until the latest retry of a postponed plan
 	refused   uint64
 }
 
@@ -272,6 +283,13 @@ func (s *Sink) push(ctx context.Context, running uint64) {
 
 func (s *Sink) settle(result pushResult) {
 	s.pushing = false
+	if status.Code(result.err) == codes.Aborted {
+		s.postponed = min(max(2*s.postponed, pollInterval), postponeMax)
+		s.retryAt = time.Now().Add(s.postponed)
+		s.onEvent(Postponed{Generation: result.generation, Reason: reasonOf(result.err)})
+		return
+	}
+	s.postponed = 0
 	if result.err == nil {
 		s.onEvent(Accepted{Generation: result.generation, Warnings: result.warnings})
 		return
@@ -288,7 +306,7 @@ func (s *Sink) settle(result pushResult) {
 // final: the same plan would be refused again.
 func final(err error) bool {
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return false
 	}
 	return true

@@ -253,6 +253,23 @@ func TestARefusedPlanIsNotSentAgainUntilItChanges(t *testing.T) {
 	h.wait(3*time.Second, accepted(2))
 }
 
+func TestAPlanThatIsPostponedIsSentAgainLaterAndLater(t *testing.T) {
+	p := &peer{refuse: status.Error(codes.Aborted, "services: no id is left")}
+	socket := socketOf(t)
+	p.serve(t, socket)
+	h := start(t, socket)
+	h.sink.Set(plan(7))
+	postponed := h.wait(3*time.Second, is[Postponed]).(Postponed)
+	if postponed != (Postponed{Generation: 7, Reason: "services: no id is left"}) {
+		t.Errorf("postponed %+v", postponed)
+	}
+	h.wait(3*time.Second, func(Event) bool { return len(p.seen()) >= 3 })
+	p.mu.Lock()
+	p.refuse = nil
+	p.mu.Unlock()
+	h.wait(3*time.Second, accepted(7))
+}
+
 func TestAPlanThatCouldNotBeDeliveredIsSentAgain(t *testing.T) {
 	p := &peer{refuse: status.Error(codes.Unavailable, "busy")}
 	socket := socketOf(t)

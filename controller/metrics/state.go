@@ -24,8 +24,8 @@ var (
 	kept        = describe("guideway_config_kept", "1: the config in use is on disk for a restart, as far as it could be tried.")
 	ready       = describe("guideway_ready", "1: as /readyz says.")
 	drained     = describe("guideway_machine_drained", "1: this machine's routes are withdrawn by command.")
-	backendUp   = describe("guideway_backend_up", "1: passes its health checks.", "service", "backend")
-	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none.", "service", "backend")
+	backendUp   = describe("guideway_backend_up", "1: passes its health checks. No service: several have its pools.", "service", "backend")
+	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none. No service: several have its pools.", "service", "backend")
 	serving     = describe("guideway_service_serving", "1: clients of the service are served by this machine.", "service")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
@@ -65,9 +65,9 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	gauge(kept, bit(state.Config.GetNotKept() == ""))
 	gauge(ready, bit(len(state.NotReady) == 0))
 	gauge(drained, bit(state.Machine.GetState() == "drained" || state.Machine.GetState() == "draining"))
-	for _, b := range state.Backends {
-		gauge(backendUp, bit(b.State == "active" || b.State == "draining"), b.Service, b.Name)
-		gauge(weight, weightInEffect(b), b.Service, b.Name)
+	for key, b := range byServiceAndName(state.Backends) {
+		gauge(backendUp, b.up, key.service, key.name)
+		gauge(weight, b.weight, key.service, key.name)
 	}
 	for _, s := range state.Services {
 		gauge(active, float64(s.BackendsActive), s.Name)
@@ -83,6 +83,25 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(sessionUp, bit(n.State == "established"), n.Address)
 		gauge(prefixes, float64(n.AnnouncedPrefixes), n.Address)
 	}
+}
+
+type backendKey struct{ service, name string }
+
+type backendGauges struct{ up, weight float64 }
+
+// byServiceAndName makes one of those that differ only in the set of pools,
+// each of which several services have: the worst counts.
+func byServiceAndName(backends []*controllerv1.Backend) map[backendKey]backendGauges {
+	gauges := make(map[backendKey]backendGauges, len(backends))
+	for _, b := range backends {
+		key := backendKey{b.Service, b.Name}
+		now := backendGauges{up: bit(b.State == "active" || b.State == "draining"), weight: weightInEffect(b)}
+		if former, twice := gauges[key]; twice {
+			now = backendGauges{up: min(former.up, now.up), weight: min(former.weight, now.weight)}
+		}
+		gauges[key] = now
+	}
+	return gauges
 }
 
 func weightInEffect(b *controllerv1.Backend) float64 {

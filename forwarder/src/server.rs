@@ -155,6 +155,7 @@ impl From<Refusal> for Status {
         match refusal {
             Refusal::Invalid(why) => Status::invalid_argument(why),
             Refusal::Precondition(why) => Status::failed_precondition(why),
+            Refusal::Later(why) => Status::aborted(why),
         }
     }
 }

@@ -44,10 +44,19 @@ pub struct PlanError {
     pub path: String,
     /// What is wrong with it and what would be right.
     pub problem: String,
+    /// Nothing is wrong with it: the same plan will be taken later.
+    pub later: bool,
 }
 
 fn refuse<T>(path: impl Into<String>, problem: impl Into<String>) -> Result<T, PlanError> {
-    Err(PlanError { path: path.into(), problem: problem.into() })
+    Err(PlanError { path: path.into(), problem: problem.into(), later: false })
+}
+
+/// Refuses because ids of what earlier plans had are not yet free.
+fn refuse_for_now<T>(path: &str) -> Result<T, PlanError> {
+    let problem = "no id is left until those of removed ones are free, which takes up to some \
+                   minutes: no connection table may hold them any more";
+    Err(PlanError { path: path.into(), problem: problem.into(), later: true })
 }
 
 /// What a forwarder forwards by. Immutable.
@@ -328,15 +337,13 @@ impl Planner {
         let keys: Vec<&str> = keyed.iter().map(|(_, key)| key.as_str()).collect();
         let services: Vec<&str> =
             message.services.iter().map(|service| service.name.as_str()).collect();
-        let full = "no id is left: too many removed ones may still be in the connection tables; \
-                    push the plan again in a minute";
         let Some(backends) = self.ids.backends.assign(&keys, message.generation) else {
-            return refuse("backends", full);
+            return refuse_for_now("backends");
         };
         let backends =
             keyed.iter().map(|(name, key)| (*name, BackendId(backends[key.as_str()]))).collect();
         let Some(services) = self.ids.services.assign(&services, message.generation) else {
-            return refuse("services", full);
+            return refuse_for_now("services");
         };
         Ok((backends, services))
     }

@@ -337,3 +337,27 @@ fn what_devices_must_let_through_is_every_vip() {
         ]
     );
 }
+
+#[test]
+fn ids_that_are_not_yet_free_are_no_fault_of_the_plan() {
+    let with = |first: usize| {
+        let mut message = message();
+        let service = message.services[1].clone();
+        message.services = (first..first + 10_000)
+            .map(|index| proto::Service {
+                name: format!("s{index}"),
+                vips: Vec::new(),
+                ..service.clone()
+            })
+            .collect();
+        message
+    };
+    let mut planner = Planner::default();
+    planner.plan(with(0)).unwrap();
+    let refusal = planner.plan(with(10_000)).unwrap_err();
+    assert!(refusal.later && refusal.path == "services", "{refusal:?}");
+    planner.ids.services.release(1);
+    assert!(
+        !planner.plan(proto::Plan { requires: vec!["x".into()], ..with(0) }).unwrap_err().later
+    );
+}

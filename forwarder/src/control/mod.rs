@@ -56,11 +56,13 @@ pub enum Refusal {
     Invalid(String),
     /// It does not fit what runs.
     Precondition(String),
+    /// Nothing is wrong with it: the same will be taken later.
+    Later(String),
 }
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Refusal::Invalid(why) | Refusal::Precondition(why)) = self;
+        let (Refusal::Invalid(why) | Refusal::Precondition(why) | Refusal::Later(why)) = self;
         f.write_str(why)
     }
 }
@@ -595,6 +597,8 @@ fn refusal(error: plan::PlanError) -> Refusal {
     // A feature that we lack is no fault of the plan.
     if error.path.starts_with("requires") {
         Refusal::Precondition(error.to_string())
+    } else if error.later {
+        Refusal::Later(error.to_string())
     } else {
         Refusal::Invalid(error.to_string())
     }

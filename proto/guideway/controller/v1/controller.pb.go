@@ -24,9 +24,11 @@ const (
 )
 
 type GetStateRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Leave out backends: who wants only services need not wait for them.
+	WithoutBackends bool `protobuf:"varint,1,opt,name=without_backends,json=withoutBackends,proto3" json:"without_backends,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetStateRequest) Reset() {
@@ -59,6 +61,13 @@ func (*GetStateRequest) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{0}
 }
 
+func (x *GetStateRequest) GetWithoutBackends() bool {
+	if x != nil {
+		return x.WithoutBackends
+	}
+	return false
+}
+
 type GetStateResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -67,7 +76,8 @@ type GetStateResponse struct {
 	Forwarder *Forwarder             `protobuf:"bytes,4,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
 	// In order of the config.
 	Services []*Service `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty"`
-	// One for each service and backend, in order of service and name.
+	// The members of each group (set of pools that services have), in order of
+	// group and name.
 	Backends []*Backend `protobuf:"bytes,6,rep,name=backends,proto3" json:"backends,omitempty"`
 	// Everything that may be announced, in order of prefix.
 	Routes []*Route `protobuf:"bytes,7,rep,name=routes,proto3" json:"routes,omitempty"`
@@ -358,7 +368,7 @@ type Forwarder struct {
 	// Of ours; 0: none since it connected.
 	GenerationAccepted uint64 `protobuf:"varint,5,opt,name=generation_accepted,json=generationAccepted,proto3" json:"generation_accepted,omitempty"`
 	GenerationRunning  uint64 `protobuf:"varint,6,opt,name=generation_running,json=generationRunning,proto3" json:"generation_running,omitempty"`
-	// Why it refuses the wanted plan.
+	// Why it refuses the wanted plan, or does not take it yet.
 	Refusal         string `protobuf:"bytes,7,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	RestartRequired string `protobuf:"bytes,8,opt,name=restart_required,json=restartRequired,proto3" json:"restart_required,omitempty"`
 	// What it said when it accepted the plan.
@@ -557,18 +567,23 @@ func (x *Service) GetReason() string {
 }
 
 type Backend struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	Weight  uint32                 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service that has these pools; empty: several have them.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Name    string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Weight  uint32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
 	// active, draining, down, disabled
 	State  string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	Reason string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
 	Pools  []string               `protobuf:"bytes,8,rep,name=pools,proto3" json:"pools,omitempty"`
 	// Why its next hop is not known; empty: it is.
-	Unresolved    string `protobuf:"bytes,9,opt,name=unresolved,proto3" json:"unresolved,omitempty"`
+	Unresolved string `protobuf:"bytes,9,opt,name=unresolved,proto3" json:"unresolved,omitempty"`
+	// The group's name, as the plan has it.
+	Group string `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
+	// How many services have the group.
+	Services      uint32 `protobuf:"varint,11,opt,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -664,6 +679,20 @@ func (x *Backend) GetUnresolved() string {
 		return x.Unresolved
 	}
 	return ""
+}
+
+func (x *Backend) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Backend) GetServices() uint32 {
+	if x != nil {
+		return x.Services
+	}
+	return 0
 }
 
 type Route struct {
@@ -1174,8 +1203,9 @@ var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n" +
-	"\x0fGetStateRequest\"\xa2\x04\n" +
+	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"<\n" +
+	"\x0fGetStateRequest\x12)\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xa2\x04\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -1219,7 +1249,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x0fbackends_active\x18\x04 \x01(\rR\x0ebackendsActive\x12\x1a\n" +
 	"\bbackends\x18\x05 \x01(\rR\bbackends\x12\x14\n" +
 	"\x05pools\x18\x06 \x03(\tR\x05pools\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\"\xff\x01\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xb1\x02\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1231,7 +1261,10 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x05pools\x18\b \x03(\tR\x05pools\x12\x1e\n" +
 	"\n" +
 	"unresolved\x18\t \x01(\tR\n" +
-	"unresolved\"\xeb\x01\n" +
+	"unresolved\x12\x14\n" +
+	"\x05group\x18\n" +
+	" \x01(\tR\x05group\x12\x1a\n" +
+	"\bservices\x18\v \x01(\rR\bservices\"\xeb\x01\n" +
 	"\x05Route\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x19\n" +
 	"\bnext_hop\x18\x02 \x01(\tR\anextHop\x12\x1c\n" +

@@ -40,6 +40,8 @@ type ForwarderClient interface {
 	// INVALID_ARGUMENT: the plan is refused, the message names field and cure.
 	// FAILED_PRECONDITION: another key id, a missing feature, a generation that
 	// goes back, or a change of devices (`restart required`).
+	// ABORTED: nothing is wrong with the plan, but ids of what earlier plans had
+	// are not yet free; the same plan will be taken later.
 	// A refused plan changes nothing.
 	SetPlan(ctx context.Context, in *SetPlanRequest, opts ...grpc.CallOption) (*SetPlanResponse, error)
 	// NOT_FOUND: no plan yet.
@@ -199,6 +201,8 @@ type ForwarderServer interface {
 	// INVALID_ARGUMENT: the plan is refused, the message names field and cure.
 	// FAILED_PRECONDITION: another key id, a missing feature, a generation that
 	// goes back, or a change of devices (`restart required`).
+	// ABORTED: nothing is wrong with the plan, but ids of what earlier plans had
+	// are not yet free; the same plan will be taken later.
 	// A refused plan changes nothing.
 	SetPlan(context.Context, *SetPlanRequest) (*SetPlanResponse, error)
 	// NOT_FOUND: no plan yet.
