@@ -64,7 +64,7 @@ func (lab *Lab) Plan(ctx context.Context, name string) (*planv1.Plan, error) {
 // `guideway_fragments_total{action="held"}`.
 func (lab *Lab) Metrics(ctx context.Context, name string) (map[string]float64, error) {
 	reply, err := ask(ctx, lab, name, func(ctx context.Context, client forwarderv1.ForwarderClient) (*forwarderv1.GetMetricsResponse, error) {
-		return client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+		return client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{Fresh: true})
 	})
 	if err != nil {
 		return nil, err

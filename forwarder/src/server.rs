@@ -256,7 +256,11 @@ impl Forwarder for Service {
         &self,
         request: Request<GetMetricsRequest>,
     ) -> Result<Response<GetMetricsResponse>, Status> {
-        let page = self.page.get().await;
+        let fresh = request.get_ref().fresh;
+        if fresh && self.access == Access::View {
+            return Err(view_only("fresh pages are made"));
+        }
+        let page = if fresh { self.page.fresh().await } else { self.page.get().await };
         if let Some(from) = request.extensions().get::<ConnectInfo>() {
             from.client.add(page.len())?;
         }

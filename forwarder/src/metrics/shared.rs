@@ -39,9 +39,20 @@ impl SharedPage {
 
     /// The page of the latest second. While it is made, others wait for it.
     pub async fn get(&self) -> Arc<String> {
+        self.not_older(AGE).await
+    }
+
+    /// A page that was begun after this call. Callers that wait at the same
+    /// time share it, so that it costs at most one thread.
+    pub async fn fresh(&self) -> Arc<String> {
+        self.not_older(Duration::ZERO).await
+    }
+
+    async fn not_older(&self, age: Duration) -> Arc<String> {
+        let requested = Instant::now();
         let mut state = self.state.lock().await;
         if let Some((begun, page)) = &state.latest
-            && begun.elapsed() < AGE
+            && *begun + age > requested
         {
             return Arc::clone(page);
         }
@@ -98,6 +109,16 @@ mod tests {
         tokio::time::sleep(AGE).await;
         page.get().await;
         assert_eq!(times.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_fresh_page_is_begun_after_its_request() {
+        let (page, times) = counted(3);
+        page.get().await;
+        page.fresh().await;
+        assert_eq!(times.load(Ordering::Relaxed), 2);
+        page.get().await;
+        assert_eq!(times.load(Ordering::Relaxed), 2, "a fresh page is as good as any");
     }
 
     #[tokio::test]

@@ -206,7 +206,7 @@ impl Forwarder {
 
     pub fn metrics(&mut self) -> String {
         self.runtime
-            .block_on(self.client.get_metrics(GetMetricsRequest {}))
+            .block_on(self.client.get_metrics(GetMetricsRequest { fresh: true }))
             .unwrap()
             .into_inner()
             .text

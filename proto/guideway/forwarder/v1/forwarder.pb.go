@@ -1713,7 +1713,10 @@ func (x *Connection) GetIdleMs() uint64 {
 }
 
 type GetMetricsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False: a page made within the last second will do. True: one begun after
+	// this request; only by the operations socket.
+	Fresh         bool `protobuf:"varint,1,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1746,6 +1749,13 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetMetricsRequest) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
 }
 
 type GetMetricsResponse struct {
@@ -2808,8 +2818,9 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x03 \x01(\tR\abackend\x12\x14\n" +
 	"\x05class\x18\x04 \x01(\tR\x05class\x12\x17\n" +
-	"\aidle_ms\x18\x05 \x01(\x04R\x06idleMs\"\x13\n" +
-	"\x11GetMetricsRequest\"(\n" +
+	"\aidle_ms\x18\x05 \x01(\x04R\x06idleMs\")\n" +
+	"\x11GetMetricsRequest\x12\x14\n" +
+	"\x05fresh\x18\x01 \x01(\bR\x05fresh\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
 	"\x0eExplainRequest\x122\n" +
