@@ -159,10 +159,6 @@ func (p picture) countServices(services []shownService) {
 		if s := byName[c.Service]; s != nil {
 			s.packets += c.Packets
 			s.bytes += c.Bytes
-		}
-	}
-	for _, c := range p.counters.Backends {
-		if s := byName[c.Service]; s != nil {
 			s.connections += c.NewConnections
 		}
 	}

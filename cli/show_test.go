@@ -85,7 +85,7 @@ func (*fakeForwarder) GetCounters(context.Context, *forwarderv1.GetCountersReque
 			{Reason: "no_service", Packets: 3, Meaning: "nobody wants it"},
 			{Reason: "too_big", Packets: 7, Meaning: "does not fit", UsualCause: "MTU"},
 		},
-		Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: 600, Bytes: 6000}, {Service: "web", Packets: 390, Bytes: 3900}},
+		Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: 600, Bytes: 6000, NewConnections: 7}, {Service: "web", Packets: 390, Bytes: 3900, NewConnections: 5}},
 		Backends: []*forwarderv1.BackendCounters{{Service: "web", Backend: "web-1", Packets: 990, NewConnections: 12}},
 	}, nil
 }

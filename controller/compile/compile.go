@@ -46,6 +46,8 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		PrefixGroups:  prefixGroups(c.PrefixGroups),
 		Services:      make([]*planv1.Service, len(services)),
 		Forwarder:     forwarder(c.Forwarder),
+
+		CountersByService: c.Metrics.ByService,
 	}
 	for i := range services {
 		plan.Services[i] = service(&services[i], states)

@@ -333,3 +333,16 @@ func Test_ten_thousand_services_compile(t *testing.T) {
 		t.Errorf("the plan has %d bytes", size)
 	}
 }
+
+func Test_backends_are_counted_by_service_only_where_asked_for(t *testing.T) {
+	const text = `
+machine: {addresses: [10.0.0.1]}
+pools: [{name: p, backends: [{address: 10.1.0.1}]}]
+services: [{name: s, vips: [{address: 203.0.113.1}], pools: [p]}]
+`
+	for metrics, wanted := range map[string]bool{"": false, "metrics: {detail: service}": false, "metrics: {detail: backend}": true} {
+		if got := Compile(parse(t, text+metrics), States{}, 1).GetCountersByService(); got != wanted {
+			t.Errorf("%q: %v", metrics, got)
+		}
+	}
+}

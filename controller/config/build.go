@@ -217,6 +217,7 @@ func (b *builder) metrics() {
 		b.errorf("metrics.listen", "is %q: give an address before the port, not a name", listen)
 	}
 	b.config.Metrics.Listen = listen
+	b.config.Metrics.ByService = b.schema.GetMetrics().GetDetail() == "backend"
 }
 
 // hostAddresses takes at most one address of each family: outer headers have

@@ -284,10 +284,12 @@ type Interface struct {
 	Queues uint32
 }
 
-// Metrics is where the controller serves them.
+// Metrics is where the controller serves them, and how much is counted.
 type Metrics struct {
 	// Host (may be empty) and port.
 	Listen string
+	// Backends are counted for each service apart.
+	ByService bool
 }
 
 // The choices, spelt as in the file.

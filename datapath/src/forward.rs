@@ -227,7 +227,7 @@ impl<'m> Datapath<'m> {
             }
             (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
                 let service = service_of(view, matched);
-                self.counters_of(view).new_connections(service, chosen.member).add(1);
+                self.counters_of(view).count_new_connection(matched, chosen.member);
                 let (moment, counters) =
                     ((&self.ticks, &view.lifetimes), &self.counters.connections);
                 self.table.insert((*hash, *found), entry, service.quota, moment, counters);

@@ -52,4 +52,4 @@ pub use slow::SlowPath;
 pub use table::{Class, ConnectionTable, TableReader};
 pub use trace::Tracer;
 pub use verdict::Verdict;
-pub use view::{View, WorkerCounters};
+pub use view::{MatchTotal, View, WorkerCounters};

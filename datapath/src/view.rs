@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use plan::{Matched, Plan, Service, ServiceId};
+use plan::{Matched, Plan, ServiceId};
 use wire::FlowKey;
 
 use crate::clock::Now;
@@ -47,13 +47,13 @@ impl View {
         View { ways_back: self.ways_back, unix_offset_ms: Arc::clone(&self.unix_offset_ms), ..view }
     }
 
-    /// What services got since the plan was new, in packets.
+    /// What services got since the plan was new, in packets: one for each of
+    /// their matches.
     pub fn packets_by_service(&self) -> impl Iterator<Item = (ServiceId, u64)> {
-        self.plan.services().map(|service| {
-            let of_worker = |worker: &WorkerCounters| {
-                worker.members_of(service).iter().map(|traffic| traffic.packets.get()).sum::<u64>()
-            };
-            (service.id, self.counters.iter().map(of_worker).sum())
+        (0..).zip(&self.plan.matches).map(|(index, entry)| {
+            let of_worker =
+                |worker: &WorkerCounters| worker.match_totals(&self.plan, index).packets;
+            (entry.matched.service, self.counters.iter().map(of_worker).sum())
         })
     }
 
@@ -94,11 +94,24 @@ pub struct WorkerCounters {
     /// By index of the plan's matches; nothing for those that are
     /// [`Matched::alone`].
     matches: Box<[Traffic]>,
+    /// Connections for which a member was selected, in the same order.
+    match_connections: Box<[Counter]>,
     /// What was sent to members: by service's first member plus index of the
     /// member.
     pub members: Box<[Traffic]>,
     /// Connections for which members were selected, in the same order.
     pub new_connections: Box<[Counter]>,
+}
+
+/// What a match got.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MatchTotal {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Connections for which a member was selected.
+    pub new_connections: u64,
 }
 
 /// Packets and their bytes, without Ethernet and outer headers.
@@ -115,6 +128,7 @@ impl WorkerCounters {
     fn new(plan: &Plan) -> WorkerCounters {
         let counters = WorkerCounters {
             matches: plan.matches.iter().map(|_| Traffic::default()).collect(),
+            match_connections: plan.matches.iter().map(|_| Counter::default()).collect(),
             members: (0..plan.members).map(|_| Traffic::default()).collect(),
             new_connections: (0..plan.members).map(|_| Counter::default()).collect(),
         };
@@ -126,6 +140,7 @@ impl WorkerCounters {
     /// them there at the first touch, for which no packet is to wait.
     fn touch(&self) {
         self.matches.iter().for_each(|traffic| traffic.packets.add(0));
+        self.match_connections.iter().for_each(|counter| counter.add(0));
         self.members.iter().for_each(|traffic| traffic.packets.add(0));
         self.new_connections.iter().for_each(|counter| counter.add(0));
     }
@@ -139,7 +154,7 @@ impl WorkerCounters {
         self.member(matched, member).count(packet_bytes);
     }
 
-    /// Where a match is counted if its service has others.
+    /// Where a match is counted that is not alone.
     #[inline(always)]
     pub(crate) fn of_match(&self, matched: &Matched) -> Option<&Traffic> {
         (!matched.alone).then(|| &self.matches[matched.matched as usize])
@@ -152,33 +167,37 @@ impl WorkerCounters {
         &self.members[matched.first_member as usize + usize::from(member)]
     }
 
-    /// What was sent to each member of a service.
-    fn members_of(&self, service: &Service) -> &[Traffic] {
-        &self.members[service.first_member as usize..][..service.group.members().len()]
-    }
-
-    /// Packets and bytes for a match of the plan.
+    /// What was counted for a match of the plan.
     ///
     /// # Panics
     /// If the plan is another than these counters are for.
     #[must_use]
-    pub fn match_totals(&self, plan: &Plan, index: usize) -> (u64, u64) {
-        let Matched { service, alone, .. } = plan.matches[index].matched;
-        let service = plan.service(service).expect("matches are of services");
-        let counted = match alone {
-            true => self.members_of(service),
-            false => &self.matches[index..=index],
+    pub fn match_totals(&self, plan: &Plan, index: usize) -> MatchTotal {
+        let matched = &plan.matches[index].matched;
+        let (traffic, connections) = match matched.alone {
+            true => {
+                let service = plan.service(matched.service).expect("matches are of services");
+                let first = service.first_member as usize;
+                let members = first..first + service.group.members().len();
+                (&self.members[members.clone()], &self.new_connections[members])
+            }
+            false => (&self.matches[index..=index], &self.match_connections[index..=index]),
         };
-        counted.iter().fold((0, 0), |(packets, bytes), traffic| {
-            (packets + traffic.packets.get(), bytes + traffic.bytes.get())
-        })
+        MatchTotal {
+            packets: traffic.iter().map(|traffic| traffic.packets.get()).sum(),
+            bytes: traffic.iter().map(|traffic| traffic.bytes.get()).sum(),
+            new_connections: connections.iter().map(Counter::get).sum(),
+        }
     }
 
-    /// Connections for which a member of a service was selected.
+    /// Counts a connection for which a member of the service that wanted it
+    /// was selected.
     #[inline]
-    #[must_use]
-    pub fn new_connections(&self, service: &Service, member: u16) -> &Counter {
-        &self.new_connections[service.first_member as usize + usize::from(member)]
+    pub fn count_new_connection(&self, matched: &Matched, member: u16) {
+        if !matched.alone {
+            self.match_connections[matched.matched as usize].add(1);
+        }
+        self.new_connections[matched.first_member as usize + usize::from(member)].add(1);
     }
 }
 

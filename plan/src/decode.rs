@@ -98,7 +98,8 @@ pub struct Plan {
     order: Vec<ServiceId>,
     /// Backends by id.
     backends: Box<[Option<Backend>]>,
-    /// Members over all services: the size of counters with a place for each.
+    /// Members over all that count apart, groups or services: the size of
+    /// counters with a place for each.
     pub members: u32,
     /// The ways to encapsulate that services have, each once.
     pub styles: Vec<(Encap, Dscp)>,
@@ -305,16 +306,16 @@ impl Planner {
         let id = |service: &proto::Service| ServiceId(service_ids[service.name.as_str()]);
         let ids: Vec<ServiceId> = message.services.iter().map(id).collect();
         let groups = MemberGroups::new(&message, &backend_ids)?;
-        let first_members = first_members(&message, &groups, self.load.order(&ids))?;
+        let counting = Counting::new(&message, &groups, self.load.order(&ids))?;
         let quiet = self.load.quiet(&ids);
         let mut decoding =
             Decoding::new(&message, sources, &addresses, &backend_ids, groups, self)?;
         decoding.vips.set_quiet(quiet);
         for (index, service) in message.services.iter().enumerate() {
-            decoding.service(index, service, ids[index], first_members[index])?;
+            decoding.service(index, service, ids[index], counting.of_service[index])?;
         }
         let plan = decoding.finish(&message)?;
-        Ok(Plan { message, ..plan })
+        Ok(Plan { message, members: counting.members, ..plan })
     }
 
     /// Ids for every backend and service, each name checked to be there once.
@@ -359,20 +360,52 @@ impl Planner {
     }
 }
 
-/// Where the counters of each service's members begin, if they are behind
-/// each other in that order.
-fn first_members(
-    message: &proto::Plan,
-    groups: &MemberGroups<'_>,
-    order: Vec<usize>,
-) -> Result<Vec<u32>, PlanError> {
-    let (mut places, mut next) = (vec![0; order.len()], 0);
-    for index in order {
-        places[index] = next;
-        let group = groups.of(&format!("services[{index}]"), &message.services[index])?;
-        next += groups.groups[group].members.len() as u32;
+/// Where services count what their members get: together with all of their
+/// group, or each in a place of its own if the plan wants it.
+struct Counting {
+    of_service: Vec<Counted>,
+    members: u32,
+}
+
+/// Of one service.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    first_member: u32,
+    /// No other service counts there.
+    alone: bool,
+}
+
+impl Counting {
+    /// Places behind each other, in that order of services.
+    fn new(
+        message: &proto::Plan,
+        groups: &MemberGroups<'_>,
+        order: Vec<usize>,
+    ) -> Result<Counting, PlanError> {
+        let group_of =
+            |index: usize| groups.of(&format!("services[{index}]"), &message.services[index]);
+        let mut services_of = vec![0; groups.groups.len()];
+        for index in 0..order.len() {
+            services_of[group_of(index)?] += 1;
+        }
+        let mut first_of = vec![None; groups.groups.len()];
+        let (mut of_service, mut members) = (vec![Counted::default(); order.len()], 0);
+        for index in order {
+            let group = group_of(index)?;
+            let alone = message.counters_by_service || services_of[group] == 1;
+            let first_member = match first_of[group] {
+                Some(first) if !alone => first,
+                _ => {
+                    let first = members;
+                    members += groups.groups[group].members.len() as u32;
+                    first
+                }
+            };
+            first_of[group] = Some(first_member);
+            of_service[index] = Counted { first_member, alone };
+        }
+        Ok(Counting { of_service, members })
     }
-    Ok(places)
 }
 
 fn build_group(key: &GroupKey) -> Group {
@@ -738,7 +771,6 @@ struct Decoding<'m, 'p> {
     matches: Vec<Match>,
     services: Vec<Option<Service>>,
     order: Vec<ServiceId>,
-    members: u32,
     styles: Vec<(Encap, Dscp)>,
     own_groups: Vec<Arc<Group>>,
     group_indices: HashMap<*const Group, u32>,
@@ -775,7 +807,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
             matches: Vec::new(),
             services: Vec::new(),
             order: Vec::new(),
-            members: 0,
             styles: Vec::new(),
             own_groups: Vec::new(),
             group_indices: HashMap::new(),
@@ -830,7 +861,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
         index: usize,
         message: &'m proto::Service,
         id: ServiceId,
-        first_member: u32,
+        counted: Counted,
     ) -> Result<(), PlanError> {
         let path = format!("services[{index}]");
         refuse_unsupported(message, &path)?;
@@ -846,7 +877,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let service = Service {
             id,
             name: message.name.clone(),
-            first_member,
+            first_member: counted.first_member,
             affinity: match message.affinity() {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
@@ -872,14 +903,14 @@ impl<'m, 'p> Decoding<'m, 'p> {
             service: id,
             style: self.style(service.encap, service.dscp),
             matched: 0,
-            first_member,
+            first_member: counted.first_member,
             group: self.group(&service.group),
-            alone: wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
+            alone: counted.alone
+                && wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
         for ((path, vip, ports), index) in wants.into_iter().zip(0..) {
             self.vip(&path, (index, vip), ports, matched, info)?;
         }
-        self.members += service.group.members().len() as u32;
         if self.services.len() <= id.index() {
             self.services.resize_with(id.index() + 1, || None);
         }
@@ -1053,7 +1084,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             services: self.services.into(),
             order: self.order,
             backends: self.backends,
-            members: self.members,
+            members: 0,
             styles: self.styles,
             groups: self.own_groups,
             message: proto::Plan::default(),

@@ -31,8 +31,8 @@ pub struct Service {
     pub dscp: Dscp,
     /// Clusters that take over when no backend is left, in order.
     pub spill: Vec<SpillTo>,
-    /// Where this service's members begin in counters that have a place for
-    /// every member of every service.
+    /// Where this service's members begin in counters: of its group, together
+    /// with the group's other services, or its own.
     pub first_member: u32,
 }
 

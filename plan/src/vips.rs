@@ -36,8 +36,8 @@ pub struct Matched {
     pub first_member: u32,
     /// Which of the plan's groups is the service's.
     pub group: u32,
-    /// The service has no other match: what is counted for its members is
-    /// counted for the match.
+    /// Nothing else counts where its members are counted, no other match of the
+    /// service and no other service: it is what is counted for the match.
     pub alone: bool,
 }
 

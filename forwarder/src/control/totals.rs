@@ -6,24 +6,17 @@
 
 use std::collections::BTreeMap;
 
-use datapath::View;
-use plan::Plan;
+use datapath::{MatchTotal, View};
+use plan::{Plan, Service};
 
 use crate::proto::{BackendCounters, ServiceCounters};
 
 /// A Vip with one protocol and port range: service, target, protocol, ports.
 type MatchName = (String, String, &'static str, String);
-/// Service and backend.
+/// Service and backend; no service if several count together.
 type MemberName = (String, String);
 
-/// What a Vip got.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct MatchTotal {
-    packets: u64,
-    bytes: u64,
-}
-
-/// What a backend got of a service.
+/// What a backend got of a service, or of all that count together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct MemberTotal {
     packets: u64,
@@ -65,6 +58,7 @@ impl NamedTotals {
                 ports: ports.clone(),
                 packets: total.packets,
                 bytes: total.bytes,
+                new_connections: total.new_connections,
             };
         self.matches.iter().map(line).collect()
     }
@@ -86,9 +80,10 @@ impl NamedTotals {
         for (index, name) in match_names(&view.plan).enumerate() {
             let total = self.matches.entry(name).or_default();
             for worker in view.counters.iter() {
-                let (packets, bytes) = worker.match_totals(&view.plan, index);
-                total.packets += packets;
-                total.bytes += bytes;
+                let more = worker.match_totals(&view.plan, index);
+                total.packets += more.packets;
+                total.bytes += more.bytes;
+                total.new_connections += more.new_connections;
             }
         }
     }
@@ -113,14 +108,19 @@ fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
     })
 }
 
-/// The names of the members of all services, by their index over all.
+/// The names of all members that are counted, by their index.
 fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
-    let mut services: Vec<_> = plan.services().collect();
+    let has_members = |service: &&Service| !service.group.members().is_empty();
+    let mut services: Vec<&Service> = plan.services().filter(has_members).collect();
     services.sort_by_key(|service| service.first_member);
-    services.into_iter().flat_map(|service| {
-        service.group.members().iter().map(|member| {
+    let together = |one: &&Service, next: &&Service| one.first_member == next.first_member;
+    let places: Vec<(&Service, bool)> =
+        services.chunk_by(together).map(|services| (services[0], services.len() == 1)).collect();
+    places.into_iter().flat_map(move |(service, alone)| {
+        service.group.members().iter().map(move |member| {
             let backend = plan.backend(member.backend).expect("members are backends");
-            (service.name.clone(), backend.name.clone())
+            let service = if alone { service.name.clone() } else { String::new() };
+            (service, backend.name.clone())
         })
     })
 }
@@ -157,7 +157,7 @@ mod tests {
         proto::Group { name: "g".into(), members: vec![member("b1"), member("b2")] }
     }
 
-    fn view(planner: &mut Planner) -> View {
+    fn view(planner: &mut Planner, counters_by_service: bool) -> View {
         let backend = |name: &str, address: &str| proto::Backend {
             name: name.into(),
             address: address.into(),
@@ -171,6 +171,7 @@ mod tests {
             }),
             backends: vec![backend("b1", "10.1.0.1"), backend("b2", "10.1.0.2")],
             groups: vec![group()],
+            counters_by_service,
             services: vec![
                 service("alone", &["203.0.113.1"]),
                 service("several", &["203.0.113.2", "203.0.113.3"]),
@@ -187,32 +188,60 @@ mod tests {
             let (family, protocol) = (Family::V4, Protocol::TCP);
             let target = Target { address: 0xcb00_7100 + host, family, protocol, port: 80 };
             let Found::Service(matched) = view.plan.vips.find(&target) else { panic!("{host}") };
-            (0..packets).for_each(|_| view.counters[0].count(&matched, member, 100));
+            for _ in 0..packets {
+                view.counters[0].count(&matched, member, 100);
+                view.counters[0].count_new_connection(&matched, member);
+            }
         }
     }
 
-    /// Holds totals to what was counted by so many plans.
-    fn hold(totals: &NamedTotals, plans: u64) {
+    /// Holds totals to what was counted by so many plans: for VIPs, and for
+    /// these services and backends.
+    fn hold(totals: &NamedTotals, plans: u64, members: &[(&str, &str, u64)]) {
         let vips: Vec<_> = totals
             .services()
             .into_iter()
-            .map(|line| (line.vip, line.packets, line.bytes))
+            .map(|line| (line.vip, line.packets, line.bytes, line.new_connections))
             .collect();
         let expected = [("203.0.113.1", 7), ("203.0.113.2", 11), ("203.0.113.3", 7)];
-        let line =
-            |(vip, packets): (&str, u64)| (vip.to_owned(), packets * plans, packets * plans * 100);
+        let line = |(vip, packets): (&str, u64)| {
+            let packets = packets * plans;
+            (vip.to_owned(), packets, packets * 100, packets)
+        };
         assert_eq!(vips, expected.map(line));
-        let members: Vec<u64> = totals.backends().iter().map(|line| line.packets).collect();
-        assert_eq!(members, [3, 4, 5, 13].map(|packets| packets * plans));
+        let backends = totals.backends();
+        let counted = backends.iter().map(|line| {
+            assert_eq!(line.new_connections, line.packets);
+            (line.service.as_str(), line.backend.as_str(), line.packets)
+        });
+        let expected =
+            members.iter().map(|(service, backend, packets)| (*service, *backend, packets * plans));
+        assert!(counted.eq(expected), "{backends:?}");
     }
+
+    const BY_SERVICE: [(&str, &str, u64); 4] =
+        [("alone", "b1", 3), ("alone", "b2", 4), ("several", "b1", 5), ("several", "b2", 13)];
 
     #[test]
     fn a_vip_gets_what_was_counted_for_it_or_for_its_services_members() {
-        let view = view(&mut Planner::default());
+        let view = view(&mut Planner::default(), true);
         count(&view);
         let mut totals = NamedTotals::default();
         totals.add(&view);
-        hold(&totals, 1);
+        hold(&totals, 1, &BY_SERVICE);
+    }
+
+    #[test]
+    fn services_of_a_group_count_its_backends_together_and_their_vips_apart() {
+        let view = view(&mut Planner::default(), false);
+        assert_eq!(view.plan.members, 2, "places for each backend of the group, once");
+        count(&view);
+        let mut totals = NamedTotals::default();
+        totals.add(&view);
+        hold(&totals, 1, &[("", "b1", 8), ("", "b2", 17)]);
+        let mut packets = [0; 2];
+        view.packets_by_service().for_each(|(service, more)| packets[service.index()] += more);
+        assert_eq!(packets, [7, 18]);
     }
 
     #[test]
@@ -221,14 +250,14 @@ mod tests {
         let first_members = |view: &View| -> Vec<u32> {
             view.plan.services().map(|service| service.first_member).collect()
         };
-        let first = view(&mut planner);
+        let first = view(&mut planner, true);
         count(&first);
         totals.add(&first);
         planner.saw_traffic(first.packets_by_service());
-        let second = view(&mut planner);
+        let second = view(&mut planner, true);
         assert_eq!([first_members(&first), first_members(&second)], [[0, 2], [2, 0]]);
         count(&second);
         totals.add(&second);
-        hold(&totals, 2);
+        hold(&totals, 2, &BY_SERVICE);
     }
 }

@@ -1688,7 +1688,13 @@ type Metrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Address and port that the controller serves `/metrics`, `/healthz` and
 	// `/readyz` on. Default: `127.0.0.1:9470`.
-	Listen        *string `protobuf:"bytes,1,opt,name=listen,proto3,oneof" json:"listen,omitempty"`
+	Listen *string `protobuf:"bytes,1,opt,name=listen,proto3,oneof" json:"listen,omitempty"`
+	// What the forwarder counts of a backend: `service`: of all services with the
+	// same pools together (and for each of its VIPs what the service got);
+	// `backend`: of each service apart, one time series for each service and
+	// backend, which with thousands of services takes memory and time. Default:
+	// `service`.
+	Detail        *string `protobuf:"bytes,2,opt,name=detail,proto3,oneof" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1726,6 +1732,13 @@ func (*Metrics) Descriptor() ([]byte, []int) {
 func (x *Metrics) GetListen() string {
 	if x != nil && x.Listen != nil {
 		return *x.Listen
+	}
+	return ""
+}
+
+func (x *Metrics) GetDetail() string {
+	if x != nil && x.Detail != nil {
+		return *x.Detail
 	}
 	return ""
 }
@@ -1900,10 +1913,12 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06driver\x18\x02 \x01(\tB\x18\xbaH\x15r\x13R\x06af_xdpR\taf_packetH\x00R\x06driver\x88\x01\x01\x12&\n" +
 	"\x06queues\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18@(\x01H\x01R\x06queues\x88\x01\x01B\t\n" +
 	"\a_driverB\t\n" +
-	"\a_queues\":\n" +
+	"\a_queues\"{\n" +
 	"\aMetrics\x12$\n" +
-	"\x06listen\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\x06listen\x88\x01\x01B\t\n" +
-	"\a_listenB@Z>github.com/guideway/guideway/proto/guideway/config/v1;configv1b\x06proto3"
+	"\x06listen\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\x06listen\x88\x01\x01\x124\n" +
+	"\x06detail\x18\x02 \x01(\tB\x17\xbaH\x14r\x12R\aserviceR\abackendH\x01R\x06detail\x88\x01\x01B\t\n" +
+	"\a_listenB\t\n" +
+	"\a_detailB@Z>github.com/guideway/guideway/proto/guideway/config/v1;configv1b\x06proto3"
 
 var (
 	file_guideway_config_v1_config_proto_rawDescOnce sync.Once

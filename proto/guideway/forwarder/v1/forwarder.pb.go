@@ -1225,15 +1225,16 @@ func (x *Originated) GetPackets() uint64 {
 }
 
 type ServiceCounters struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Vip           string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
-	Protocol      string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Ports         string                 `protobuf:"bytes,4,opt,name=ports,proto3" json:"ports,omitempty"`
-	Packets       uint64                 `protobuf:"varint,5,opt,name=packets,proto3" json:"packets,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Service        string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Vip            string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol       string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Ports          string                 `protobuf:"bytes,4,opt,name=ports,proto3" json:"ports,omitempty"`
+	Packets        uint64                 `protobuf:"varint,5,opt,name=packets,proto3" json:"packets,omitempty"`
+	Bytes          uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	NewConnections uint64                 `protobuf:"varint,7,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ServiceCounters) Reset() {
@@ -1308,13 +1309,22 @@ func (x *ServiceCounters) GetBytes() uint64 {
 	return 0
 }
 
+func (x *ServiceCounters) GetNewConnections() uint64 {
+	if x != nil {
+		return x.NewConnections
+	}
+	return 0
+}
+
 type BackendCounters struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Service        string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Backend        string                 `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
-	Packets        uint64                 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"`
-	Bytes          uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	NewConnections uint64                 `protobuf:"varint,5,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: of all services that share a group with others, unless the plan
+	// says counters_by_service.
+	Service        string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Backend        string `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
+	Packets        uint64 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"`
+	Bytes          uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	NewConnections uint64 `protobuf:"varint,5,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2780,14 +2790,15 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\n" +
 	"Originated\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
-	"\apackets\x18\x02 \x01(\x04R\apackets\"\x9f\x01\n" +
+	"\apackets\x18\x02 \x01(\x04R\apackets\"\xc8\x01\n" +
 	"\x0fServiceCounters\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
 	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x14\n" +
 	"\x05ports\x18\x04 \x01(\tR\x05ports\x12\x18\n" +
 	"\apackets\x18\x05 \x01(\x04R\apackets\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"\x9e\x01\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12'\n" +
+	"\x0fnew_connections\x18\a \x01(\x04R\x0enewConnections\"\x9e\x01\n" +
 	"\x0fBackendCounters\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +

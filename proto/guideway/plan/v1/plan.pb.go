@@ -589,9 +589,12 @@ type Plan struct {
 	PathMtu   *PathMtu   `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	// The sets of members that services name: once for each set of pools,
 	// however many services have it.
-	Groups        []*Group `protobuf:"bytes,13,rep,name=groups,proto3" json:"groups,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Groups []*Group `protobuf:"bytes,13,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Backends are counted for each service apart, not for all of a group
+	// together.
+	CountersByService bool `protobuf:"varint,14,opt,name=counters_by_service,json=countersByService,proto3" json:"counters_by_service,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
@@ -713,6 +716,13 @@ func (x *Plan) GetGroups() []*Group {
 		return x.Groups
 	}
 	return nil
+}
+
+func (x *Plan) GetCountersByService() bool {
+	if x != nil {
+		return x.CountersByService
+	}
+	return false
 }
 
 type Cluster struct {
@@ -1847,7 +1857,7 @@ var File_guideway_plan_v1_plan_proto protoreflect.FileDescriptor
 
 const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\x86\x05\n" +
+	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\xb6\x05\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1864,7 +1874,8 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	" \x03(\v2\x19.guideway.plan.v1.ServiceR\bservices\x129\n" +
 	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\x124\n" +
 	"\bpath_mtu\x18\f \x01(\v2\x19.guideway.plan.v1.PathMtuR\apathMtu\x12/\n" +
-	"\x06groups\x18\r \x03(\v2\x17.guideway.plan.v1.GroupR\x06groups\"4\n" +
+	"\x06groups\x18\r \x03(\v2\x17.guideway.plan.v1.GroupR\x06groups\x12.\n" +
+	"\x13counters_by_service\x18\x0e \x01(\bR\x11countersByService\"4\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\"U\n" +
