@@ -9,7 +9,7 @@ mod common;
 #[path = "common/forwarder.rs"]
 mod program;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::{Namespace, link, root_or_skip};
@@ -19,6 +19,7 @@ use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, ip_mtu, ipv6_mtu, set_ip_mtu_discover,
     set_ipv6_mtu_discover,
 };
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use serde_json::json;
 
 const VIP: &str = "203.0.113.10";
@@ -27,6 +28,8 @@ const BACKEND: &str = "10.0.2.11";
 const BACKEND6: &str = "2001:db8:2::11";
 /// Has no backend: it is served by another cluster, behind the same router.
 const SPILLED: &str = "203.0.113.78";
+/// Where the balancer's tunnels come from.
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 /// Of the link between router and backend.
 const NARROW: u32 = 1400;
 /// Outer IP header and GRE.
@@ -36,7 +39,7 @@ const OVERHEAD_V6: u32 = 44;
 struct Net {
     client: Namespace,
     balancer: Namespace,
-    _router: Namespace,
+    router: Namespace,
     backend: Namespace,
 }
 
@@ -70,7 +73,7 @@ impl Net {
         balancer.run("ip route add 198.51.100.0/24 via 10.0.1.254");
         router.run(&format!("ip route add 198.51.100.0/24 via {BACKEND}"));
         balancer.run("ip -6 route add 2001:db8:2::/64 via 2001:db8:1::254");
-        Net { client, balancer, _router: router, backend }
+        Net { client, balancer, router, backend }
     }
 
     fn plan() -> serde_json::Value {
@@ -191,5 +194,52 @@ fn the_client_is_told_what_fits_the_path_to_another_cluster() {
 fn the_client_is_told_what_fits_the_path_over_ipv6() {
     if root_or_skip("the_client_is_told_what_fits_the_path_over_ipv6") {
         discovers(VIP6, NARROW - OVERHEAD_V6, BACKEND6);
+    }
+}
+
+/// The message with its checksum.
+fn icmp(mut message: Vec<u8>) -> Vec<u8> {
+    let sum = wire::checksum::finish(wire::checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+/// "Fragmentation needed" about a packet that was never sent, so that each is
+/// counted and none is believed.
+fn forged_error() -> Vec<u8> {
+    let mut quoted = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 47, 0, 0];
+    quoted.extend(OWN.octets());
+    quoted.extend("198.51.100.250".parse::<Ipv4Addr>().unwrap().octets());
+    quoted.extend([0; 8]);
+    icmp([vec![3, 4, 0, 0, 0, 0, 5, 100], quoted].concat())
+}
+
+#[test]
+fn a_flood_of_echo_replies_hides_no_error() {
+    const ERRORS: usize = 10;
+    if !root_or_skip("a_flood_of_echo_replies_hides_no_error") {
+        return;
+    }
+    let net = Net::new();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&Net::plan()).unwrap();
+    let ignored = format!("guideway_icmp_too_big_ignored_total {ERRORS}\n");
+    net.router.inside(|| {
+        let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
+        let to = SocketAddrV4::new(OWN, 0);
+        let send = |message: &[u8]| sendto(&raw, message, SendFlags::empty(), &to).unwrap();
+        let reply = icmp(vec![0; 64]);
+        for _ in 0..ERRORS {
+            // Ten times what a socket holds by default.
+            for _ in 0..3000 {
+                send(&reply);
+            }
+            send(&forged_error());
+        }
+    });
+    let start = Instant::now();
+    while !forwarder.metrics().contains(&ignored) {
+        assert!(start.elapsed() < Duration::from_secs(5), "{}", forwarder.metrics());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -21,6 +21,7 @@ pub mod pcap;
 pub mod pcap_device;
 pub mod take_over;
 pub mod tap;
+pub mod too_big;
 pub mod wait;
 
 pub use claim::ClaimError;

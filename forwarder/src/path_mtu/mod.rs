@@ -26,7 +26,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nic::wait::{Waiter, Waker};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use tokio::sync::watch;
 use wire::Family;
@@ -43,8 +44,12 @@ pub type PathMtuTable = BTreeMap<IpAddr, u16>;
 const REST: Duration = Duration::from_millis(100);
 
 /// Errors read at one look: no more than this of each family, ten times a
-/// second.
-const ERRORS_MAX: usize = 100;
+/// second. Each costs about two microseconds.
+const ERRORS_MAX: usize = 1000;
+
+/// What may wait meanwhile: as many errors as are read at one look, with what
+/// the kernel needs to hold each.
+const WAITING_BYTES: usize = 2 << 20;
 
 /// How often what was learnt is looked through for what has expired.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -166,11 +171,28 @@ fn open(family: Family) -> Option<(Family, OwnedFd)> {
         Protocol::from_raw(NonZero::new(u32::from(protocol.0)).expect("neither is zero"));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match socket_with(domain, SocketType::RAW, flags, Some(protocol)) {
-        Ok(socket) => Some((family, socket)),
+        Ok(socket) => {
+            narrow(family, &socket);
+            Some((family, socket))
+        }
         Err(error) => {
             tracing::warn!(%error, ?family, "no raw ICMP socket (it needs CAP_NET_RAW): path MTUs are not learnt");
             None
         }
+    }
+}
+
+/// Has the kernel drop what reports no MTU, and hold more of what does.
+/// Without either the errors are still read, but may be lost in a flood.
+fn narrow(family: Family, socket: &OwnedFd) {
+    if let Err(error) = nic::too_big::attach(socket.as_fd(), family) {
+        tracing::warn!(%error, ?family, "the raw ICMP socket has no filter: a flood of other messages hides errors about path MTUs");
+    }
+    // Beyond the machine's limit only with CAP_NET_ADMIN.
+    let held = set_socket_recv_buffer_size_force(socket, WAITING_BYTES)
+        .or_else(|_| set_socket_recv_buffer_size(socket, WAITING_BYTES));
+    if let Err(error) = held {
+        tracing::warn!(%error, ?family, "the raw ICMP socket keeps its small buffer: floods hide errors about path MTUs");
     }
 }
 
