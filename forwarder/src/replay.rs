@@ -128,6 +128,8 @@ struct Replay {
     received: u64,
     /// The latest time seen, in nanoseconds.
     now_ns: u64,
+    /// That of the last batch, in milliseconds.
+    begun_ms: Option<u64>,
 }
 
 impl Replay {
@@ -163,16 +165,31 @@ impl Replay {
             chunks: Vec::new(),
             received: 0,
             now_ns: 0,
+            begun_ms: None,
         }
+    }
+
+    /// Tells the time. A clock of 32 bits takes a step of less than half its
+    /// range: captures may have gaps that are longer.
+    fn begin(&mut self) {
+        let now_ms = self.now_ns / 1_000_000;
+        let mut ms = self.begun_ms.unwrap_or(now_ms);
+        loop {
+            ms = now_ms.min(ms + i32::MAX as u64);
+            self.datapath.begin(ms as u32, &self.view);
+            self.slow.begin(ms as u32);
+            if ms == now_ms {
+                break;
+            }
+        }
+        self.begun_ms = Some(now_ms);
     }
 
     /// Forwards a batch of one millisecond and writes what comes of it.
     fn run(&mut self, batch: &mut Vec<Packet>, outputs: &mut Outputs) -> Result<(), Failure> {
         let Some(first) = batch.first() else { return Ok(()) };
         self.now_ns = self.now_ns.max(first.timestamp_ns);
-        let now_ms = (self.now_ns / 1_000_000) as u32;
-        self.datapath.begin(now_ms, &self.view);
-        self.slow.begin(now_ms);
+        self.begin();
         let (mut frames, refused) = self.frames(batch);
         let mut verdicts = Verdicts::new();
         let (journeys, originated) =

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guideway_forwarder::replay::{Options, replay};
-use nic::pcap::{Packet, Reader};
+use nic::pcap::{Packet, Reader, Writer};
 use serde_json::Value;
 
 /// What a folder must hold.
@@ -67,6 +67,37 @@ fn captures_of_every_format_give_the_same_output() {
         read("pcap", "in.pcap").unwrap()[..4],
         "two formats"
     );
+}
+
+/// The clock has 32 bits: a gap of half its range must not stop it.
+#[test]
+fn a_gap_of_a_month_ends_what_was_tracked() {
+    let folder = root().join("a-udp-flow-is-tracked-until-it-falls-silent");
+    let scratch = tempfile::tempdir().unwrap();
+    let to = |file: &str| scratch.path().join(file);
+    let bytes = &packets(&std::fs::read(folder.join("in.pcap")).unwrap())[0].bytes;
+    let mut input = Writer::create(to("in.pcap")).unwrap();
+    for days in [0, 30, 365] {
+        let second = 20_000 + days * 86_400;
+        input.write(second * 1_000_000_000, bytes.len() as u32, bytes).unwrap();
+    }
+    input.finish().unwrap();
+    let options = Options {
+        plan: folder.join("plan.json"),
+        input: to("in.pcap"),
+        output: to("out.pcap"),
+        passed: None,
+        counters: None,
+        journeys: Some(to(JOURNEYS)),
+        secret_file: None,
+        egress_mtu: 65535,
+        batch: 64,
+    };
+    replay(&options).unwrap();
+    let journeys = std::fs::read(to(JOURNEYS)).unwrap();
+    let journeys: Value = serde_json::from_slice(&journeys).unwrap();
+    let tables = journeys.as_array().unwrap().iter().map(|journey| journey["table"].clone());
+    assert_eq!(tables.collect::<Vec<_>>(), ["miss"; 3]);
 }
 
 /// Scapy and tshark share no code with us, nor with each other.
