@@ -77,12 +77,11 @@ pub fn decapsulate(
 ) -> Result<(Headers, Budget), DropReason> {
     let sender = ingress.sender(outer.key.family, outer.key.source).ok_or(DropReason::Stranger)?;
     if outer.fragment != Fragment::Whole {
-        return Err(DropReason::Fragment);
+        return Err(DropReason::TunnelFragment);
     }
     let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
     frame.truncate(ethernet::HEADER_BYTES + usize::from(outer.packet_bytes));
-    let tunnel =
-        Tunnel::parse(&outer.key, &frame.bytes()[start..]).ok_or(DropReason::TunnelHeader)?;
+    let tunnel = tunnel_of(sender, outer, &frame.bytes()[start..])?;
     let budget = match (sender, tunnel.recursion) {
         (Sender::Peer, 0) => return Err(DropReason::Recursion),
         (Sender::Encapsulator, 0) => Budget::FRESH,
@@ -98,19 +97,35 @@ pub fn decapsulate(
     if ingress.sender(inner.key.family, inner.key.source) != Some(Sender::Peer) {
         frame.set_tunnelled();
     }
-    inner.traffic_class = carry_congestion(outer.traffic_class, inner.traffic_class)?;
+    frame.set_outer_ecn(outer.traffic_class & ECN);
+    inner.traffic_class = carry_congestion(frame, inner.traffic_class)?;
     Ok((inner, budget))
 }
 
+/// The tunnel's header, if that sender may have written it: GRE with checksum,
+/// key or sequence number comes from encapsulators only.
+fn tunnel_of(sender: Sender, outer: &Headers, payload: &[u8]) -> Result<Tunnel, DropReason> {
+    let tunnel = Tunnel::parse(&outer.key, payload).ok_or(DropReason::TunnelHeader)?;
+    if outer.key.protocol == Protocol::GRE {
+        let is_plain = tunnel.header_bytes == gre::HEADER_BYTES;
+        if !is_plain && (sender == Sender::Peer || !gre::is_checksum_valid(payload)) {
+            return Err(DropReason::TunnelHeader);
+        }
+    }
+    Ok(tunnel)
+}
+
+const ECN: u8 = 0b11;
+
 /// RFC 6040 section 4.2, on the way out of a tunnel: congestion met in it is
 /// told onwards (in the next outer header; the inner packet stays as it is),
-/// and a packet that cannot be told is dropped.
-fn carry_congestion(outer: u8, inner: u8) -> Result<u8, DropReason> {
-    const ECN: u8 = 0b11;
+/// and a packet that cannot be told is dropped. Gives the inner packet's traffic
+/// class with that, for whoever reads its headers.
+pub(crate) fn carry_congestion(frame: &Frame<'_>, inner: u8) -> Result<u8, DropReason> {
     const CONGESTION: u8 = 0b11;
     const ECT_0: u8 = 0b10;
     const ECT_1: u8 = 0b01;
-    match (outer & ECN, inner & ECN) {
+    match (frame.outer_ecn(), inner & ECN) {
         (CONGESTION, 0) => Err(DropReason::Congestion),
         (CONGESTION, _) => Ok(inner | CONGESTION),
         (ECT_1, ECT_0) => Ok(inner & !ECN | ECT_1),
@@ -129,8 +144,8 @@ impl Tunnel {
     pub(crate) fn parse(outer: &FlowKey, payload: &[u8]) -> Option<Tunnel> {
         let (header_bytes, inner, recursion) = match outer.protocol {
             Protocol::GRE => {
-                let header = gre::parse(payload)?;
-                (gre::HEADER_BYTES, header.ether_type, header.recursion)
+                let (header, bytes) = gre::parse(payload)?;
+                (bytes, header.ether_type, header.recursion)
             }
             Protocol::UDP if outer.destination_port == gue::PORT => {
                 let (protocol, bytes) = gue::parse(payload.get(udp::HEADER_BYTES..)?)?;

@@ -14,7 +14,7 @@ use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp}
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
-use crate::decapsulate::Budget;
+use crate::decapsulate::{Budget, carry_congestion};
 use crate::decide::{Signal, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
@@ -116,7 +116,8 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
+        let mut headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
+        headers.traffic_class = carry_congestion(frame, headers.traffic_class)?;
         let Some(mark) =
             self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now))
         else {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use plan::{Matched, Plan, ServiceId};
-use wire::FlowKey;
+use plan::{Found, Matched, Plan, ServiceId};
+use wire::{FlowKey, Protocol};
 
 use crate::clock::Now;
 use crate::counters::Counter;
@@ -57,16 +57,29 @@ impl View {
         })
     }
 
-    /// True for packets that are a tunnel's, to this machine or to a VIP, and
-    /// not a client's.
+    /// True for packets that are a tunnel's and not a client's: to this
+    /// machine; or, as what other clusters spill, to a VIP.
     #[inline]
     #[must_use]
     pub fn takes_tunnel(&self, key: &FlowKey) -> bool {
         let ingress = &self.plan.ingress;
-        ingress.is_open()
-            && ingress.is_tunnel(key)
-            && (ingress.is_own(key.family, key.destination)
-                || self.plan.vips.address(key.family, key.destination).is_some())
+        ingress.is_open() && ingress.is_tunnel(key) && self.is_no_clients(key)
+    }
+
+    /// True where a packet that may be a tunnel's cannot be a client's. An
+    /// address of the machine may be a VIP, too, with a port as a tunnel's; and
+    /// what is spilled is GRE, from a sender that is known.
+    #[cold]
+    fn is_no_clients(&self, key: &FlowKey) -> bool {
+        let (ingress, vips) = (&self.plan.ingress, &self.plan.vips);
+        let is_sender = ingress.sender(key.family, key.source).is_some();
+        if ingress.is_own(key.family, key.destination) {
+            let is_served = || matches!(vips.find(&key.target()), Found::Service(_));
+            return is_sender || key.protocol != Protocol::UDP || !is_served();
+        }
+        is_sender
+            && key.protocol == Protocol::GRE
+            && vips.address(key.family, key.destination).is_some()
     }
 
     /// Unix time in milliseconds.

@@ -276,23 +276,133 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
         machine.forward(0, &tunnelled(LB_2, LB_1, 1, &elsewhere)).0,
         Verdict::Drop(DropReason::NoService)
     );
-    let mut keyed = tunnelled(LB_2, LB_1, 1, &inner);
-    keyed[34] |= 0x20;
-    assert_eq!(machine.forward(0, &keyed).0, Verdict::Drop(DropReason::TunnelHeader));
+    let mut routed = tunnelled(LB_2, LB_1, 1, &inner);
+    routed[34] |= 0x40;
+    assert_eq!(machine.forward(0, &routed).0, Verdict::Drop(DropReason::TunnelHeader));
     let mut cut = tunnelled(LB_2, LB_1, 1, &inner[..30]);
     cut.truncate(14 + 20 + 4 + 16);
     assert_eq!(machine.forward(0, &cut).0, Verdict::Drop(DropReason::IpHeader));
 }
 
+/// GRE from `source` with optional words, `flags` says which.
+fn optional(source: [u8; 4], flags: u8, words: &[u8], inner: &[u8]) -> Vec<u8> {
+    let mut payload = vec![flags, 0, 8, 0];
+    payload.extend(words);
+    payload.extend(&inner[14..]);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(source, LB_1, 60)
+        .write(&mut frame, etherparse::ip_number::GRE, &payload)
+        .unwrap();
+    frame
+}
+
+#[test]
+fn encapsulators_may_add_checksum_key_and_sequence_number() {
+    const ROUTER: [u8; 4] = [10, 0, 9, 77];
+    let mut plan = peered(1, 4);
+    plan.encapsulators = vec!["10.0.9.0/24".into()];
+    let mut machine = Machine::new(plan, 100);
+    let inner = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+    let direct = machine.backend(0, &inner).unwrap();
+    for flags in (0u8..16).map(|bits| bits << 4).filter(|flags| flags & 0x40 == 0) {
+        let words = vec![0; (flags & 0xb0).count_ones() as usize * 4];
+        let mut frame = optional(ROUTER, flags, &words, &inner);
+        if flags & 0x80 != 0 {
+            let sum = wire::checksum::finish(wire::checksum::sum(&frame[34..]));
+            frame[38..40].copy_from_slice(&sum.to_be_bytes());
+            let mut wrong = frame.clone();
+            *wrong.last_mut().unwrap() ^= 1;
+            let verdict = machine.forward(0, &wrong).0;
+            assert_eq!(verdict, Verdict::Drop(DropReason::TunnelHeader), "a wrong checksum");
+        }
+        assert_eq!(machine.backend(0, &frame).unwrap(), direct, "{flags:x}");
+        let (_, _, sent) = machine.forward(0, &frame);
+        assert_eq!(sent[38..], inner[14..], "the inner packet is unchanged");
+    }
+    let mut cut = optional(ROUTER, 0, &[], &inner);
+    cut[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
+    with_ecn(&mut cut, 0);
+    assert_eq!(machine.forward(0, &cut).0, Verdict::Drop(DropReason::TunnelFragment));
+    // Peers never write them.
+    let keyed = optional(LB_2, 0x20, &[0; 4], &inner);
+    assert_eq!(machine.forward(0, &keyed).0, Verdict::Drop(DropReason::TunnelHeader));
+}
+
+#[test]
+fn to_a_vip_only_gre_of_senders_that_are_known_is_a_tunnel() {
+    let mut plan = peered(1, 4);
+    plan.encapsulators = vec!["10.0.9.0/24".into()];
+    // A VIP that is an address of the machine, too, with a port as Geneve's.
+    plan.services[0].vips.push(proto::Vip {
+        protocol: proto::Protocol::Udp.into(),
+        ports: vec![proto::PortRange { first: 6081, last: 6081 }],
+        ..vip("10.0.0.1")
+    });
+    let mut machine = Machine::new(plan, 100);
+    let inner = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+    let direct = machine.backend(0, &inner).unwrap();
+    assert_eq!(machine.backend(0, &tunnelled([10, 0, 9, 77], VIP, 2, &inner)).unwrap(), direct);
+    let to_vip = |source: [u8; 4], protocol: etherparse::IpNumber| {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(source, VIP, 60)
+            .write(&mut frame, protocol, &inner[14..])
+            .unwrap();
+        frame
+    };
+    let gre = tunnelled(CLIENT, VIP, 2, &inner);
+    let ip_in_ip = [LB_2, [10, 0, 9, 77], CLIENT].map(|source| to_vip(source, 4.into()));
+    for frame in ip_in_ip.iter().chain([&gre]) {
+        let (verdict, _, sent) = machine.forward(0, frame);
+        assert!(matches!(verdict, Verdict::Send(_)), "a client's own packet: {verdict:?}");
+        assert_eq!(sent[38..], frame[14..]);
+    }
+    let mut datagram = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(CLIENT, LB_1, 60)
+        .udp(1000, 6081)
+        .write(&mut datagram, &[0; 20])
+        .unwrap();
+    assert!(matches!(machine.forward(0, &datagram).0, Verdict::Send(_)), "a client's own packet");
+}
+
+fn with_ecn(frame: &mut [u8], ecn: u8) {
+    frame[15] = ecn;
+    frame[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn congestion_is_told_onwards_of_fragments_that_follow_and_that_wait() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut plan = peered(1, 2);
+        plan.peers[0].healthy = false;
+        let mut machine = Machine::new(plan, 100);
+        let mut pieces = fragments_v4(7, 2500);
+        let mut sent = Vec::new();
+        for index in order {
+            with_ecn(&mut pieces[index], 0b10);
+            let mut tunnel = tunnelled(LB_2, LB_1, 3, &pieces[index]);
+            with_ecn(&mut tunnel, 0b11);
+            let (verdict, _, frame) = machine.forward(0, &tunnel);
+            match verdict {
+                Verdict::Send(_) => sent.push(frame),
+                other => assert_eq!(other, Verdict::Hold),
+            }
+            sent.extend(emit(&mut machine));
+        }
+        assert_eq!(sent.len(), 3);
+        for frame in sent {
+            assert_eq!((frame[15] & 3, frame[39] & 3), (0b11, 0b10), "{order:?}");
+        }
+    }
+}
+
 #[test]
 fn congestion_met_in_a_tunnel_is_told_onwards() {
     let mut machine = Machine::new(peered(1, 4), 100);
-    let with_ecn = |frame: &mut Vec<u8>, ecn: u8| {
-        frame[15] = ecn;
-        frame[24..26].fill(0);
-        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-    };
     // RFC 6040, figure 4: inner, outer, what is told onwards.
     for (inner, outer, told) in [
         (0b10, 0b11, 0b11),

@@ -41,6 +41,7 @@ pub struct Frame<'m> {
     end: u32,
     stray: bool,
     tunnelled: bool,
+    outer_ecn: u8,
 }
 
 impl<'m> Frame<'m> {
@@ -54,7 +55,14 @@ impl<'m> Frame<'m> {
             "frame {start}..{end} outside its chunk of {}",
             chunk.len()
         );
-        Frame { chunk, start: start as u32, end: end as u32, stray: false, tunnelled: false }
+        Frame {
+            chunk,
+            start: start as u32,
+            end: end as u32,
+            stray: false,
+            tunnelled: false,
+            outer_ecn: 0,
+        }
     }
 
     /// A frame with a copy of `bytes` behind the usual headroom; gives the
@@ -141,6 +149,17 @@ impl<'m> Frame<'m> {
     #[must_use]
     pub fn is_tunnelled(&self) -> bool {
         self.tunnelled
+    }
+
+    /// Notes the ECN bits of the tunnel that the frame was taken out of.
+    pub fn set_outer_ecn(&mut self, ecn: u8) {
+        self.outer_ecn = ecn;
+    }
+
+    /// The ECN bits of its tunnel; zero if it came in none.
+    #[must_use]
+    pub fn outer_ecn(&self) -> u8 {
+        self.outer_ecn
     }
 
     /// Cuts the frame's end so that `len` bytes remain; a frame that is

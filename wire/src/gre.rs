@@ -1,18 +1,25 @@
-//! Generic routing encapsulation (RFC 2784), with the recursion control of
-//! RFC 1701 that only our own machines ever set (DESIGN, "Fragments").
+//! Generic routing encapsulation (RFC 2784, keys and sequence numbers by
+//! RFC 2890), with the recursion control of RFC 1701 that only our own machines
+//! ever set (DESIGN, "Fragments").
 
+use crate::checksum;
 use crate::ethernet::EtherType;
 
 /// Bytes of a header without optional fields.
 pub const HEADER_BYTES: usize = 4;
 
 /// The bits of the first word.
-const CHECKSUM_ROUTING_KEY_SEQUENCE: u16 = 0xf000;
+const CHECKSUM: u16 = 0x8000;
+const ROUTING: u16 = 0x4000;
+const KEY: u16 = 0x2000;
+const SEQUENCE: u16 = 0x1000;
+/// Of each optional field: the checksum's with two bytes that are reserved.
+const OPTION_BYTES: usize = 4;
 const RECURSION_SHIFT: u32 = 8;
 const RECURSION_MASK: u16 = 0x0700;
 const VERSION_MASK: u16 = 0x0007;
 
-/// A header without checksum, routing, key or sequence number.
+/// What a header says of what follows; written without optional fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// How many further encapsulations are permitted (RFC 1701), 0 to 7.
@@ -21,19 +28,31 @@ pub struct Header {
     pub ether_type: EtherType,
 }
 
-/// Reads the header at the start of `packet`; None if it is cut off or has
-/// optional fields or another version.
+/// Reads the header at the start of `packet`, and says how many bytes it has;
+/// None if it is cut off, is source-routed or has another version. Keys and
+/// sequence numbers are skipped, the checksum is for [`is_checksum_valid`].
 #[must_use]
-pub fn parse(packet: &[u8]) -> Option<Header> {
+pub fn parse(packet: &[u8]) -> Option<(Header, usize)> {
     let header = packet.first_chunk::<HEADER_BYTES>()?;
     let flags = u16::from_be_bytes([header[0], header[1]]);
-    if flags & (CHECKSUM_ROUTING_KEY_SEQUENCE | VERSION_MASK) != 0 {
+    let options = (flags & (CHECKSUM | KEY | SEQUENCE)).count_ones() as usize;
+    let bytes = HEADER_BYTES + options * OPTION_BYTES;
+    if flags & (ROUTING | VERSION_MASK) != 0 || packet.len() < bytes {
         return None;
     }
-    Some(Header {
+    let header = Header {
         recursion: ((flags & RECURSION_MASK) >> RECURSION_SHIFT) as u8,
         ether_type: EtherType(u16::from_be_bytes([header[2], header[3]])),
-    })
+    };
+    Some((header, bytes))
+}
+
+/// False if `packet`, from the GRE header to its end, has a checksum and it is
+/// wrong.
+#[must_use]
+pub fn is_checksum_valid(packet: &[u8]) -> bool {
+    let has_checksum = packet.first().is_some_and(|flags| u16::from(*flags) << 8 & CHECKSUM != 0);
+    !has_checksum || checksum::is_valid(packet)
 }
 
 impl Header {

@@ -188,7 +188,8 @@ def tunnelled(packet, plan):
     own = ipaddress.ip_address(outer.dst) in plan.machine
     protocol, after = (outer.proto, packet[outer.ihl * 4:]) if isinstance(outer, IP) else (outer.nh, packet[40:])
     port = int.from_bytes(after[2:4], "big") if protocol == 17 and own else None
-    skipped = {47: 4, 4: 0, 41: 0}.get(protocol, {GUE_PORT: 12, GENEVE_PORT: 16}.get(port))
+    gre_bytes = 4 + sum(4 * (flags & 0xB0).bit_count() for flags in after[:1])
+    skipped = {47: gre_bytes, 4: 0, 41: 0}.get(protocol, {GUE_PORT: 12, GENEVE_PORT: 16}.get(port))
     if not plan.takes_tunnels or skipped is None:
         return packet, False, FRESH
     return network(bytes(Ether(type=0x0800 if after[skipped] >> 4 == 4 else 0x86DD)) + after[skipped:]), \
