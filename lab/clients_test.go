@@ -51,7 +51,7 @@ func TestClientsDisturbNothing(t *testing.T) {
 	}{
 		{"the controller's pages", tcpTo(t, running, "127.0.0.1:9470"), scrape, scrape},
 		{"the forwarder's pages", tcpTo(t, running, "127.0.0.1:9471"), scrape, scrape},
-		{"the controller's gRPC", unixTo(running, "controller.sock"), getState, getState},
+		{"the controller's gRPC", unixTo(running, "controller/controller.sock"), getState, getState},
 		{"the forwarder's gRPC", unixTo(running, "forwarder.sock"), getMetrics, getMetrics},
 	}
 	for _, l := range listeners {

@@ -47,7 +47,7 @@ func everythingIn(t *testing.T, running *lab.Lab, encap string) {
 		t.Fatal(err)
 	}
 	waitQuiet(t, running) // the last connection's end went in other tunnels
-	if err := running.FilterRouter(t.Context(), countTunnels()); err != nil {
+	if err := running.FilterRouter(t.Context(), countTunnels(t, running)); err != nil {
 		t.Fatal(err)
 	}
 	forwarders, agents := metrics(t, running), agentMetrics(t, running)
@@ -89,8 +89,17 @@ func everythingIn(t *testing.T, running *lab.Lab, encap string) {
 }
 
 // countTunnels on their way to backends: by kind, and by both families as far
-// as a packet filter sees them.
-func countTunnels() string {
+// as a packet filter sees them. Those between load balancers are probes.
+func countTunnels(t *testing.T, running *lab.Lab) string {
+	t.Helper()
+	var probes strings.Builder
+	for _, name := range running.LoadBalancers() {
+		addresses, err := running.Addresses(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&probes, "\tip daddr %s return\n\tip6 daddr %s return\n", addresses[0], addresses[1])
+	}
 	return `
 counter ipip_4_4 {}
 counter ipip_6_4 {}
@@ -110,6 +119,7 @@ counter geneve_4_6 {}
 counter geneve_6_6 {}
 chain forward {
 	type filter hook forward priority filter;
+` + probes.String() + `
 	ip protocol 4 counter name ipip_4_4
 	ip protocol 41 counter name ipip_6_4
 	ip6 nexthdr 4 counter name ipip_4_6
