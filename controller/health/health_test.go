@@ -193,7 +193,11 @@ func TestAForwarderThatHangsIsSaidAfterTheTimeoutAndWellAgainAfterwards(t *testi
 		}
 	}
 	f.silent.Store(false)
-	if a := next(t, answers, 2*Timeout); a.Err != nil {
+	a := next(t, answers, 2*Timeout)
+	if a.Err != nil { // its question had come before
+		a = next(t, answers, 2*Timeout)
+	}
+	if a.Err != nil {
 		t.Errorf("answer %v", a.Err)
 	}
 }
