@@ -61,7 +61,9 @@ func (lab *Lab) StartForwarder(name string) error {
 }
 
 func (lab *Lab) forwarderArgs(n node) []string {
-	args := append(lab.directories(n), "--secret-file", lab.SecretFile(), "--metrics-listen", "127.0.0.1:9471")
+	// Its state is a directory of its own, and so is what it makes beside "run".
+	args := []string{"--run-dir", lab.path(n, "run"), "--state-dir", lab.path(n, "state-forwarder"),
+		"--secret-file", lab.SecretFile(), "--metrics-listen", "127.0.0.1:9471"}
 	if workers := lab.state.Options.Workers; workers != 0 {
 		args = append(args, "--steered-workers", strconv.Itoa(workers))
 	}

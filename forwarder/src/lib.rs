@@ -12,7 +12,6 @@ pub mod clients;
 pub mod control;
 pub mod engine;
 pub mod explained;
-pub mod files;
 pub mod health;
 pub mod liveness;
 pub mod logging;

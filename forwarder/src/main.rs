@@ -42,10 +42,10 @@ struct RunArgs {
     /// Where forwarder.sock is
     #[arg(long, default_value = "/run/guideway")]
     run_dir: PathBuf,
-    /// Where the last plan is kept
+    /// Where the last plan is kept: a directory that nobody else may write
     #[arg(long, default_value = "/var/lib/guideway-forwarder")]
     state_dir: PathBuf,
-    /// Where the connection tables are kept: tmpfs or hugetlbfs [default: tables in the run directory]
+    /// Where the connection tables are: tmpfs or hugetlbfs, not writable by others [default: tables in RUN_DIR]
     #[arg(long)]
     tables_dir: Option<PathBuf>,
     /// The cluster's secret, for plans that were made with it

@@ -6,6 +6,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::Command;
 use std::time::Duration;
 
 /// What a service manager told the process that it started.
@@ -23,6 +24,19 @@ impl Manager {
     pub fn from_env() -> Manager {
         let variable = |name| std::env::var(name).ok();
         Manager { socket: variable("NOTIFY_SOCKET"), watchdog_usec: variable("WATCHDOG_USEC") }
+    }
+
+    /// Has a process that takes our place hear the same.
+    pub fn hand_on(&self, command: &mut Command) {
+        command.env_remove("WATCHDOG_PID");
+        for (name, value) in
+            [("NOTIFY_SOCKET", &self.socket), ("WATCHDOG_USEC", &self.watchdog_usec)]
+        {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
     }
 
     /// The way there.
@@ -62,7 +76,7 @@ impl Notifier {
     }
 
     /// Another process is the service now, and hears of its own accord.
-    pub fn main_process(&self, pid: i32) {
+    pub fn main_process(&self, pid: u32) {
         self.say(&format!("MAINPID={pid}\n"));
     }
 

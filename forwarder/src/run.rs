@@ -5,7 +5,7 @@
 //!  --take-over: all of it from a running forwarder       … a successor has it all ► just ends
 //! ```
 
-use std::io::{BufRead, ErrorKind};
+use std::io::{BufRead, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 pub struct Options {
     /// Where the socket is.
     pub run_dir: PathBuf,
-    /// Where the last plan is.
+    /// Where the last plan is: a directory of ours alone.
     pub state_dir: PathBuf,
-    /// Where the connection tables are.
+    /// Where the connection tables are: a directory of ours alone.
     pub tables_dir: PathBuf,
     /// The cluster's secret.
     pub secret_file: Option<PathBuf>,
@@ -90,7 +90,8 @@ pub fn run(options: Options) -> Result<()> {
     let (hand, handed) = oneshot::channel();
     take_over::serve(assets, Arc::downgrade(&control), hand)?;
     if options.announce {
-        println!("{FORWARDING}");
+        // Who started us may be gone; we forward all the same.
+        let _ = writeln!(std::io::stdout(), "{FORWARDING}");
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -256,7 +257,7 @@ async fn serve(
         _ = term.recv() => Ended::Stopped,
         _ = int.recv() => Ended::Stopped,
         Ok(handed) = handed => {
-            notifier.main_process(handed.to.as_raw_nonzero().get());
+            notifier.main_process(handed.to);
             Ended::HandedOver
         }
     };
@@ -279,7 +280,9 @@ async fn serve_metrics(address: SocketAddr, patient: bool, page: SharedPage) -> 
     let failed = move |error: std::io::Error| format!("--metrics-listen {address}: {error}");
     match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => drop(tokio::spawn(serve(listener))),
-        Err(error) if patient && error.kind() == ErrorKind::AddrInUse => {
+        // Whoever took over forwards: that must not end for want of metrics.
+        Err(error) if patient => {
+            tracing::debug!(%error, "--metrics-listen {address}: trying again");
             drop(tokio::spawn(async move {
                 for _ in 0..METRICS_TRIES {
                     tokio::time::sleep(METRICS_PAUSE).await;

@@ -3,20 +3,21 @@
 //! A lock file decides who is the one: unlike a socket's path it cannot be
 //! left behind, because the kernel drops the lock with the process.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nic::folder::Folder;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Gid, Mode, flock};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
-use crate::{files, take_over};
+use crate::take_over;
 
 /// A socket, and whose members may connect beside its owner.
 struct Socket {
@@ -79,8 +80,10 @@ pub struct RunDir {
 impl RunDir {
     /// Takes the directory, and makes it first if need be.
     pub fn take(path: &Path) -> Result<RunDir, RunDirError> {
-        files::make_folder(path).map_err(|error| failed("taking", path, with_cure(error)))?;
-        let lock = lock(&path.join(LOCK))?;
+        let failed = |error| failed("taking", path, with_cure(error));
+        std::fs::create_dir_all(path).map_err(failed)?;
+        // Who may write there could hold the lock, or offer a take-over.
+        let lock = lock(&Folder::open(path).map_err(failed)?)?;
         Ok(RunDir { path: path.to_owned(), lock })
     }
 
@@ -194,15 +197,9 @@ fn failed(what: &'static str, path: &Path, error: io::Error) -> RunDirError {
     RunDirError::Io { what, path: path.to_owned(), error }
 }
 
-fn lock(path: &Path) -> Result<File, RunDirError> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| failed("opening", path, error))?;
+fn lock(folder: &Folder) -> Result<File, RunDirError> {
+    let path = &folder.path().join(LOCK);
+    let mut file = folder.file_or_new(LOCK).map_err(|error| failed("opening", path, error))?;
     // Who can open it can hold the lock; older versions let everybody.
     file.set_permissions(Permissions::from_mode(0o600))
         .map_err(|error| failed("setting the mode of", path, error))?;

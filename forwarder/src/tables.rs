@@ -10,18 +10,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::table::{ConnectionTable, Emptied, Identity, TableReader, words_for};
 use datapath::{Clock, Now};
+use nic::folder::Folder;
 use nic::mapping::{self, MappingError};
 use plan::Ids;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::files;
 use crate::worker::monotonic_ms;
 
 const IDS_FILE: &str = "ids.json";
@@ -33,7 +33,7 @@ const GAP_MS_MAX: u64 = 60_000;
 /// Where the tables are.
 #[derive(Debug)]
 pub struct Tables {
-    folder: PathBuf,
+    folder: Folder,
     epoch: u64,
     /// Mapped ahead, by worker.
     mapped: Mutex<BTreeMap<usize, &'static [AtomicU64]>>,
@@ -64,20 +64,19 @@ pub struct Opened {
 impl Tables {
     /// Opens the directory, with the ids of the entries in its tables; fresh
     /// ids under a fresh epoch, where there are none to go on with.
-    pub fn open(folder: &Path) -> io::Result<(Tables, Ids)> {
-        files::make_folder(folder)?;
-        let (epoch, ids) = match read_ids(folder) {
+    pub fn open(path: &Path) -> io::Result<(Tables, Ids)> {
+        let folder = Folder::open(path)?;
+        let (epoch, ids) = match read_ids(&folder) {
             Some(file) => (file.epoch, file.ids),
             None => (fresh_epoch(), Ids::default()),
         };
-        let folder = std::fs::canonicalize(folder)?;
         Ok((Tables { folder, epoch, mapped: Mutex::default() }, ids))
     }
 
     /// Where they are.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Maps the tables of a predecessor that still runs, so that this takes
@@ -85,8 +84,9 @@ impl Tables {
     pub fn map_ahead(&self, workers: usize, connections_max: u64) {
         let words = words_for(connections_max.div_ceil(workers as u64));
         for worker in 0..workers {
-            if self.path(worker).exists()
-                && let Ok((mapped, _)) = mapping::open(&self.path(worker), words)
+            let name = file_of(worker);
+            if matches!(self.folder.file(&name), Ok(Some(_)))
+                && let Ok((mapped, _)) = mapping::open(&self.folder, &name, words)
             {
                 self.lock().insert(worker, &mapped[..words]);
             }
@@ -99,8 +99,8 @@ impl Tables {
     pub fn save(&self, ids: &Ids) -> io::Result<()> {
         let file = IdsFile { epoch: self.epoch, boot: boot_id(), ids: ids.clone() };
         let bytes = serde_json::to_vec(&file)?;
-        files::replace(&self.folder, IDS_FILE, &bytes).inspect_err(|_| {
-            let _ = std::fs::remove_file(self.folder.join(IDS_FILE));
+        self.folder.replace(IDS_FILE, &bytes).inspect_err(|_| {
+            let _ = self.folder.remove(IDS_FILE);
         })
     }
 
@@ -138,26 +138,26 @@ impl Tables {
         }
     }
 
-    fn path(&self, worker: usize) -> PathBuf {
-        self.folder.join(format!("connections-{worker}"))
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, &'static [AtomicU64]>> {
         self.mapped.lock().expect("no holder of this lock panics")
     }
 
     /// A file of another size is of another layout: it is made anew.
     fn map(&self, worker: usize, words: usize) -> Result<&'static [AtomicU64], MappingError> {
-        let path = self.path(worker);
-        let opened = match mapping::open(&path, words) {
+        let name = file_of(worker);
+        let opened = match mapping::open(&self.folder, &name, words) {
             Err(MappingError::Size { .. }) => {
-                let _ = std::fs::remove_file(&path);
-                mapping::open(&path, words)
+                let _ = self.folder.remove(&name);
+                mapping::open(&self.folder, &name, words)
             }
             opened => opened,
         };
         opened.map(|(mapped, _)| &mapped[..words])
     }
+}
+
+fn file_of(worker: usize) -> String {
+    format!("connections-{worker}")
 }
 
 fn empty(
@@ -185,8 +185,8 @@ fn cause(why: Emptied, expected: bool) -> Option<&'static str> {
     }
 }
 
-fn read_ids(folder: &Path) -> Option<IdsFile> {
-    let bytes = match files::read(folder, IDS_FILE) {
+fn read_ids(folder: &Folder) -> Option<IdsFile> {
+    let bytes = match folder.read(IDS_FILE) {
         Ok(bytes) => bytes?,
         Err(error) => {
             tracing::warn!(%error, "the connection tables start empty");
@@ -197,7 +197,7 @@ fn read_ids(folder: &Path) -> Option<IdsFile> {
         Ok(file) if file.boot == boot_id() => Some(file),
         Ok(_) => None,
         Err(error) => {
-            let path = folder.join(IDS_FILE);
+            let path = folder.path().join(IDS_FILE);
             tracing::warn!(path = %path.display(), %error, "not readable: the connection tables start empty");
             None
         }

@@ -12,6 +12,9 @@ mod program;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -576,6 +579,42 @@ fn a_plan_that_cannot_be_saved_is_served_with_a_warning() {
     }
     assert!(forwarder.metrics().contains("guideway_plan_saved 1\n"));
     assert!(forwarder.folder.path().join("state/plan.json").is_file());
+}
+
+/// A claim by a name that anybody can bind, and what a group that could write
+/// the state directory could lay in the way.
+#[test]
+fn what_others_prepare_stops_nothing() {
+    if !root_or_skip("what_others_prepare_stops_nothing") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let _claims = net.balancer.inside(|| {
+        ["eth0", "eth1"].map(|interface| {
+            let name = format!("guideway/interface/{interface}");
+            UnixListener::bind_addr(&UnixAddress::from_abstract_name(name).unwrap()).unwrap()
+        })
+    });
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let pipe = forwarder.folder.path().join("state/plan.json.new");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let answer = forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    let is_told = answer.warnings.iter().any(|warning| warning.contains("is a named pipe"));
+    assert!(is_told, "{:?}", answer.warnings);
+    // A plan that cannot be saved is not in the way of a take-over either.
+    forwarder.take_over(&[]);
+    assert_eq!(forwarder.status().generation, 1);
+    forwarder.terminate();
+    for name in ["state", "run", "run/tables"] {
+        let path = forwarder.folder.path().join(name);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o022, 0, "{name}");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o1770)).unwrap();
+        let output = command(&net.balancer.name, forwarder.folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let cure = format!("chmod go-w {}", path.display());
+        assert!(!output.status.success() && said.contains(&cure), "{said}");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+    }
 }
 
 fn udp_flow(source_port: u32, destination_port: u32) -> FlowKey {

@@ -10,10 +10,10 @@ mod common;
 mod program;
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,9 +21,12 @@ use std::time::{Duration, Instant};
 
 use common::{Namespace, Net, raw_socket, receive, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
+use guideway_forwarder::take_over::Channel;
 use program::Forwarder;
+use rustix::fd::AsFd;
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
 const VIP: &str = "203.0.113.10";
@@ -259,8 +262,12 @@ impl Steady {
         Steady { forwarder, collector, load, pid, _net: net }
     }
 
-    fn run_dir(&self) -> std::path::PathBuf {
-        self.forwarder.folder.path().join("run")
+    fn folder(&self) -> &std::path::Path {
+        self.forwarder.folder.path()
+    }
+
+    fn tables(&self) -> std::path::PathBuf {
+        self.folder().join("run/tables")
     }
 
     /// The same process took every datagram and still takes plans.
@@ -276,43 +283,47 @@ impl Steady {
     }
 }
 
-/// Speaks the successor's part as far as a test wants it to.
+/// Speaks the successor's part as far as a test wants it to, for a process that
+/// the predecessor may kill.
 struct Successor {
-    stream: UnixStream,
+    channel: Channel,
+    process: Child,
 }
 
 impl Successor {
-    fn connect(run_dir: &std::path::Path) -> Successor {
-        let stream = UnixStream::connect(run_dir.join("take-over.sock")).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Successor { stream }
+    fn connect(folder: &std::path::Path) -> Successor {
+        let stream = UnixStream::connect(program::take_over_socket(folder)).unwrap();
+        let process = Command::new("sleep").arg("60").spawn().unwrap();
+        Successor { channel: Channel::new(stream).unwrap(), process }
     }
 
     fn say(&mut self, message: &Value) {
-        let bytes = message.to_string().into_bytes();
-        self.stream.write_all(&(bytes.len() as u32).to_ne_bytes()).unwrap();
-        self.stream.write_all(&0_u32.to_ne_bytes()).unwrap();
-        self.stream.write_all(&bytes).unwrap();
+        self.channel.send(message, &[]).unwrap();
     }
 
     /// What it answers; the descriptors that come with it are let go.
     fn hear(&mut self) -> std::io::Result<Value> {
-        let mut lengths = [0; 8];
-        self.stream.read_exact(&mut lengths)?;
-        let [bytes, descriptors] =
-            [0, 4].map(|at| u32::from_ne_bytes(lengths[at..at + 4].try_into().unwrap()) as usize);
-        let mut message = vec![0; bytes];
-        self.stream.read_exact(&mut message)?;
-        self.stream.read_exact(&mut vec![0; descriptors.div_ceil(64)])?;
-        Ok(serde_json::from_slice(&message).unwrap())
+        Ok(self.channel.receive(Duration::from_secs(10))?.0)
     }
 
     fn greet(&mut self, protocol: u32, tables_dir: &std::path::Path) -> Value {
-        self.say(&json!({"protocol": protocol, "version": "9.9.9", "wants": {
-            "key_id": "derived", "tables_dir": tables_dir.canonicalize().unwrap(),
-            "busy_poll": false, "steered_workers": null, "chunk_bytes": 2048,
-        }}));
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let hello = json!({
+            "protocol": protocol, "version": "9.9.9", "pid": self.process.id(), "wants": {
+                "key_id": "derived", "tables_dir": tables_dir.canonicalize().unwrap(),
+                "busy_poll": false, "steered_workers": null, "chunk_bytes": 2048,
+            },
+        });
+        self.channel.send(&hello, &[handle.as_fd()]).unwrap();
         self.hear().unwrap()
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -335,9 +346,9 @@ fn a_successor_that_does_not_fit_is_refused_and_the_predecessor_goes_on() {
         assert!(words.iter().all(|word| said.contains(word)) && said.contains(&pid), "{said}");
     }
     // A version that speaks another protocol.
-    let answer = Successor::connect(&steady.run_dir()).greet(77, &steady.run_dir().join("tables"));
+    let answer = Successor::connect(steady.folder()).greet(77, &steady.tables());
     let why = answer["Refused"].as_str().unwrap();
-    assert!(why.contains("protocol 1, version 9.9.9 by 77") && why.contains("without"), "{why}");
+    assert!(why.contains("protocol 2, version 9.9.9 by 77") && why.contains("without"), "{why}");
     steady.assert_it_went_on();
 }
 
@@ -349,12 +360,12 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     let mut steady = Steady::start();
     let mut watch = steady.forwarder.watch();
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over);
-    let (run_dir, tables) = (steady.run_dir(), steady.run_dir().join("tables"));
+    let (folder, tables) = (steady.folder().to_owned(), steady.tables());
     // While it gets ready.
-    assert!(Successor::connect(&run_dir).greet(1, &tables)["Offer"]["running"].is_object());
+    assert!(Successor::connect(&folder).greet(2, &tables)["Offer"]["running"].is_object());
     // While everything rests.
-    let mut successor = Successor::connect(&run_dir);
-    successor.greet(1, &tables);
+    let mut successor = Successor::connect(&folder);
+    successor.greet(2, &tables);
     successor.say(&json!("Ready"));
     let rested = successor.hear().unwrap();
     assert_eq!(rested["Rested"]["connections"].as_array().unwrap().len(), 2, "{rested}");
@@ -362,14 +373,14 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     drop(successor);
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over, "called off");
     // It gives up by itself.
-    let mut successor = Successor::connect(&run_dir);
-    successor.greet(1, &tables);
+    let mut successor = Successor::connect(&folder);
+    successor.greet(2, &tables);
     successor.say(&json!({"Failed": "no memory"}));
     assert!(successor.hear().is_err(), "nothing more is said");
     // It says nothing at all: soon others are served again.
-    let silent = Successor::connect(&run_dir);
-    let mut patient = Successor::connect(&run_dir);
-    assert!(patient.greet(1, &tables)["Offer"].is_object());
+    let silent = Successor::connect(&folder);
+    let mut patient = Successor::connect(&folder);
+    assert!(patient.greet(2, &tables)["Offer"].is_object());
     drop((silent, patient));
     steady.assert_it_went_on();
 }
@@ -382,9 +393,9 @@ fn where_a_successor_dies_after_it_was_to_go_on_the_predecessor_starts_anew() {
     }
     let mut steady = Steady::start();
     let mut watch = steady.forwarder.watch();
-    let (run_dir, tables) = (steady.run_dir(), steady.run_dir().join("tables"));
-    let mut successor = Successor::connect(&run_dir);
-    successor.greet(1, &tables);
+    let (folder, tables) = (steady.folder().to_owned(), steady.tables());
+    let mut successor = Successor::connect(&folder);
+    successor.greet(2, &tables);
     successor.say(&json!("Ready"));
     successor.hear().unwrap();
     successor.say(&json!("Taking"));
@@ -436,7 +447,7 @@ fn a_table_that_does_not_fit_is_emptied_and_never_misread() {
     }
     let mut steady = Steady::start();
     // Word 1 of the header: the version of its layout.
-    let table = steady.run_dir().join("tables/connections-0");
+    let table = steady.tables().join("connections-0");
     let table = std::fs::OpenOptions::new().write(true).open(table).unwrap();
     table.write_all_at(&99_u64.to_ne_bytes(), 8).unwrap();
     steady.forwarder.take_over(&[]);

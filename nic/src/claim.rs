@@ -1,25 +1,35 @@
 //! Who owns an interface: one forwarder in each network namespace.
 //!
-//! An abstract unix socket is a name that the kernel keeps apart for each
-//! network namespace and gives free when its process dies, however it dies.
-//! The holder listens, so that the one who comes too late learns its pid.
+//! A claim is a lock (flock) on a file in a directory that is root's alone, so
+//! that nobody else can hold one. The kernel frees it when its process dies,
+//! however it dies; a successor shares it from the moment that it gets the
+//! descriptor. The file is named by the namespace's inode and the interface's
+//! number, so that interfaces of equal names in several namespaces do not
+//! meet; its text is the holder's process id, for whoever comes too late.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use crate::folder::Folder;
+use crate::interface::Interface;
+
+/// The same for every forwarder of the machine.
+const FOLDER: &str = "/run/guideway/claims";
+
 /// A predecessor that is just ending, or a child it is just starting, has the
-/// name some milliseconds more.
+/// lock some milliseconds more.
 const TRIES: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The right to use an interface, until dropped.
 #[derive(Debug)]
 pub struct Claim {
-    listener: UnixListener,
+    file: File,
 }
 
 /// Why an interface cannot be claimed.
@@ -30,7 +40,7 @@ pub enum ClaimError {
     Taken {
         /// The interface.
         interface: String,
-        /// The other's process id, if this process may see it.
+        /// The other's process id, as far as it has written it down.
         pid: Option<i32>,
     },
     /// The kernel refused.
@@ -45,49 +55,68 @@ pub enum ClaimError {
 
 impl Claim {
     /// Claims an interface of this network namespace.
-    pub fn new(interface: &str) -> Result<Claim, ClaimError> {
-        let refused = |error| ClaimError::Refused { interface: interface.to_string(), error };
-        let name = format!("guideway/interface/{interface}");
-        let address = SocketAddr::from_abstract_name(name).map_err(refused)?;
+    pub fn new(interface: &Interface) -> Result<Claim, ClaimError> {
+        let refused = |error| ClaimError::Refused { interface: interface.name.clone(), error };
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_err(refused)?.ino();
+        let name = format!("{namespace}-{}", interface.index);
+        let folder = Folder::open(Path::new(FOLDER)).map_err(refused)?;
+        remove_unused(&folder).map_err(refused)?;
+        Claim::in_folder(&folder, &name, &interface.name)
+    }
+
+    fn in_folder(folder: &Folder, name: &str, interface: &str) -> Result<Claim, ClaimError> {
+        let refused = |error| ClaimError::Refused { interface: interface.to_owned(), error };
         for _ in 0..TRIES {
-            match UnixListener::bind_addr(&address) {
-                Ok(listener) => return Ok(Claim { listener }),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(PAUSE),
-                Err(error) => return Err(refused(error)),
+            let file = folder.file_or_new(name).map_err(refused)?;
+            match file.try_lock() {
+                // Locked, but removed before that: somebody else's file.
+                Ok(()) if file.metadata().map_err(refused)?.nlink() == 0 => {}
+                Ok(()) => {
+                    let mut claim = Claim { file };
+                    claim.sign();
+                    return Ok(claim);
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::Error(error)) => return Err(refused(error)),
             }
         }
-        Err(ClaimError::Taken { interface: interface.to_string(), pid: holder(&address) })
+        Err(ClaimError::Taken { interface: interface.to_owned(), pid: holder(folder, name) })
     }
-}
 
-impl Claim {
     /// The claim of a predecessor, which shares it until it ends.
     pub(crate) fn inherit(claim: OwnedFd) -> Claim {
-        Claim { listener: UnixListener::from(claim) }
+        Claim { file: File::from(claim) }
+    }
+
+    /// Writes down whose it is, for people; the lock does not depend on it.
+    pub(crate) fn sign(&mut self) {
+        let written = self.file.rewind().and_then(|()| self.file.set_len(0));
+        let _ = written.and_then(|()| writeln!(self.file, "{}", std::process::id()));
     }
 
     /// The descriptor, for a successor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.file.as_fd()
     }
 }
 
-/// The process that listens on an address.
-fn holder(address: &SocketAddr) -> Option<i32> {
-    let stream = UnixStream::connect_addr(address).ok()?;
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, which the structure has.
-    let result = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    (result == 0 && peer.pid > 0).then_some(peer.pid)
+/// Files of interfaces that nobody has are of namespaces that are gone, or of
+/// forwarders that are: whoever has the lock may remove one.
+fn remove_unused(folder: &Folder) -> io::Result<()> {
+    for name in folder.names()? {
+        if let Ok(Some(file)) = folder.file(&name)
+            && file.try_lock().is_ok()
+        {
+            folder.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
+fn holder(folder: &Folder, name: &str) -> Option<i32> {
+    let mut text = String::new();
+    folder.file(name).ok()??.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -95,16 +124,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_claim_names_the_holder_and_the_end_frees_it() {
-        let name = format!("test{}", std::process::id());
-        let claim = Claim::new(&name).unwrap();
-        let error = Claim::new(&name).unwrap_err();
+    fn a_second_claim_names_the_holder_and_the_end_of_all_that_share_it_frees_it() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = Folder::open(&above.path().join("claims")).unwrap();
+        let claim = Claim::in_folder(&folder, "4026531840-2", "eth1").unwrap();
+        let shared = Claim::inherit(claim.fd().try_clone_to_owned().unwrap());
+        drop(claim);
+        let error = Claim::in_folder(&folder, "4026531840-2", "eth1").unwrap_err();
         let own_pid = std::process::id() as i32;
         assert!(
             matches!(&error, ClaimError::Taken { pid: Some(pid), .. } if *pid == own_pid),
             "{error}"
         );
-        drop(claim);
-        Claim::new(&name).unwrap();
+        // Another interface, or another namespace.
+        let others = ["4026531840-3", "4026532000-2"];
+        let claims = others.map(|name| Claim::in_folder(&folder, name, "eth1").unwrap());
+        remove_unused(&folder).unwrap();
+        assert_eq!(folder.names().unwrap().len(), 3, "all are in use");
+        drop((shared, claims));
+        Claim::in_folder(&folder, "4026531840-2", "eth1").unwrap();
+        remove_unused(&folder).unwrap();
+        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
     }
 }

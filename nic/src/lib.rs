@@ -11,6 +11,7 @@ mod claim;
 pub mod device;
 mod error;
 pub mod filter;
+pub mod folder;
 pub mod interface;
 mod link;
 pub mod mapping;

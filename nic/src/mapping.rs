@@ -5,16 +5,21 @@
 //! owner's business. The directory decides what it is made of: hugetlbfs
 //! (`/dev/hugepages`), tmpfs (`/dev/shm`, `/run`) or any file system.
 //!
+//! The file is of a [`Folder`]: nobody else may write it, or the directory it
+//! lies in, so that nobody cuts it short while it is mapped.
+//!
 //! All of it is reserved when it is made: a full file system is an error at
 //! start and not a SIGBUS under load.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
+
+use crate::folder::Folder;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -31,9 +36,7 @@ pub enum Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// The file cannot be opened.
-    #[error(
-        "cannot open {path}: {error}; does its directory exist, and may this user write there?"
-    )]
+    #[error("cannot open {path}: {error}")]
     Open {
         /// The file.
         path: PathBuf,
@@ -78,20 +81,18 @@ pub enum MappingError {
     },
 }
 
-/// Opens the file at `path` with at least `words` words of eight bytes, or
+/// Opens the file `name` with at least `words` words of eight bytes, or
 /// creates it with zeroes. Its size is rounded up to whole pages of the file
 /// system. The mapping stays for the life of the process.
-pub fn open(path: &Path, words: usize) -> Result<(&'static [AtomicU64], Origin), MappingError> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path);
-    let file = opened.map_err(|error| MappingError::Open { path: path.into(), error })?;
-    let metadata =
-        file.metadata().map_err(|error| MappingError::Open { path: path.into(), error })?;
+pub fn open(
+    folder: &Folder,
+    name: &str,
+    words: usize,
+) -> Result<(&'static [AtomicU64], Origin), MappingError> {
+    let path = folder.path().join(name);
+    let failed = |error| MappingError::Open { path: path.clone(), error };
+    let file = folder.file_or_new(name).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
     // On hugetlbfs the block size is the huge page's, elsewhere the page's.
     let page = usize::try_from(metadata.blksize()).unwrap_or(4096).max(4096);
     let bytes = (words * WORD_BYTES).next_multiple_of(page);
@@ -99,14 +100,14 @@ pub fn open(path: &Path, words: usize) -> Result<(&'static [AtomicU64], Origin),
         0 => Origin::Created,
         found if found == bytes as u64 => Origin::Found,
         found => {
-            return Err(MappingError::Size { path: path.into(), found, expected: bytes as u64 });
+            return Err(MappingError::Size { path, found, expected: bytes as u64 });
         }
     };
     if origin == Origin::Created {
-        reserve(&file, bytes).map_err(|error| abandon(path, bytes, error))?;
+        reserve(&file, bytes).map_err(|error| abandon(folder, name, bytes, error))?;
     }
     let words = map(&file, bytes).map_err(|error| MappingError::Map {
-        path: path.into(),
+        path,
         bytes: bytes as u64,
         error,
     })?;
@@ -144,9 +145,9 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 }
 
 /// A file that did not become whole must not be found by the next start.
-fn abandon(path: &Path, bytes: usize, error: io::Error) -> MappingError {
-    let _ = std::fs::remove_file(path);
-    MappingError::Reserve { path: path.into(), bytes: bytes as u64, error }
+fn abandon(folder: &Folder, name: &str, bytes: usize, error: io::Error) -> MappingError {
+    let _ = folder.remove(name);
+    MappingError::Reserve { path: folder.path().join(name), bytes: bytes as u64, error }
 }
 
 fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
@@ -166,7 +167,8 @@ fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
     // SAFETY: needed to see the mapping as words. It is page-aligned, `bytes`
     // long, a multiple of a word, readable and writable, and never unmapped;
     // any content is a valid AtomicU64, and other processes that write there
-    // are what atomics are for. Nobody truncates the file: its name is ours.
+    // are what atomics are for. Nobody truncates the file: the folder has seen
+    // that no other user may.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), bytes / WORD_BYTES) })
 }
 
@@ -179,12 +181,12 @@ mod tests {
     #[test]
     fn what_one_wrote_its_successor_finds() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("connections-0");
-        let (words, origin) = open(&path, 1000).unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let (words, origin) = open(&folder, "connections-0", 1000).unwrap();
         assert_eq!(origin, Origin::Created);
         assert!(words.len() >= 1000 && words.iter().all(|word| word.load(Relaxed) == 0));
         words[999].store(42, Relaxed);
-        let (again, origin) = open(&path, 1000).unwrap();
+        let (again, origin) = open(&folder, "connections-0", 1000).unwrap();
         assert_eq!((origin, again[999].load(Relaxed)), (Origin::Found, 42));
     }
 
@@ -199,25 +201,31 @@ mod tests {
     #[test]
     fn another_size_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("connections-0");
-        open(&path, 1000).unwrap();
-        let error = open(&path, 100_000).unwrap_err();
+        let folder = Folder::open(directory.path()).unwrap();
+        open(&folder, "connections-0", 1000).unwrap();
+        let error = open(&folder, "connections-0", 100_000).unwrap_err();
         assert!(matches!(error, MappingError::Size { found: 8192, .. }), "{error}");
         assert!(error.to_string().contains("connections-0"), "{error}");
     }
 
     #[test]
-    fn a_missing_directory_is_named() {
-        let error = open(Path::new("/nonexistent/tables/connections-0"), 1).unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/tables/connections-0"), "{error}");
+    fn a_link_in_the_place_of_a_file_is_refused_and_what_it_names_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(&directory.path().join("tables")).unwrap();
+        let precious = directory.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, folder.path().join("connections-0")).unwrap();
+        let error = open(&folder, "connections-0", 1000).unwrap_err().to_string();
+        assert!(error.contains("connections-0 is a symbolic link"), "{error}");
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
     }
 
     #[test]
     fn what_does_not_fit_is_an_error_at_start_and_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("huge");
-        let error = open(&path, 1 << 50).unwrap_err();
+        let folder = Folder::open(directory.path()).unwrap();
+        let error = open(&folder, "huge", 1 << 50).unwrap_err();
         assert!(matches!(error, MappingError::Reserve { .. }), "{error}");
-        assert!(!path.exists());
+        assert!(!directory.path().join("huge").exists());
     }
 }

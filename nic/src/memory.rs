@@ -20,12 +20,18 @@
 //! map it too, while the kernel goes on filling chunks. The ledger behind the
 //! chunks says which are in the kernel's hands; all others are free for a
 //! successor, wherever its predecessor had them when it stopped.
+//!
+//! **Invariant:** one process uses a memory. Which one the kernel says, by a
+//! lock on the file (flock): its holder is the process that has a pool in use.
+//! The lock goes when all pools of the memory stand still
+//! ([`Pool::stand_still`]) or when the process ends, however it does.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use wire::{CHUNK_BYTES, Frame};
 
@@ -57,6 +63,11 @@ pub struct Memory {
     chunks: usize,
     pages: Pages,
     file: OwnedFd,
+    /// The file once more, opened by this process alone: a lock belongs to
+    /// the opening, and a successor gets a copy of `file`.
+    lock: File,
+    /// Pools that may be used; the lock is held while there are any.
+    pools: Mutex<usize>,
 }
 
 // SAFETY: `base` is an address, not an access. Whoever reads or writes
@@ -81,15 +92,36 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps the memory that another process made, for as many chunks.
-    fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Memory> {
+    /// Maps the memory that another process made and may still use, for as
+    /// many chunks.
+    pub(crate) fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<&'static Memory> {
         check_file(&file, mapped_bytes(chunks))?;
-        Memory::map(file, chunks, pages)
+        Ok(Box::leak(Box::new(Memory::map(file, chunks, pages)?)))
     }
 
     fn map(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Memory> {
         let base = map_aligned(&file, mapped_bytes(chunks), pages)?;
-        Ok(Memory { base, chunks, pages, file })
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let lock = File::options().read(true).write(true).open(again)?;
+        Ok(Memory { base, chunks, pages, file, lock, pools: Mutex::new(0) })
+    }
+
+    /// One more pool may be used; false: another process uses the memory.
+    fn enter(&self) -> bool {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_ours = *pools > 0 || self.lock.try_lock().is_ok();
+        *pools += usize::from(is_ours);
+        is_ours
+    }
+
+    /// One pool less is used.
+    fn leave(&self) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        *pools = pools.saturating_sub(1);
+        if *pools == 0 {
+            // If that fails the lock stays, and the process its holder.
+            let _ = self.lock.unlock();
+        }
     }
 
     /// Address of the first byte.
@@ -283,31 +315,32 @@ pub struct Pool {
 impl Pool {
     /// Maps memory for `chunks` chunks, all of them free.
     pub fn new(chunks: usize) -> io::Result<Pool> {
-        let mut pool = Pool::over(Memory::new(chunks)?);
+        let pool = Pool::of(Box::leak(Box::new(Memory::new(chunks)?)));
+        pool.ok_or_else(|| io::Error::other("somebody else has locked new packet memory"))
+    }
+
+    /// The pool of a memory whose chunks are free but for those in the
+    /// kernel's hands; None: it is in use, by this process or another.
+    pub(crate) fn of(memory: &'static Memory) -> Option<Pool> {
+        let unused = *memory.pools.lock().unwrap_or_else(PoisonError::into_inner) == 0;
+        if !(unused && memory.enter()) {
+            return None;
+        }
+        let mut pool = Pool { memory, free: Vec::with_capacity(memory.chunks) };
         pool.fill();
-        Ok(pool)
+        Some(pool)
     }
 
-    /// Maps the memory of a predecessor that may still run. No chunk is free
-    /// before [`Pool::take_over`].
-    pub(crate) fn adopt(file: OwnedFd, chunks: usize, pages: Pages) -> io::Result<Pool> {
-        Ok(Pool::over(Memory::adopt(file, chunks, pages)?))
-    }
-
-    /// Frees all chunks that are not in the kernel's hands.
+    /// Nobody uses the pool while `wait` runs. When that is so of all pools of
+    /// a memory, a successor may take the memory. What this process has in
+    /// frames and rings it must not touch meanwhile either.
     ///
-    /// # Safety
-    /// The pool must be as [`Pool::adopt`] made it, and whoever made the
-    /// memory must have stopped using it for good: threads that are not
-    /// running any more, or processes that are no more.
-    pub(crate) unsafe fn take_over(&mut self) {
-        assert!(self.free.is_empty());
-        self.fill();
-    }
-
-    fn over(memory: Memory) -> Pool {
-        let memory: &'static Memory = Box::leak(Box::new(memory));
-        Pool { memory, free: Vec::with_capacity(memory.chunks) }
+    /// # Panics
+    /// If a successor has taken it: no thread of this process may go on.
+    pub fn stand_still(&mut self, wait: impl FnOnce()) {
+        self.memory.leave();
+        wait();
+        assert!(self.memory.enter(), "a successor has taken the packet memory");
     }
 
     /// The lowest chunk is taken first: a busy worker stays on few pages.
@@ -315,8 +348,9 @@ impl Pool {
         let memory = self.memory;
         let ours = |index: &usize| memory.ledger(*index).load(Relaxed) == OURS;
         // SAFETY: nobody has a reference to a chunk that the ledger calls
-        // ours: the memory is new, or its former user has stopped; each
-        // index is taken once.
+        // ours: we hold the memory's lock and this is its first pool here, so
+        // the memory is new, or its former user stands still or is no more;
+        // each index is taken once.
         let chunk = |index| unsafe { memory.chunk(index) };
         self.free.extend((0..memory.chunks).rev().filter(ours).map(chunk));
     }
@@ -325,6 +359,7 @@ impl Pool {
     /// memory may be moved between the two.
     #[must_use]
     pub fn sibling(&self) -> Pool {
+        assert!(self.memory.enter(), "the memory is ours while this pool is");
         Pool { memory: self.memory, free: Vec::with_capacity(self.memory.chunks) }
     }
 
@@ -376,6 +411,12 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.memory.leave();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,10 +464,10 @@ mod tests {
             }
         }
         let file = pool.memory().file().try_clone_to_owned().unwrap();
-        let mut successor = Pool::adopt(file, CHUNKS, pool.memory().pages()).unwrap();
-        assert_eq!(successor.free(), 0);
-        // SAFETY: the first pool is not used any more.
-        unsafe { successor.take_over() };
+        let memory = Memory::adopt(file, CHUNKS, pool.memory().pages()).unwrap();
+        assert!(Pool::of(memory).is_none(), "it is in use");
+        drop(pool);
+        let mut successor = Pool::of(memory).unwrap();
         assert_eq!(successor.free() + in_kernel.len(), CHUNKS);
         for offset in &in_kernel {
             // SAFETY: on one thread.
@@ -440,13 +481,36 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_taken_only_while_all_its_pools_stand_still() {
+        let mut pool = Pool::new(4).unwrap();
+        let mut sibling = pool.sibling();
+        let file = pool.memory().file().try_clone_to_owned().unwrap();
+        let memory = Memory::adopt(file, 4, pool.memory().pages()).unwrap();
+        pool.stand_still(|| assert!(Pool::of(memory).is_none(), "its sibling is in use"));
+        pool.stand_still(|| {
+            sibling.stand_still(|| drop(Pool::of(memory).expect("all stand still")));
+        });
+        assert!(Pool::of(memory).is_none(), "they went on");
+    }
+
+    #[test]
+    #[should_panic(expected = "a successor has taken the packet memory")]
+    fn who_was_succeeded_does_not_go_on() {
+        let mut pool = Pool::new(4).unwrap();
+        let file = pool.memory().file().try_clone_to_owned().unwrap();
+        let memory = Memory::adopt(file, 4, pool.memory().pages()).unwrap();
+        let mut successor = None;
+        pool.stand_still(|| successor = Pool::of(memory));
+    }
+
+    #[test]
     fn memory_of_another_size_or_kind_is_refused() {
         let pool = Pool::new(4).unwrap();
         let file = pool.memory().file().try_clone_to_owned().unwrap();
-        let error = Pool::adopt(file, 5000, Pages::Normal).unwrap_err().to_string();
+        let error = Memory::adopt(file, 5000, Pages::Normal).unwrap_err().to_string();
         assert!(error.contains("bytes instead of"), "{error}");
         let other = OwnedFd::from(File::open("/dev/zero").unwrap());
-        let error = Pool::adopt(other, 4, Pages::Normal).unwrap_err().to_string();
+        let error = Memory::adopt(other, 4, Pages::Normal).unwrap_err().to_string();
         assert!(error.contains("memfd"), "{error}");
     }
 

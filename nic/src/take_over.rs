@@ -4,10 +4,14 @@
 //!  predecessor                            successor
 //!  Device::held, Queue::socket,  ───────► Heir::prepare: maps and loads, touches nothing
 //!  Memory::file (copies)
-//!  its threads have stopped      ───────► Heir::into_workers: frees chunks, goes on with the rings
+//!  its pools stand still, or it  ───────► Heir::quiesced: takes the memories' locks
+//!  is no more                             Quiesced::into_workers: frees chunks, goes on with the rings
 //!                                         Device::switch: our filter instead of its
 //! ```
 //!
+//! [`Quiesced`] is the witness that the predecessor uses nothing any more. The
+//! kernel gives it, by the lock of each memory; no message of any process, and
+//! no promise of a caller, takes its place.
 //! Until the second arrow the predecessor may change its mind and go on: what
 //! was prepared is dropped without a trace. In between frames wait in the
 //! sockets' rings or buffers. Nothing is opened anew, so nothing can be lost
@@ -23,7 +27,7 @@ use crate::af_xdp::{Mode, XdpDevice, XdpQueue};
 use crate::device::Queue;
 use crate::error::OpenError;
 use crate::interface::Interface;
-use crate::memory::{Pages, Pool};
+use crate::memory::{Memory, Pages, Pool};
 use crate::open::{Device, SharedIo, WorkerIo};
 
 /// What holds a device beside its sockets.
@@ -64,10 +68,24 @@ pub struct MemoryEstate {
 /// All that is needed to go on as soon as the predecessor has stopped.
 pub struct Heir {
     devices: Vec<Device>,
-    pools: Vec<Pool>,
+    memories: Vec<&'static Memory>,
     /// By device.
     queues: Vec<Vec<HeirQueue>>,
 }
+
+/// What a predecessor that uses nothing of it any more has left: to go on
+/// with. Only [`Heir::quiesced`] makes one.
+pub struct Quiesced {
+    devices: Vec<Device>,
+    /// All chunks are in it that the kernel does not have.
+    pools: Vec<Pool>,
+    queues: Vec<Vec<HeirQueue>>,
+}
+
+/// The predecessor uses what it handed over.
+#[derive(Debug, thiserror::Error)]
+#[error("the running forwarder still uses its packet memory")]
+pub struct StillInUse;
 
 enum HeirQueue {
     Xdp(Box<XdpQueue>),
@@ -82,15 +100,15 @@ impl Heir {
         memories: Vec<MemoryEstate>,
         devices: Vec<DeviceEstate>,
     ) -> Result<Heir, OpenError> {
-        let pools = (0..).zip(memories).map(|(worker, memory)| adopt(worker, memory));
-        let pools = pools.collect::<Result<Vec<Pool>, _>>()?;
+        let memories = (0..).zip(memories).map(|(worker, memory)| adopt(worker, memory));
+        let memories = memories.collect::<Result<Vec<_>, _>>()?;
         let (mut opened, mut queues) = (Vec::new(), Vec::new());
         for estate in devices {
-            let (device, of_device) = inherit(estate, &pools)?;
+            let (device, of_device) = inherit(estate, &memories)?;
             opened.push(device);
             queues.push(of_device);
         }
-        Ok(Heir { devices: opened, pools, queues })
+        Ok(Heir { devices: opened, memories, queues })
     }
 
     /// The devices, whose filters are to be set before they are switched to.
@@ -98,14 +116,22 @@ impl Heir {
         &mut self.devices
     }
 
-    /// Goes on with what each worker owns. The predecessor must have said
-    /// that its threads have stopped, or be no more.
+    /// Takes what the predecessor does not use any more.
+    pub fn quiesced(self) -> Result<Quiesced, StillInUse> {
+        let Heir { devices, memories, queues } = self;
+        let pools = memories.into_iter().map(Pool::of).collect::<Option<Vec<Pool>>>();
+        Ok(Quiesced { devices, pools: pools.ok_or(StillInUse)?, queues })
+    }
+}
+
+impl Quiesced {
+    /// Goes on with what each worker owns.
     #[must_use]
     pub fn into_workers(self) -> (Vec<Device>, Vec<WorkerIo>) {
-        let Heir { devices, pools, queues } = self;
+        let Quiesced { devices, pools, queues } = self;
         let mut io: Vec<WorkerIo> = pools
             .into_iter()
-            .map(|pool| WorkerIo { pool: free(pool), queues: Vec::with_capacity(devices.len()) })
+            .map(|pool| WorkerIo { pool, queues: Vec::with_capacity(devices.len()) })
             .collect();
         for of_device in queues {
             for (queue, worker) in of_device.into_iter().zip(&mut io) {
@@ -116,13 +142,15 @@ impl Heir {
         (devices, io)
     }
 
-    /// Goes on with what one thread owns for all workers, as
-    /// [`Heir::into_workers`] does.
+    /// Goes on with what one thread owns for all workers.
+    ///
+    /// # Panics
+    /// If there is not one memory for all.
     #[must_use]
     pub fn into_shared(self) -> (Vec<Device>, SharedIo) {
-        let Heir { devices, pools, queues } = self;
-        let [pool] = <[Pool; 1]>::try_from(pools).expect("one thread has one memory");
-        let mut pool = free(pool);
+        let Quiesced { devices, mut pools, queues } = self;
+        assert_eq!(pools.len(), 1, "one thread has one memory");
+        let mut pool = pools.remove(0);
         let mut take_over = |queue: HeirQueue| queue.take_over(&mut pool);
         let queues = queues
             .into_iter()
@@ -144,20 +172,16 @@ impl HeirQueue {
     }
 }
 
-fn adopt(worker: u32, memory: MemoryEstate) -> Result<Pool, OpenError> {
+fn adopt(worker: u32, memory: MemoryEstate) -> Result<&'static Memory, OpenError> {
     let MemoryEstate { file, chunks, pages } = memory;
     let no_memory = |error| OpenError::Memory { worker, bytes: chunks * CHUNK_BYTES, error };
-    Pool::adopt(file, chunks, pages).map_err(no_memory)
+    Memory::adopt(file, chunks, pages).map_err(no_memory)
 }
 
-fn free(mut pool: Pool) -> Pool {
-    // SAFETY: the pool is as it was adopted; that the predecessor has stopped
-    // is the promise of who turned the heir into queues.
-    unsafe { pool.take_over() };
-    pool
-}
-
-fn inherit(estate: DeviceEstate, pools: &[Pool]) -> Result<(Device, Vec<HeirQueue>), OpenError> {
+fn inherit(
+    estate: DeviceEstate,
+    memories: &[&'static Memory],
+) -> Result<(Device, Vec<HeirQueue>), OpenError> {
     let DeviceEstate { interface, mode, held, sockets, ring_entries } = estate;
     let Some(mode) = mode else {
         let mut device = PacketDevice::inherit(&interface, sockets.len() as u32, held)?;
@@ -169,8 +193,8 @@ fn inherit(estate: DeviceEstate, pools: &[Pool]) -> Result<(Device, Vec<HeirQueu
     let mut device = XdpDevice::inherit(&interface, mode, held)?;
     let mut queues = Vec::with_capacity(sockets.len());
     for (number, socket) in sockets.into_iter().enumerate() {
-        let pool = &pools[number.min(pools.len() - 1)];
-        let queue = device.inherit_queue(number as u32, socket, ring_entries, pool)?;
+        let memory = memories[number.min(memories.len() - 1)];
+        let queue = device.inherit_queue(number as u32, socket, ring_entries, memory)?;
         queues.push(HeirQueue::Xdp(Box::new(queue)));
     }
     Ok((Device::AfXdp(device), queues))

@@ -100,7 +100,8 @@ fn echoed_through_hand_overs(driver: Driver, mode: ModeWish) -> usize {
             let mut heir = Heir::prepare(lent.0, lent.1).unwrap();
             set_filters(heir.devices(), &PREFIXES, &[]);
             drop(workers.stop());
-            let (mut inherited, lanes) = heir.into_workers();
+            let quiesced = heir.quiesced().expect("all its workers have stopped");
+            let (mut inherited, lanes) = quiesced.into_workers();
             lent = estates(&inherited[0], &lanes);
             workers = Workers::start(lanes, destination);
             inherited[0].switch().unwrap();

@@ -1,6 +1,7 @@
 //! Control's part in a take-over: what a predecessor lends, and how a
 //! successor goes on with it. The conversation is [`crate::take_over`]'s.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -38,11 +39,9 @@ impl Control {
     /// What a successor with these options wants of a predecessor.
     pub fn wants(options: &Options) -> Result<Wants> {
         secret::read_if_there(options.secret_file.as_deref())?;
-        // Where it is not there yet, it is not the predecessor's.
-        let tables_dir = std::fs::canonicalize(&options.tables_dir);
         Ok(Wants {
             key_id: secret::key_id_of(options.secret_file.as_deref()),
-            tables_dir: tables_dir.unwrap_or_else(|_| options.tables_dir.clone()),
+            tables_dir: real_path(&options.tables_dir),
             busy_poll: options.busy_poll,
             steered_workers: options.steered_workers,
             chunk_bytes: wire::CHUNK_BYTES,
@@ -56,7 +55,7 @@ impl Control {
         let is_derived = self.key_id() == "derived";
         let ours = Wants {
             key_id: if is_derived { wants.key_id.clone() } else { self.key_id() },
-            tables_dir: self.tables.folder().to_owned(),
+            tables_dir: real_path(self.tables.path()),
             busy_poll: self.options.busy_poll,
             steered_workers: self.options.steered_workers,
             chunk_bytes: wire::CHUNK_BYTES,
@@ -113,6 +112,11 @@ impl Control {
         let shared = running.shared.then_some(running.workers);
         Ok(Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared })
     }
+}
+
+/// Without links in it, where it is there: two names may mean one directory.
+fn real_path(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn refuse_what_differs(ours: &Wants, theirs: &Wants) -> std::result::Result<(), String> {
@@ -206,7 +210,8 @@ impl Lending<'_> {
             return Ok(Rested { since_ns, ..Rested::default() });
         };
         running.engine.rest()?;
-        Ok(Rested { since_ns, connections: running.engine.connections_by_service() })
+        let connections = Some(running.engine.connections_by_service());
+        Ok(Rested { since_ns, connections })
     }
 
     /// Goes on as if nothing had been.
@@ -303,15 +308,15 @@ struct Ready {
 }
 
 impl Prepared<'_> {
-    /// Goes on. The predecessor must have said that it has given up. Gives
-    /// how long nobody forwarded, and which tables had to start empty.
+    /// Goes on, if the predecessor uses nothing any more. Gives how long
+    /// nobody forwarded, and which tables had to start empty.
     pub fn go(mut self, rested: Rested) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
         let Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
-        let (mut machine, io) = Machine::inherit(&plan, heir, shared);
+        let (mut machine, io) = Machine::inherit(&plan, heir.quiesced()?, shared);
         let hash = FlowHash::new(&secret);
-        let inherited = Inherited { connections: Some(rested.connections), taps };
+        let inherited = Inherited { connections: rested.connections, taps };
         let (tables, options) = (&control.tables, &control.options);
         let started = machine.start(io, Arc::clone(&view), secret, tables, options, inherited);
         let engine = started.map_err(|error| error.to_string())?;
@@ -333,8 +338,8 @@ impl Prepared<'_> {
         };
         control.note_unswept(&mut self.changes, &running, plan.generation);
         self.changes.machine = Some(machine);
+        // Whoever calls `retry_saving` saves the plan: a disk may be slow.
         control.show(running);
-        control.save_plan();
         Ok((pause, emptied))
     }
 }

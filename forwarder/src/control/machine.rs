@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datapath::{Secret, View};
 use nic::af_xdp::QueueOptions;
 use nic::memory::Memory;
-use nic::take_over::Heir;
+use nic::take_over::Quiesced;
 use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};
 use plan::{Plan, proto};
 
@@ -89,17 +89,17 @@ impl Machine {
         Ok(Machine::of(plan, devices, io))
     }
 
-    /// Goes on with the devices of a predecessor that has given up; one
+    /// Goes on with the devices of a predecessor that uses them no more; one
     /// thread receives for `shared` workers, if given.
     #[must_use]
-    pub fn inherit(plan: &Plan, heir: Heir, shared: Option<usize>) -> (Machine, Io) {
+    pub fn inherit(plan: &Plan, left: Quiesced, shared: Option<usize>) -> (Machine, Io) {
         let (devices, io) = match shared {
             None => {
-                let (devices, io) = heir.into_workers();
+                let (devices, io) = left.into_workers();
                 (devices, Io::PerWorker(io))
             }
             Some(workers) => {
-                let (devices, io) = heir.into_shared();
+                let (devices, io) = left.into_shared();
                 (devices, Io::Shared(io, workers))
             }
         };

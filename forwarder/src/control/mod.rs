@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use datapath::{FlowHash, Secret, View};
+use nic::folder::Folder;
 use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
@@ -33,8 +34,8 @@ use crate::next_hops::{NextHops, Snapshot, Wanted};
 use crate::path_mtu::{self, PathMtuTable, PathMtus};
 use crate::proto::{TakenOver, UnresolvedBackend};
 use crate::run::Options;
+use crate::secret;
 use crate::tables::Tables;
-use crate::{files, secret};
 pub use capture::Capture;
 pub use lend::{Lending, Prepared};
 use machine::{Machine, ShownDevice};
@@ -80,6 +81,8 @@ pub struct Accepted {
 pub struct Control {
     options: Options,
     tables: Tables,
+    /// Has the last plan.
+    state: Folder,
     started: Instant,
     next_hops: NextHops,
     path_mtus: PathMtus,
@@ -143,7 +146,7 @@ impl Control {
         {
             tracing::info!(path = %path.display(), "no secret there: plans that were made with one are refused");
         }
-        files::make_folder(&options.state_dir)?;
+        let state = Folder::open(&options.state_dir)?;
         let (tables, ids) = Tables::open(&options.tables_dir)?;
         let planner = Planner::with_ids(ids);
         let next_hops = NextHops::start()?;
@@ -151,6 +154,7 @@ impl Control {
         Ok(Control {
             options: options.clone(),
             tables,
+            state,
             started: Instant::now(),
             next_hops,
             path_mtus: PathMtus::start()?,
@@ -508,7 +512,7 @@ impl Control {
     }
 
     fn read_last_plan(&self) -> Result<Option<plan_proto::Plan>, Box<dyn std::error::Error>> {
-        let Some(bytes) = files::read(&self.options.state_dir, PLAN_FILE)? else { return Ok(None) };
+        let Some(bytes) = self.state.read(PLAN_FILE)? else { return Ok(None) };
         let path = self.options.state_dir.join(PLAN_FILE);
         let message = serde_json::from_slice(&bytes).map_err(|error| {
             format!("{} is corrupt ({error}); remove it or push a plan", path.display())
@@ -516,11 +520,11 @@ impl Control {
         Ok(Some(message))
     }
 
-    /// Tries again to save a plan that could not be: a disk that was full may
-    /// have room. To be called now and then.
+    /// Saves a plan that came from a predecessor, or that could not be saved: a
+    /// disk that was full may have room. To be called now and then.
     pub fn retry_saving(&self) {
         let Ok(_changes) = self.changes.try_lock() else { return };
-        if !self.shown.load().plan_unsaved.is_empty() && self.save_plan().is_none() {
+        if !self.shown.load().plan_saved && self.save_plan().is_none() {
             tracing::info!("the plan is saved now");
         }
     }
@@ -531,7 +535,7 @@ impl Control {
         let running = self.shown.load_full().running.clone()?;
         let saved = serde_json::to_vec(&running.view.plan.message)
             .map_err(std::io::Error::from)
-            .and_then(|bytes| files::replace(&self.options.state_dir, PLAN_FILE, &bytes));
+            .and_then(|bytes| self.state.replace(PLAN_FILE, &bytes));
         let why = saved.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let known = self.shown.load().plan_unsaved.clone();
         self.update(|shown| {

@@ -175,9 +175,11 @@ impl Steerer {
             let frames = self.mux();
             let Hub { pool, links, .. } = &mut self.parts.hub;
             links.iter_mut().for_each(|link| link.exchange_chunks(pool));
-            let is_done = frames == 0 && !self.is_waiting() && board.rests(Stage::All);
-            self.desk().set_resting(if is_done { Stage::All } else { Stage::Receiving });
-            if frames == 0 {
+            self.desk().set_resting(Stage::Receiving);
+            if frames == 0 && !self.is_waiting() && board.rests(Stage::All) {
+                let desk = &board.desks()[self.desk];
+                self.parts.hub.pool.stand_still(|| board.stand_still(desk, Stage::All));
+            } else if frames == 0 {
                 std::thread::sleep(REST_PAUSE);
             }
         }

@@ -37,11 +37,6 @@ impl Channel {
         Ok(Channel { stream })
     }
 
-    /// The process at the other end.
-    pub fn peer(&self) -> io::Result<rustix::process::Pid> {
-        Ok(rustix::net::sockopt::socket_peercred(&self.stream)?.pid)
-    }
-
     /// Says something, and hands descriptors over.
     pub fn send(
         &mut self,
@@ -49,9 +44,9 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let message = serde_json::to_vec(message)?;
-        self.stream.write_all(&(message.len() as u32).to_ne_bytes())?;
-        self.stream.write_all(&(descriptors.len() as u32).to_ne_bytes())?;
-        self.stream.write_all(&message)?;
+        let lengths = [message.len() as u32, descriptors.len() as u32].map(u32::to_ne_bytes);
+        // At once: who ends in between has said nothing.
+        self.stream.write_all(&[&lengths.concat()[..], &message].concat())?;
         for some in descriptors.chunks(DESCRIPTORS_MAX) {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut control = SendAncillaryBuffer::new(&mut space);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::path_mtu::PathMtuTable;
 
 /// To be raised whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Opens the conversation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,6 +19,10 @@ pub struct Hello {
     pub protocol: u32,
     /// Of its program.
     pub version: String,
+    /// Its process, of which a descriptor comes with the message. (Protocol 1
+    /// had neither.)
+    #[serde(default)]
+    pub pid: u32,
     /// What must be the same in both.
     pub wants: Wants,
 }
@@ -42,7 +46,8 @@ pub struct Wants {
 /// Answers [`Hello`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Take it. With it come descriptors: lock, listeners, then what runs.
+    /// Take it. With it come descriptors: the predecessor's process, lock,
+    /// listeners, then what runs.
     Offer(Box<Offer>),
     /// Not to this one, because.
     Refused(String),
@@ -121,7 +126,7 @@ pub enum Xdp {
 }
 
 /// The rest of the conversation.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// The successor could go on at once.
     Ready,
@@ -138,10 +143,11 @@ pub enum Step {
 }
 
 /// What only a predecessor at rest can tell.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rested {
     /// When its threads began to rest, on the clock that processes share.
     pub since_ns: u64,
-    /// Connections of each worker's table, by service.
-    pub connections: Vec<Vec<(u16, u32)>>,
+    /// Connections of each worker's table, by service; None: nobody could
+    /// tell.
+    pub connections: Option<Vec<Vec<(u16, u32)>>>,
 }

@@ -1,6 +1,7 @@
 //! The running forwarder's side: waits for a successor, and hands everything
 //! over to it.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -10,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
 use super::channel::Channel;
 use super::messages::{Answer, Hello, Offer, PROTOCOL, Step};
+use super::process::Process;
 use crate::control::{Control, Lending};
 use crate::notify::Manager;
 
@@ -30,6 +31,9 @@ const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The same for starting its threads; to be killed then.
 const START_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a killed successor may take to be gone.
+const GONE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -48,8 +52,8 @@ pub struct Assets {
 /// Somebody else forwards now.
 #[derive(Debug, Clone, Copy)]
 pub struct Handed {
-    /// The successor.
-    pub to: Pid,
+    /// The successor's process.
+    pub to: u32,
 }
 
 /// Waits for successors, on a thread of its own, until one has taken over.
@@ -67,7 +71,11 @@ pub fn serve(
                 .and_then(|channel| hand_over(channel, &assets, &control));
             match done {
                 Ok(done) => {
-                    let _ = handed.send(done);
+                    if handed.send(done).is_err() {
+                        // Told to stop meanwhile: what there is to stop is
+                        // another's now.
+                        std::process::exit(0);
+                    }
                     return;
                 }
                 Err(error) => {
@@ -79,13 +87,8 @@ pub fn serve(
 }
 
 fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result<Handed> {
-    let to = channel.peer()?;
-    let (hello, _) = channel.receive::<Hello>(HELLO_PATIENCE)?;
-    tracing::info!(
-        pid = to.as_raw_nonzero(),
-        version = hello.version,
-        "a successor wants to take over"
-    );
+    let (hello, descriptors) = channel.receive::<Hello>(HELLO_PATIENCE)?;
+    tracing::info!(pid = hello.pid, version = hello.version, "a successor wants to take over");
     let lending = match lend(control, &hello) {
         Ok(lending) => lending,
         Err(why) => {
@@ -93,6 +96,8 @@ fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result
             return Err(why.into());
         }
     };
+    let handle = descriptors.into_iter().next();
+    let successor = Process::other(hello.pid, handle.ok_or("it sent no descriptor of itself")?);
     offer(&mut channel, assets, &lending)?;
     expect(&mut channel, PREPARE_PATIENCE, |step| matches!(step, Step::Ready))?;
     control.announce(true);
@@ -102,13 +107,13 @@ fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result
         return Err(error);
     }
     // No way back: what the successor does from here on is not known.
-    if let Err(error) = expect(&mut channel, START_PATIENCE, |step| matches!(step, Step::Running)) {
-        start_anew(channel, to, &*error);
+    if let Err(error) = forwards(&mut channel, &successor) {
+        start_anew(channel, &successor, &assets.manager, &*error);
     }
     // Plans are the successor's now; the lock is never given back.
     std::mem::forget(lending);
-    tracing::info!(pid = to.as_raw_nonzero(), "the successor forwards: ending");
-    Ok(Handed { to })
+    tracing::info!(pid = successor.pid, "the successor forwards: ending");
+    Ok(Handed { to: successor.pid })
 }
 
 fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Lending<'c>, String> {
@@ -126,8 +131,9 @@ fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Lending<
 
 fn offer(channel: &mut Channel, assets: &Assets, lending: &Lending<'_>) -> Result<()> {
     let running = lending.running();
+    let own = Process::own()?;
     let mut descriptors: Vec<BorrowedFd<'_>> =
-        vec![assets.lock.as_fd(), assets.listener.as_fd(), assets.take_over.as_fd()];
+        vec![own.handle(), assets.lock.as_fd(), assets.listener.as_fd(), assets.take_over.as_fd()];
     let (running, taps) = match running {
         Some((running, taps)) => (Some(running), taps),
         None => (None, Vec::new()),
@@ -171,21 +177,64 @@ fn expect(
     }
 }
 
+/// Returns when the successor forwards, and lives.
+fn forwards(channel: &mut Channel, successor: &Process) -> Result<()> {
+    expect(channel, START_PATIENCE, |step| matches!(step, Step::Running))?;
+    match successor.is_gone(Duration::ZERO) {
+        true => Err("it ended as soon as it forwarded".into()),
+        false => Ok(()),
+    }
+}
+
 /// The successor got stuck or died when it had everything: nobody must use
 /// the sockets any more, and we begin again with new ones.
-fn start_anew(channel: Channel, successor: Pid, error: &(dyn std::error::Error + 'static)) -> ! {
+fn start_anew(
+    channel: Channel,
+    successor: &Process,
+    manager: &Manager,
+    error: &(dyn std::error::Error + 'static),
+) -> ! {
     tracing::error!(%error, "the successor failed after it was told to go on: starting anew");
-    let is_gone = error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
-    if !is_gone {
-        // With it go its descriptors.
-        let _ = kill_process(successor, Signal::KILL);
+    // With it go its descriptors.
+    successor.kill();
+    if !successor.is_gone(GONE_TIMEOUT) {
+        tracing::error!(pid = successor.pid, "the successor does not end");
     }
     drop(channel);
-    let arguments = std::env::args_os().skip(1);
-    let ours = arguments.filter(|argument| argument != "--take-over" && argument != "--detach");
-    let error = Command::new("/proc/self/exe").args(ours).exec();
+    let error = command_anew(std::env::args_os().skip(1), manager).exec();
     tracing::error!(%error, "starting anew failed: ending, for the service manager to start us");
     std::process::exit(1)
+}
+
+/// This program as it was started, but not in anybody's place, and under the
+/// service manager whose service it is: a process that took over was not
+/// started by that one.
+fn command_anew(arguments: impl Iterator<Item = OsString>, manager: &Manager) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments.filter(|argument| !TAKE_OVER_FLAGS.iter().any(|flag| argument == flag)));
+    manager.hand_on(&mut command);
+    command
+}
+
+/// Flags that a successor has and a forwarder that just starts has not.
+pub const TAKE_OVER_FLAGS: [&str; 3] = ["--take-over", "--detach", "--announce"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_starts_anew_has_no_flag_of_a_successor_and_knows_its_manager() {
+        let arguments = ["run", "--take-over", "--no-pin", "--announce", "--run-dir", "/r"];
+        let manager = Manager { socket: Some("/n".into()), watchdog_usec: Some("5000000".into()) };
+        let command = command_anew(arguments.iter().map(OsString::from), &manager);
+        assert!(command.get_args().eq(["run", "--no-pin", "--run-dir", "/r"]));
+        let variable = |name: &str| {
+            let found = command.get_envs().find(|(key, _)| *key == name);
+            found.expect("it is set, or removed").1.map(|value| value.to_str().unwrap())
+        };
+        assert_eq!(variable("NOTIFY_SOCKET"), Some("/n"));
+        assert_eq!(variable("WATCHDOG_USEC"), Some("5000000"));
+        assert_eq!(variable("WATCHDOG_PID"), None);
+    }
 }

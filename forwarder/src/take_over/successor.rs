@@ -11,11 +11,13 @@ use rustix::fd::OwnedFd;
 
 use super::SOCKET;
 use super::channel::Channel;
-use super::messages::{Answer, Hello, Offer, PROTOCOL, Running, Step, Wants};
+use super::messages::{Answer, Hello, Offer, PROTOCOL, Rested, Running, Step, Wants};
+use super::process::Process;
 use crate::control::Control;
 use crate::notify::Manager;
 use crate::proto::TakenOver;
 use crate::rundir;
+use crate::worker::monotonic_ns;
 
 /// A predecessor answers at once, but for a change of the plan that it is
 /// about to make.
@@ -24,13 +26,16 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Its threads come to rest within this time, or it says that they do not.
 const REST_PATIENCE: Duration = Duration::from_secs(6);
 
+/// Between the end of a conversation and that of the process behind it.
+const GONE_TIMEOUT: Duration = Duration::from_secs(2);
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What a predecessor offers.
 pub struct Heritage {
     channel: Channel,
     version: String,
-    pid: u32,
+    predecessor: Process,
     running: Option<Running>,
     descriptors: Vec<OwnedFd>,
     /// The run directory's lock.
@@ -60,6 +65,7 @@ pub fn ask(run_dir: &Path, wants: Wants) -> Result<Option<Heritage>> {
     };
     let mut channel = Channel::new(stream)?;
     let pid = rundir::holder_of(run_dir);
+    let own = Process::own()?;
     let silent = |error: io::Error| -> Box<dyn std::error::Error> {
         format!(
             "{pid} does not hand over: {error}. It was left alone; if it hangs, `kill -9` it and start without --take-over: \
@@ -67,13 +73,30 @@ pub fn ask(run_dir: &Path, wants: Wants) -> Result<Option<Heritage>> {
         )
         .into()
     };
-    let hello = Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned(), wants };
-    channel.send(&hello, &[]).map_err(silent)?;
-    let (answer, descriptors) = channel.receive::<Answer>(ANSWER_PATIENCE).map_err(silent)?;
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let hello = Hello { protocol: PROTOCOL, version, pid: own.pid, wants };
+    let sent = channel.send(&hello, &[own.handle()]);
+    let (answer, descriptors) = match sent.and_then(|()| channel.receive(ANSWER_PATIENCE)) {
+        Ok(answer) => answer,
+        // If it has not ended it holds the run directory, which says so.
+        Err(error) if is_end(&error) => {
+            tracing::warn!("{pid} ended when it was asked");
+            return Ok(None);
+        }
+        Err(error) => return Err(silent(error)),
+    };
     match answer {
         Answer::Refused(why) => Err(format!("--take-over: {why}; {pid} goes on").into()),
         Answer::Offer(offer) => Heritage::new(channel, *offer, descriptors).map(Some),
     }
+}
+
+/// The other end is closed.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 fn refused(path: &Path, error: &io::Error) -> Box<dyn std::error::Error> {
@@ -90,14 +113,14 @@ impl Heritage {
     fn new(channel: Channel, offer: Offer, descriptors: Vec<OwnedFd>) -> Result<Heritage> {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
-        let (lock, listener, take_over) =
-            (File::from(next()?), UnixListener::from(next()?), UnixListener::from(next()?));
+        let (process, lock) = (next()?, File::from(next()?));
+        let (listener, take_over) = (UnixListener::from(next()?), UnixListener::from(next()?));
         let Offer { version, pid, notify_socket, watchdog_usec, running } = offer;
         let descriptors = descriptors.collect();
         Ok(Heritage {
             channel,
             version,
-            pid,
+            predecessor: Process::other(pid, process),
             running,
             descriptors,
             lock,
@@ -107,8 +130,9 @@ impl Heritage {
         })
     }
 
-    /// Goes on in the predecessor's place. On an error before it gave up, it
-    /// goes on itself; the error says so.
+    /// Goes on in the predecessor's place: when that says that it may, or when
+    /// that has ended. On an error before, the predecessor goes on itself, and
+    /// the error says so.
     pub fn take(&mut self, control: &Control) -> Result<TakenOver> {
         let descriptors = std::mem::take(&mut self.descriptors);
         let running = self.running.take();
@@ -116,6 +140,31 @@ impl Heritage {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.give_up(&*why)),
         };
+        let rested = match self.negotiate() {
+            Ok(rested) => rested,
+            Err(error) if self.predecessor.is_gone(GONE_TIMEOUT) => {
+                tracing::warn!(%error, "the running forwarder has ended: going on in its place");
+                Rested { since_ns: monotonic_ns(), connections: None }
+            }
+            Err(error) => return Err(error),
+        };
+        // If we fail from here on, the predecessor starts anew.
+        let (pause, emptied) = prepared.go(rested)?;
+        if let Err(error) = self.channel.send(&Step::Running, &[]) {
+            tracing::warn!(%error, "the former forwarder did not hear that this one forwards");
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Ok(TakenOver {
+            time_ms: now.unwrap_or_default().as_millis() as u64,
+            predecessor_pid: self.predecessor.pid,
+            predecessor_version: std::mem::take(&mut self.version),
+            pause_us: pause.as_micros() as u64,
+            emptied,
+        })
+    }
+
+    /// Until the predecessor uses nothing any more.
+    fn negotiate(&mut self) -> Result<Rested> {
         self.say(&Step::Ready)?;
         let rested = match self.hear(REST_PATIENCE)? {
             Step::Rested(rested) => rested,
@@ -123,20 +172,9 @@ impl Heritage {
         };
         self.say(&Step::Taking)?;
         match self.hear(ANSWER_PATIENCE)? {
-            Step::Go => {}
-            step => return Err(self.give_up(&*unexpected(&step))),
+            Step::Go => Ok(rested),
+            step => Err(self.give_up(&*unexpected(&step))),
         }
-        // The predecessor has given up; if we fail now, it starts anew.
-        let (pause, emptied) = prepared.go(rested)?;
-        self.say(&Step::Running)?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Ok(TakenOver {
-            time_ms: now.unwrap_or_default().as_millis() as u64,
-            predecessor_pid: self.pid,
-            predecessor_version: std::mem::take(&mut self.version),
-            pause_us: pause.as_micros() as u64,
-            emptied,
-        })
     }
 
     fn say(&mut self, step: &Step) -> Result<()> {
@@ -149,12 +187,14 @@ impl Heritage {
     }
 
     fn left(&self, error: &io::Error) -> Box<dyn std::error::Error> {
-        format!("--take-over: the running forwarder (process {}): {error}", self.pid).into()
+        let pid = self.predecessor.pid;
+        format!("--take-over: the running forwarder (process {pid}): {error}").into()
     }
 
     fn give_up(&mut self, why: &dyn std::error::Error) -> Box<dyn std::error::Error> {
         let _ = self.channel.send(&Step::Failed(why.to_string()), &[]);
-        format!("--take-over: {why}; the running forwarder (process {}) goes on", self.pid).into()
+        let pid = self.predecessor.pid;
+        format!("--take-over: {why}; the running forwarder (process {pid}) goes on").into()
     }
 }
 

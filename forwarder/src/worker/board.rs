@@ -188,6 +188,16 @@ impl Board {
         self.rest.load(Ordering::Acquire) >= stage as u32
     }
 
+    /// Has the calling thread, whose desk that is, say that it has reached the
+    /// stage, and sleep until it may go on.
+    pub fn stand_still(&self, desk: &Desk, stage: Stage) {
+        desk.set_resting(stage);
+        while self.rests(stage) && !self.stopped() {
+            desk.beat(monotonic_ms());
+            std::thread::sleep(REST_PAUSE);
+        }
+    }
+
     /// Waits until the threads at these desks have reached the stage. Err:
     /// those that have not.
     pub fn wait_at_rest(

@@ -155,8 +155,8 @@ impl Worker {
             self.desk().beat(monotonic_ms());
             let frames = if self.parts.steered { self.round() } else { self.answers() };
             if frames == 0 && self.parts.asker.is_idle() {
-                self.desk().set_resting(Stage::Workers);
-                std::thread::sleep(REST_PAUSE);
+                let desk = &board.desks()[self.parts.index];
+                self.parts.pool.stand_still(|| board.stand_still(desk, Stage::Workers));
             }
         }
         self.desk().set_resting(Stage::Work);

@@ -240,6 +240,35 @@ pub fn command(namespace: &str, folder: &std::path::Path) -> Command {
     command
 }
 
+/// Where a successor comes to.
+pub fn take_over_socket(folder: &std::path::Path) -> PathBuf {
+    folder.join("run/take-over.sock")
+}
+
+/// Talks to whichever process has the socket.
+pub struct Client {
+    runtime: tokio::runtime::Runtime,
+    client: ForwarderClient<Channel>,
+}
+
+impl Client {
+    pub fn connect(folder: &std::path::Path) -> Client {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = connect(&runtime, folder.join("run/forwarder.sock"));
+        Client { runtime, client }
+    }
+
+    pub fn set_plan(&mut self, plan: &serde_json::Value) -> Result<SetPlanResponse, tonic::Status> {
+        let plan = Some(serde_json::from_value(plan.clone()).unwrap());
+        let answer = self.runtime.block_on(self.client.set_plan(SetPlanRequest { plan }));
+        answer.map(tonic::Response::into_inner)
+    }
+
+    pub fn status(&mut self) -> GetStatusResponse {
+        self.runtime.block_on(self.client.get_status(GetStatusRequest {})).unwrap().into_inner()
+    }
+}
+
 /// The socket is there when the last plan is in force.
 fn connect(runtime: &tokio::runtime::Runtime, socket: PathBuf) -> ForwarderClient<Channel> {
     let start = Instant::now();

@@ -49,7 +49,7 @@ impl PacketDevice {
     /// which let everything pass until told otherwise.
     pub fn open(name: &str, queues: u32) -> Result<PacketDevice, OpenError> {
         let interface = Interface::find(name)?;
-        let claim = Claim::new(name)?;
+        let claim = Claim::new(&interface)?;
         let (program, filter) = Program::attach(&interface)?;
         tracing::info!(interface = name, queues, "packet filter attached");
         let sockets = Vec::new();
@@ -66,6 +66,7 @@ impl PacketDevice {
 
     /// Has the filters do what the predecessor's did, on its sockets.
     pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
+        self.claim.sign();
         for (queue, socket) in (0..).zip(&self.sockets) {
             let name = self.interface.name.clone();
             let failed = |error| OpenError::Socket { kind: "AF_PACKET", name, queue, error };

@@ -38,7 +38,7 @@ use crate::claim::Claim;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::memory::Pool;
+use crate::memory::{Memory, Pool};
 use crate::take_over::Held;
 use program::Program;
 use socket::{Binding, Socket};
@@ -123,7 +123,7 @@ impl XdpDevice {
     pub fn open(name: &str, wish: ModeWish) -> Result<XdpDevice, OpenError> {
         let interface = Interface::find(name)?;
         refuse_what_cannot_work(&interface)?;
-        let claim = Claim::new(name)?;
+        let claim = Claim::new(&interface)?;
         let (program, filter) = Program::attach(&interface, wish)?;
         tracing::info!(interface = name, mode = %program.mode(), queues = interface.rx_queues, "XDP filter attached");
         Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
@@ -141,6 +141,7 @@ impl XdpDevice {
 
     /// Puts our filter in the place of the predecessor's.
     pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
+        self.claim.sign();
         Ok(self.program.switch(&self.interface)?)
     }
 
@@ -216,7 +217,7 @@ impl XdpDevice {
         queue: u32,
         socket: OwnedFd,
         ring_entries: u32,
-        pool: &Pool,
+        memory: &'static Memory,
     ) -> Result<XdpQueue, OpenError> {
         let name = self.interface.name.clone();
         let failed = |error| OpenError::Socket { kind: "AF_XDP", name, queue, error };
@@ -224,7 +225,7 @@ impl XdpDevice {
         // options; what does not fit the kernel does not map.
         let socket = unsafe { Socket::inherit(socket, ring_entries) }.map_err(failed)?;
         self.connect(queue, &socket.fd)?;
-        Ok(XdpQueue::inherit(socket, ring_entries, pool))
+        Ok(XdpQueue::inherit(socket, ring_entries, memory))
     }
 
     fn connect(&mut self, queue: u32, socket: &Arc<OwnedFd>) -> Result<(), OpenError> {

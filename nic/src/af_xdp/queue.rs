@@ -43,8 +43,8 @@ impl XdpQueue {
 
     /// A queue on the socket of a predecessor; to be used after
     /// [`XdpQueue::take_over`] only.
-    pub(super) fn inherit(socket: Socket, ring_entries: u32, pool: &Pool) -> XdpQueue {
-        XdpQueue::on(socket, ring_entries, pool.memory())
+    pub(super) fn inherit(socket: Socket, ring_entries: u32, memory: &'static Memory) -> XdpQueue {
+        XdpQueue::on(socket, ring_entries, memory)
     }
 
     /// Goes on where the predecessor has stopped.

@@ -1,0 +1,72 @@
+//! The process at the other end: a descriptor of it (pidfd), which never means
+//! another process, as a number may.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+/// A process that lives, or did.
+#[derive(Debug)]
+pub struct Process {
+    /// For people and for the service manager.
+    pub pid: u32,
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// This one.
+    pub fn own() -> io::Result<Process> {
+        let handle = pidfd_open(getpid(), PidfdFlags::empty())?;
+        Ok(Process { pid: std::process::id(), handle })
+    }
+
+    /// One that sent its number and a descriptor of itself.
+    #[must_use]
+    pub fn other(pid: u32, handle: OwnedFd) -> Process {
+        Process { pid, handle }
+    }
+
+    /// For the other end.
+    #[must_use]
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// True if it has ended, or does so in time: none of its threads runs any
+    /// more, and its descriptors are closed.
+    #[must_use]
+    pub fn is_gone(&self, timeout: Duration) -> bool {
+        let timeout = Timespec::try_from(timeout).expect("some seconds");
+        let mut descriptors = [PollFd::new(&self.handle, PollFlags::IN)];
+        poll(&mut descriptors, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Ends it at once.
+    pub fn kill(&self) {
+        // It may have ended by itself.
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_killed_process_is_gone_and_a_running_one_is_not() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let process = Process::other(child.id(), handle);
+        assert!(!process.is_gone(Duration::from_millis(10)));
+        process.kill();
+        assert!(process.is_gone(Duration::from_secs(5)));
+        child.wait().unwrap();
+        assert!(!Process::own().unwrap().is_gone(Duration::ZERO));
+    }
+}
