@@ -199,6 +199,9 @@ func (p *patient) plan() {
 	f := p.state.Forwarder
 	switch {
 	case p.status == nil: // what it runs is what it ran
+	case p.status.Generation == 0: // said above
+	case f.GetGenerationWanted() == 0:
+		p.add(gradeWarn, "plan", "the forwarder goes on with its last one, %d; the controller has none yet: `guideway config check`, then the controller's log", p.status.Generation)
 	case f.GetRefusal() != "":
 		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
 	case f.GetGenerationWanted() != f.GetGenerationRunning():

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -307,6 +308,23 @@ func TestDoctorBelievesNothingAboutAForwarderThatDoesNotAnswer(t *testing.T) {
 	out, _, err := guideway(t, "doctor", "--run-dir", both(t, &fakeController{}, nil))
 	if !errors.Is(err, errReported) || strings.Contains(out, "wanted and running") || strings.Contains(out, "mtu") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Both generations are 0 while neither process has a plan.
+func TestDoctorDoesNotCallAnAbsentPlanRunning(t *testing.T) {
+	for _, c := range []struct {
+		running uint64
+		want    finding
+	}{
+		{0, finding{gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config"}},
+		{4, finding{gradeWarn, "plan", "the forwarder goes on with its last one, 4; the controller has none yet: `guideway config check`, then the controller's log"}},
+	} {
+		p := patient{status: &forwarderv1.GetStatusResponse{Generation: c.running}, state: &controllerv1.GetStateResponse{}}
+		p.plan()
+		if !slices.Equal(p.findings, []finding{c.want}) {
+			t.Errorf("running %d: %v", c.running, p.findings)
+		}
 	}
 }
 
