@@ -4,26 +4,26 @@ import (
 	"os"
 	"strings"
 
-	"github.com/guideway/guideway/lab/demo"
+	"github.com/guideway/guideway/lab/events"
 	"github.com/spf13/cobra"
 )
 
 func demoCommand() *cobra.Command {
-	o := demo.Defaults()
-	var events string
+	o := events.Defaults()
+	var names string
 	command := &cobra.Command{
 		Use:   "demo",
 		Short: "Build a lab, put it under load, break things, and judge what clients saw (root)",
 		Long: "Builds a lab of its own, then performs events under load, each from the whole\n" +
 			"topology, and ends with one screen. Exits with 1 if a request failed or a\n" +
-			"connection broke that should not have. Events:\n  " + strings.Join(demo.EventNames(), "\n  ") + "\n\n" +
+			"connection broke that should not have. Events:\n  " + strings.Join(events.EventNames(), "\n  ") + "\n\n" +
 			"Each flag may be given in the environment too: SEED, BACKENDS, LOAD_BALANCERS,\n" +
 			"CONNECTIONS, EVENTS, DEMO_REPORT. A flag wins.",
 		Example: "  guideway demo --seed 7 --events steady,kill_load_balancer",
 		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Output = command.OutOrStdout()
-			return demo.Run(command.Context(), o)
+			return events.Run(command.Context(), o)
 		},
 	}
 	flags := command.Flags()
@@ -31,20 +31,20 @@ func demoCommand() *cobra.Command {
 	flags.IntVar(&o.Backends, "backends", o.Backends, "how many backends")
 	flags.IntVar(&o.LoadBalancers, "load-balancers", o.LoadBalancers, "how many load balancers")
 	flags.IntVar(&o.Connections, "connections", o.Connections, "how many long-lived connections")
-	flags.StringVar(&events, "events", "", "which events, with commas between, in this order (default all)")
+	flags.StringVar(&names, "events", "", "which events, with commas between, in this order (default all)")
 	flags.StringVar(&o.Report, "report", "", "file for the result as JSON")
 	command.PreRunE = func(command *cobra.Command, _ []string) error {
-		return demoOptions(command, &o, events)
+		return demoOptions(command, &o, names)
 	}
 	return command
 }
 
 // demoOptions completes what flags say by what the environment says.
-func demoOptions(command *cobra.Command, o *demo.Options, events string) error {
-	if events != "" {
-		o.Events = demo.SplitEvents(events)
+func demoOptions(command *cobra.Command, o *events.Options, names string) error {
+	if names != "" {
+		o.Events = events.SplitEvents(names)
 	}
-	given, err := demo.Defaults().FromEnvironment(os.Getenv)
+	given, err := events.Defaults().FromEnvironment(os.Getenv)
 	if err != nil {
 		return usageError{err}
 	}

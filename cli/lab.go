@@ -7,9 +7,10 @@ import (
 	"text/tabwriter"
 
 	"github.com/guideway/guideway/controller/config"
-	"github.com/guideway/guideway/lab"
-	"github.com/guideway/guideway/lab/echo"
-	"github.com/guideway/guideway/lab/load"
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/lab/traffic/echo"
+	"github.com/guideway/guideway/lab/traffic/load"
 	"github.com/spf13/cobra"
 )
 
@@ -25,7 +26,7 @@ func labName(command *cobra.Command, name, runDir *string) {
 }
 
 func labUpCommand() *cobra.Command {
-	var o lab.Options
+	var o topology.Options
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Build a lab, leave it running, and print what to try",
@@ -35,7 +36,7 @@ func labUpCommand() *cobra.Command {
 		Example: "  guideway lab up --load-balancers 3 --backends 8",
 		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			running, err := lab.Up(command.Context(), o, false)
+			running, err := hosts.Up(command.Context(), o, false)
 			if err != nil {
 				return err
 			}
@@ -63,10 +64,10 @@ func labDownCommand() *cobra.Command {
 		Short: "Remove a lab, whatever is left of it",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			if !lab.Exists(name, runDir) {
-				return fmt.Errorf("lab %s: there is none, so nothing was removed; %s", name, config.DidYouMean(name, lab.Names()))
+			if !hosts.Exists(name, runDir) {
+				return fmt.Errorf("lab %s: there is none, so nothing was removed; %s", name, config.DidYouMean(name, hosts.Names()))
 			}
-			return lab.Down(name, runDir)
+			return hosts.Down(name, runDir)
 		},
 	}
 	labName(command, &name, &runDir)
@@ -80,7 +81,7 @@ func labStatusCommand() *cobra.Command {
 		Short: "Show a lab's nodes and processes",
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			running, err := lab.Open(name, runDir)
+			running, err := hosts.Open(name, runDir)
 			if err != nil {
 				return err
 			}
@@ -95,7 +96,7 @@ func labStatusCommand() *cobra.Command {
 	return command
 }
 
-func printLabStatus(command *cobra.Command, nodes []lab.NodeStatus) error {
+func printLabStatus(command *cobra.Command, nodes []hosts.NodeStatus) error {
 	table := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tNAMESPACE\tADDRESSES\tPROCESSES")
 	for _, node := range nodes {

@@ -16,7 +16,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/forwarder"
 	"github.com/guideway/guideway/controller/tracer"
-	"github.com/guideway/guideway/lab"
+	"github.com/guideway/guideway/lab/topology"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -185,7 +185,7 @@ func within(t *testing.T, what string, try func(context.Context) error) {
 // trace as the client; args with blanks between.
 func (n traceNet) trace(t *testing.T, args string) (stdout, stderr string, err error) {
 	t.Helper()
-	inside := lab.Inside(n.prefix+"client", func() error {
+	inside := topology.Inside(n.prefix+"client", func() error {
 		stdout, stderr, err = run(append([]string{"trace"}, strings.Fields(args)...)...)
 		return nil
 	})

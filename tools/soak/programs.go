@@ -29,7 +29,7 @@ const (
 	// built Go test programs.
 	built = ".cache/soak-programs"
 	// scenarios take so long that each test is a program of its own.
-	scenarios = "lab"
+	scenarios = "lab/scenarios"
 )
 
 // inNamespaces is how the source of tests looks that build namespaces.

@@ -119,8 +119,8 @@ func TestProgramsAreFoundByWhatTheirTestsDo(t *testing.T) {
 		"agent/tests/common/mod.rs":     {Data: []byte("netns")},
 		"wire/tests/parse.rs":           {Data: []byte("parse()")},
 		"target/debug/tests/x.rs":       {Data: []byte("netns")},
-		"lab/e2e_test.go":               {Data: []byte("netns")},
-		"lab/lab.go":                    {Data: []byte("netns")},
+		"lab/scenarios/e2e_test.go":     {Data: []byte("netns")},
+		"lab/hosts/lab.go":              {Data: []byte("netns")},
 		"controller/controller_test.go": {Data: []byte("exec.Command(\"unshare\", ")},
 	}
 	rust, err := filesInNamespaces(tree, ".rs")
@@ -128,7 +128,7 @@ func TestProgramsAreFoundByWhatTheirTestsDo(t *testing.T) {
 		t.Errorf("Rust %v, %v", rust, err)
 	}
 	golang, err := filesInNamespaces(tree, "_test.go")
-	if err != nil || !slices.Equal(golang, []string{"controller/controller_test.go", "lab/e2e_test.go"}) {
+	if err != nil || !slices.Equal(golang, []string{"controller/controller_test.go", "lab/scenarios/e2e_test.go"}) {
 		t.Errorf("Go %v, %v", golang, err)
 	}
 	crate := func(file string) (string, bool) { owner, _, found := strings.Cut(file, "/tests/"); return owner, found }
@@ -152,7 +152,7 @@ func TestTimesAndMinutesBoundTheRun(t *testing.T) {
 	if o, _, err := parse([]string{"-minutes", "60"}); err != nil || o.times < 1<<30 || o.until.Before(time.Now().Add(59*time.Minute)) {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if o, only, err := parse([]string{"-times", "3", "-minutes", "1", "-only", "^lab/"}); err != nil || o.times != 3 || !only.MatchString("lab/TestFloods") || only.MatchString("nic/lab/") {
+	if o, only, err := parse([]string{"-times", "3", "-minutes", "1", "-only", "^lab/scenarios/"}); err != nil || o.times != 3 || !only.MatchString("lab/scenarios/TestFloods") || only.MatchString("nic/lab/") {
 		t.Errorf("%+v, %v, %v", o, only, err)
 	}
 	for _, bad := range [][]string{{"-times", "0"}, {"-only", "("}, {"-minutes", "-1"}, {"more"}} {

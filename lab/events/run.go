@@ -1,0 +1,94 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/report"
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// ErrNotAsExpected is what Run returns when it went through and something
+// broke that should not have.
+var ErrNotAsExpected = errors.New("demo: not everything went as expected")
+
+// Run the demo: lab, events, result. The lab is gone when it returns.
+func Run(ctx context.Context, o Options) (err error) {
+	o, err = o.check()
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	if err := hosts.RemoveLeftovers(filepath.Dir(hosts.DefaultRunDir("demo"))); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	screen := report.NewScreen(o.Output)
+	screen.Step("build %d load balancers, %d backends and one to spare; seed %d", o.LoadBalancers, o.Backends, o.Seed)
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("demo-%d", os.Getpid())
+	}
+	running, err := hosts.Up(ctx, topology.Options{
+		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
+	}, true)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
+	outcome := &report.Report{Events: []report.EventResult{}, Shares: []report.Share{}, Machines: running.LoadBalancers()}
+	if err := performAll(ctx, o, running, screen, outcome); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	outcome.Duration = time.Since(screen.Begun)
+	outcome.Print(o.Output)
+	if o.Report != "" {
+		if err := outcome.Write(o.Report); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+	}
+	if !outcome.Good() {
+		return ErrNotAsExpected
+	}
+	return nil
+}
+
+// takeDown the lab; logs stay where something went wrong by itself.
+func takeDown(ctx context.Context, running *hosts.Lab, screen *report.Screen, good bool) error {
+	down := running.Down
+	if !good && ctx.Err() == nil {
+		down = running.DownKeepingLogs
+		screen.Step("configs and logs are kept in %s", running.Options().RunDir)
+	}
+	if err := down(); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	return nil
+}
+
+func performAll(ctx context.Context, o Options, running *hosts.Lab, screen *report.Screen, outcome *report.Report) error {
+	router, err := running.Network.OpenRouter()
+	if err != nil {
+		return err
+	}
+	defer router.Close()
+	for i, name := range o.Events {
+		e, _ := findEvent(name)
+		screen.Begin(name)
+		s := &stage{
+			options: o, lab: running, router: router, screen: screen, report: outcome,
+			random: rand.New(rand.NewPCG(o.Seed, uint64(i))),
+			block:  i%250 + 1, meter: newMeter(running),
+			result: report.EventResult{Name: name},
+		}
+		if err := s.perform(ctx, e); err != nil {
+			screen.Unfollow()
+			return fmt.Errorf("event %s: %w", name, err)
+		}
+		outcome.Events = append(outcome.Events, s.result)
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// agentMetrics is where an agent serves its own, inside its namespace.
+const agentMetrics = "127.0.0.1:9471"
+
+// startBackend runs what a server of the cluster runs: nginx, the echo server,
+// and the agent that takes packets out of their tunnel.
+func (lab *Lab) startBackend(n topology.Node) error {
+	if err := lab.startServers(n); err != nil {
+		return err
+	}
+	args := []string{"--interface", "eth0", "--metrics-listen", agentMetrics}
+	for _, prefix := range topology.MachinePrefixes {
+		args = append(args, "--source", prefix.String())
+	}
+	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), args...)
+}
+
+func (lab *Lab) startServers(n topology.Node) error {
+	config := lab.path(n, "nginx.conf")
+	if err := writeWhole(config, []byte(nginxConfig(n.Name, lab.path(n, ""))), 0o644); err != nil {
+		return err
+	}
+	if err := lab.start(n, "nginx", "nginx", "-c", config, "-p", lab.path(n, ""), "-e", lab.path(n, "nginx.log")); err != nil {
+		return err
+	}
+	args := []string{"lab-helper", "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", topology.EchoPort)}
+	for _, vip := range topology.EchoVIPs {
+		args = append(args, "--udp", hostPort(vip, topology.EchoPort))
+		if lab.Network.TwoClusters {
+			args = append(args, "--udp", hostPort(topology.OtherVIP(vip), topology.EchoPort))
+		}
+	}
+	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
+}
+
+// nginxConfig: every reply names the backend; nothing is written outside the
+// node's directory.
+func nginxConfig(name, directory string) string {
+	temporary := ""
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		temporary += fmt.Sprintf("\t%s_temp_path %s/nginx-%s;\n", kind, directory, kind)
+	}
+	return fmt.Sprintf(`# Written by guideway lab.
+daemon off;
+user root;
+worker_processes 1;
+pid %[2]s/nginx.pid;
+events { worker_connections 8192; }
+http {
+	access_log off;
+	keepalive_timeout 600s;
+	keepalive_requests 100000000;
+	reset_timedout_connection off;
+%[3]s	server {
+		listen 80 backlog=4096;
+		listen [::]:80 ipv6only=on backlog=4096;
+		default_type text/plain;
+		add_header X-Backend %[1]s;
+		location / { return 200 "%[1]s\n"; }
+		location = /healthz { return 200 "ok\n"; }
+	}
+}
+`, name, directory, temporary)
+}
+
+// KillBackend as a failing machine would: its servers at once, and its link.
+func (lab *Lab) KillBackend(ctx context.Context, index int) error {
+	n := lab.Network.Backends[index]
+	for _, what := range []string{"nginx", "echo"} {
+		if err := lab.signal(n.Name, what, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return lab.Network.SetLink(ctx, n, "down")
+}
+
+// RestoreBackend brings back what KillBackend took, and nothing that runs.
+func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
+	n := lab.Network.Backends[index]
+	if err := lab.Network.SetLink(ctx, n, "up"); err != nil {
+		return err
+	}
+	if p, known := lab.find(n.Name, "echo"); known && p.alive() {
+		return nil
+	}
+	return lab.startServers(n)
+}
+
+// AgentMetrics of a backend, by the text of each sample.
+func (lab *Lab) AgentMetrics(ctx context.Context, index int) (map[string]float64, error) {
+	n := lab.Network.Backends[index]
+	text, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("agent of %s: %w", n.Name, err)
+	}
+	return parseMetrics(text)
+}
+
+// fetch a page inside a node's namespace.
+func (lab *Lab) fetch(ctx context.Context, n topology.Node, url string) (string, error) {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return topology.DialInside(ctx, n.Namespace, net.Dialer{}, network, address)
+	}
+	client := http.Client{Timeout: callLimit, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("fetch %s: %s", url, response.Status)
+	}
+	return string(body), err
+}

@@ -1,0 +1,64 @@
+package hosts
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// startRouter runs BIRD in the router's namespace with files of its own.
+func (lab *Lab) startRouter() error {
+	router := topology.Node{Name: "router", Namespace: lab.Network.Router}
+	config := lab.path(router, "bird.conf")
+	if err := writeWhole(config, []byte(birdConfig(lab.Network, lab.path(router, "bird-routes.log"))), 0o644); err != nil {
+		return err
+	}
+	return lab.start(router, "bird", "bird", "-f", "-c", config, "-s", lab.path(router, "bird.ctl"), "-P", lab.path(router, "bird.pid"))
+}
+
+// birdConfig: a router as an operator would set it up for Guideway.
+func birdConfig(network topology.Network, log string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Written by guideway lab.
+log %q all;
+router id 10.10.255.254;
+
+protocol device {}
+
+# merge paths: equal routes become one multipath route of the kernel (ECMP).
+protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; merge paths yes; }
+protocol kernel { ipv6 { import none; export where source = RTS_BGP; }; merge paths yes; }
+
+# Finds a machine that hangs; one whose controller dies closes its session at
+# once. Slower than one would have it on real machines, because here two cores
+# play all of them.
+protocol bfd { interface "*" { min rx interval 200 ms; min tx interval 200 ms; multiplier 5; }; }
+
+template bgp machine {
+	local as %d;
+	passive yes;
+	bfd yes;
+	hold time 9;
+	error wait time 1, 1;
+	ipv4 { import where net ~ [ %s ]; export none; };
+	ipv6 { import where net ~ [ %s ]; export none; };
+}
+`, log, topology.ASNRouter, hostRoutes(network, 32), hostRoutes(network, 128))
+	for _, n := range network.LoadBalancers {
+		fmt.Fprintf(&b, "protocol bgp %s from machine { neighbor %s as %d; source address %s; }\n",
+			strings.ReplaceAll(n.Name, "-", "_"), n.Address(0), topology.ASNMachines, n.Gateway(0))
+	}
+	return b.String()
+}
+
+// hostRoutes inside the VIP prefixes of one family, as BIRD writes them.
+func hostRoutes(network topology.Network, bits int) string {
+	var items []string
+	for _, prefix := range network.VIPPrefixes() {
+		if prefix.Addr().BitLen() == bits {
+			items = append(items, fmt.Sprintf("%s{%d,%d}", prefix, bits, bits))
+		}
+	}
+	return strings.Join(items, ", ")
+}

@@ -1,0 +1,23 @@
+// Package hosts builds a whole data centre out of network namespaces and veth
+// links on one machine: for the demo, for the tests, and for learning.
+//
+//	                       ┌── lb-1  forwarder + controller
+//	client ── router ──────┼── lb-2     (own run and state directory each)
+//	          BIRD, ECMP   ├── be-1  nginx, echo server, agent
+//	                       └── be-2 …   (VIPs on lo, replies go direct)
+//
+// Each node is a namespace with one interface, eth0, linked to a port of the
+// router. The router learns the VIPs by BGP from the load balancers and
+// spreads flows over them by its kernel's multipath routes.
+//
+// What it guarantees:
+//   - Two labs with different names do not meet: all names carry the
+//     instance, all files lie in its run directory.
+//   - Whatever it starts, it has written into the state file; Down removes all
+//     of it, also after a crash, and from the names alone when the file is gone.
+//   - Only processes it has recorded (pid and start time), or that live in its
+//     own namespaces, are ever signalled.
+//   - It never touches the machine's own interfaces, routes or sysctls.
+//
+// It knows nothing of events and load: see lab/events and lab/traffic.
+package hosts

@@ -1,0 +1,176 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// killLimit of the time that the kernel takes to end a process.
+const killLimit = 20 * time.Second
+
+// process is one that the lab has started. A pid alone may belong to somebody
+// else by now; with its start time it cannot.
+type process struct {
+	// Name is <node>/<what>, as lb-1/forwarder.
+	Name string
+	Pid  int
+	// Start in clock ticks since boot, field 22 of /proc/<pid>/stat.
+	Start uint64
+}
+
+// identify reads the start time of a running process.
+func identify(name string, pid int) (process, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return process{}, fmt.Errorf("identify process %s: %w", name, err)
+	}
+	start, zombie, err := parseStat(string(content))
+	if err != nil {
+		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, err)
+	}
+	if zombie {
+		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, os.ErrProcessDone)
+	}
+	return process{Name: name, Pid: pid, Start: start}, nil
+}
+
+// parseStat finds state and start time in /proc/<pid>/stat. The command's name
+// stands in parentheses and may hold spaces and parentheses itself.
+func parseStat(stat string) (start uint64, zombie bool, err error) {
+	end := strings.LastIndexByte(stat, ')')
+	fields := strings.Fields(stat[end+1:])
+	if end < 0 || len(fields) < 20 {
+		return 0, false, fmt.Errorf("unexpected /proc stat %q", stat)
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, fields[0] == "Z", err
+}
+
+// alive tells whether this very process still runs.
+func (p process) alive() bool {
+	now, err := identify(p.Name, p.Pid)
+	return err == nil && now.Start == p.Start
+}
+
+// kill the process and the group it leads (nginx has workers).
+func (p process) kill(signal syscall.Signal) error {
+	if !p.alive() {
+		return nil
+	}
+	if err := syscall.Kill(-p.Pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill %s (pid %d): %w", p.Name, p.Pid, err)
+	}
+	return nil
+}
+
+// stop asks, waits for a while, and then insists.
+func (p process) stop(patience time.Duration) error {
+	if err := p.kill(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if p.endsWithin(patience) {
+		return nil
+	}
+	return p.kill(syscall.SIGKILL)
+}
+
+// endsWithin waits for its end. A killed process runs on for as long as the
+// kernel takes to give its memory back, when its sockets may be closed already.
+func (p process) endsWithin(patience time.Duration) bool {
+	for end := time.Now().Add(patience); p.alive(); {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return true
+}
+
+// start a long-running program on a node. It leads its own process group and
+// session, so that it outlives `lab up` and Ctrl-C reaches only us.
+func (lab *Lab) start(n topology.Node, what, program string, args ...string) error {
+	name := n.Name + "/" + what
+	log, err := os.OpenFile(lab.path(n, what+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	defer log.Close()
+	// `ip netns exec` becomes the program: the pid is the program's.
+	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Namespace, program}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	started, err := identify(name, cmd.Process.Pid)
+	go func() { _ = cmd.Wait() }() // takes away the zombie; how it went is in its log
+	if err != nil {
+		return fmt.Errorf("start %s: %w: see %s", name, err, log.Name())
+	}
+	lab.mutex.Lock()
+	defer lab.mutex.Unlock()
+	lab.state.Processes = append(slices.DeleteFunc(lab.state.Processes, func(p process) bool { return p.Name == name }), started)
+	return lab.state.write()
+}
+
+// find the recorded process of a node.
+func (lab *Lab) find(nodeName, what string) (process, bool) {
+	lab.mutex.Lock()
+	defer lab.mutex.Unlock()
+	i := slices.IndexFunc(lab.state.Processes, func(p process) bool { return p.Name == nodeName+"/"+what })
+	if i < 0 {
+		return process{}, false
+	}
+	return lab.state.Processes[i], true
+}
+
+// signal one process of a node; it must be running.
+func (lab *Lab) signal(nodeName, what string, signal syscall.Signal) error {
+	p, known := lab.find(nodeName, what)
+	if !known || !p.alive() {
+		return fmt.Errorf("signal %s/%s: it does not run: see %s", nodeName, what, filepath.Join(lab.Options().RunDir, nodeName, what+".log"))
+	}
+	return p.kill(signal)
+}
+
+// killProcesses of a node at once, and wait for their ends.
+func (lab *Lab) killProcesses(nodeName string, names ...string) error {
+	var errs []error
+	for _, what := range names {
+		errs = append(errs, lab.signal(nodeName, what, syscall.SIGKILL))
+	}
+	for _, what := range names {
+		if p, known := lab.find(nodeName, what); known && !p.endsWithin(killLimit) {
+			errs = append(errs, fmt.Errorf("kill %s (pid %d): it still runs after %v", p.Name, p.Pid, killLimit))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitFor a condition, asking now and then. What it last said is in the error.
+func waitFor(ctx context.Context, limit time.Duration, what string, condition func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := condition()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w after %v: %w", what, ctx.Err(), limit, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

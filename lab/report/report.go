@@ -1,0 +1,76 @@
+// Package report is what the demo says: its steps while it runs, and its result
+// on one screen or as JSON.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Report is the result of a run. The names of its fields in JSON are a
+// contract.
+type Report struct {
+	Events []EventResult `json:"events"`
+	// Shares of new connections in the last `steady`.
+	Shares []Share `json:"shares"`
+	// WithdrawMS is the longest time from a kill to the route's deletion at
+	// the router; null if no load balancer was killed under load.
+	WithdrawMS         *float64 `json:"withdraw_ms"`
+	UnaccountedPackets int64    `json:"unaccounted_packets"`
+
+	// For people.
+	Machines       []string      `json:"-"`
+	Problems       []string      `json:"-"`
+	Duration       time.Duration `json:"-"`
+	NewConnections int           `json:"-"`
+	FlowsLookedUp  int           `json:"-"`
+	FlowsSeenTwice int           `json:"-"`
+	ChecksumErrors uint64        `json:"-"`
+}
+
+// EventResult of one event.
+type EventResult struct {
+	Name          string `json:"name"`
+	Requests      int    `json:"requests"`
+	Failed        int    `json:"failed"`
+	FailedAllowed int    `json:"failed_allowed"`
+	Connections   int    `json:"connections"`
+	Broken        int    `json:"broken"`
+	BrokenAllowed int    `json:"broken_allowed"`
+
+	// For people.
+	Detail       string            `json:"-"`
+	Messages     int               `json:"-"`
+	LongestPause time.Duration     `json:"-"`
+	Packets      map[string]uint64 `json:"-"`
+	Problems     []string          `json:"-"`
+}
+
+// Problem is what makes the event fail.
+func (e *EventResult) Problem(format string, args ...any) {
+	e.Problems = append(e.Problems, fmt.Sprintf(format, args...))
+}
+
+// Good tells whether everything went as it should.
+func (r *Report) Good() bool {
+	for _, e := range r.Events {
+		if len(e.Problems) > 0 {
+			return false
+		}
+	}
+	return len(r.Problems) == 0
+}
+
+// Write the report as JSON.
+func (r *Report) Write(path string) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := os.WriteFile(path, append(content, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+package scenarios_test
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/lab/traffic/load"
+)
+
+// loadForTakeOver: a load of connections that last, and of requests.
+func loadForTakeOver(t *testing.T, running *hosts.Lab, bin string, connections int) *load.Remote {
+	t.Helper()
+	addresses, err := running.Network.AddClientAddresses(t.Context(), 1, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("ip", "netns", "exec", running.Network.Client.Namespace, filepath.Join(bin, "guideway"), "lab-helper", "load")
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	spec := load.Spec{
+		Seed: 11, Sources: addresses, Connections: connections, MessageRate: 10, FreshRate: 100,
+		KeepAliveConnections: 20, KeepAliveRate: 200, TimeLimit: 10 * time.Second,
+	}
+	for _, vip := range topology.EchoVIPs {
+		spec.Echo = append(spec.Echo, netip.AddrPortFrom(vip, topology.EchoPort))
+	}
+	for _, vip := range topology.WebVIPs {
+		spec.Web = append(spec.Web, netip.AddrPortFrom(vip, topology.HTTPPort))
+	}
+	remote, err := load.StartRemote(command, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		report, err := remote.Progress()
+		if err != nil || report.Broken > 0 || time.Now().After(deadline) {
+			t.Fatalf("the load does not begin: %+v, %v", report, err)
+		}
+		if report.Open == connections {
+			return remote
+		}
+	}
+}
+
+// keepEyeOnRoutes until stopped; a next hop that goes away fails the test.
+func keepEyeOnRoutes(t *testing.T, running *hosts.Lab) (stop func()) {
+	t.Helper()
+	router, err := running.Network.OpenRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = router.Watch(ctx, func(routes topology.Routes) bool {
+			for vip, hops := range routes {
+				if len(hops) != len(running.LoadBalancers()) {
+					t.Errorf("the route to %s has %d next hops", vip, len(hops))
+				}
+			}
+			return false
+		})
+	}()
+	return func() { cancel(); <-ended; router.Close() }
+}
+
+func TestTakeOver(t *testing.T) {
+	o := options(t, "takeover")
+	running := up(t, o)
+	t.Run("under_load_while_backends_change", func(t *testing.T) { takeOverUnderLoad(t, running, o.BinDir) })
+	t.Run("after_a_kill_the_tables_are_there", func(t *testing.T) { tablesAfterAKill(t, running) })
+}
+
+// Each load balancer's forwarder is replaced twice, and at the same moment a
+// backend comes or is drained: every connection has to be remembered.
+func takeOverUnderLoad(t *testing.T, running *hosts.Lab, bin string) {
+	remote := loadForTakeOver(t, running, bin, 200)
+	time.Sleep(2 * time.Second)
+	stopWatch := keepEyeOnRoutes(t, running)
+	weights := running.Weights()
+	changes := []func(){
+		func() { weights[running.Backends()[2]] = 1 }, // the spare
+		func() { weights[running.Backends()[0]] = 0 },
+	}
+	for _, change := range changes {
+		change()
+		changed := make(chan error, 1)
+		next := maps.Clone(weights)
+		go func() { changed <- running.SetWeights(t.Context(), next) }()
+		for _, name := range running.LoadBalancers() {
+			note, err := running.TakeOverForwarder(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if note == nil || len(note.GetEmptied()) > 0 {
+				t.Fatalf("%s: taken over %+v", name, note)
+			}
+			t.Logf("%s: nobody forwarded for %d us", name, note.GetPauseUs())
+		}
+		if err := <-changed; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+	}
+	stopWatch()
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+	nothingLost(t, running)
+	if err := running.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nothingLost: no frame found a ring full or went without a verdict.
+func nothingLost(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	for _, name := range running.LoadBalancers() {
+		samples, err := running.Metrics(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for sample, value := range samples {
+			lost := strings.HasPrefix(sample, "guideway_rx_lost_packets_total") ||
+				strings.HasPrefix(sample, "guideway_drop_packets_total") || sample == "guideway_unaccounted_packets"
+			if lost && value != 0 {
+				t.Errorf("%s: %s is %v", name, sample, value)
+			}
+		}
+	}
+}
+
+func tablesAfterAKill(t *testing.T, running *hosts.Lab) {
+	vip := topology.EchoVIPs[0]
+	var conversations []conversation
+	for range 20 {
+		conversations = append(conversations, converse(t, running, vip))
+	}
+	// A packet a tick after the first confirms a connection.
+	time.Sleep(300 * time.Millisecond)
+	for _, c := range conversations {
+		if err := c.transfer(1000, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range running.LoadBalancers() {
+		before := tracked(t, running, name, conversations)
+		if len(before) == 0 {
+			t.Errorf("%s tracks none of %d connections", name, len(conversations))
+		}
+		if err := running.KillForwarder(name); err != nil {
+			t.Fatal(err)
+		}
+		if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		after := tracked(t, running, name, conversations)
+		for client, backend := range before {
+			if after[client] != backend {
+				t.Errorf("%s: the connection of %s was at %s, and after the kill at %q", name, client, backend, after[client])
+			}
+		}
+		status, err := running.ForwarderStatus(t.Context(), name)
+		if err != nil || status.GetTakenOver() != nil {
+			t.Errorf("%s: a kill is no take-over: %+v, %v", name, status.GetTakenOver(), err)
+		}
+	}
+	for _, c := range conversations {
+		if err := c.transfer(1000, 10*time.Second); err != nil {
+			t.Errorf("the connection of %s: %v", c.client(), err)
+		}
+	}
+}
+
+// tracked are the backends of those conversations that a load balancer knows.
+func tracked(t *testing.T, running *hosts.Lab, name string, conversations []conversation) map[netip.AddrPort]string {
+	t.Helper()
+	found := map[netip.AddrPort]string{}
+	for _, c := range conversations {
+		entries, err := running.Tracked(t.Context(), name, tcp, c.client(), c.server())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			found[c.client()] = entry.GetBackend()
+		}
+	}
+	return found
+}

@@ -1,0 +1,70 @@
+package topology
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// Host is somebody out there whom a scenario adds to a lab: it floods, or
+// tunnels packets to load balancers. It has an address of its own in each
+// family, and networks from which it may send, too.
+type Host struct {
+	network Network
+	// Node that it is.
+	Node Node
+}
+
+// AddHost number 1 to 200. It goes with the lab.
+func (network Network) AddHost(ctx context.Context, number int) (*Host, error) {
+	if number < 1 || number > 200 {
+		return nil, fmt.Errorf("host %d: give 1 to 200", number)
+	}
+	n := fabricNode(NamespacePrefix(network.Instance), "host", 40, number, defaultFabricMTU)
+	host := &Host{network: network, Node: n}
+	if err := host.build(ctx); err != nil {
+		return nil, fmt.Errorf("add %s: %w", n.Name, err)
+	}
+	return host, nil
+}
+
+func (h *Host) build(ctx context.Context) error {
+	router := h.network.Router
+	if err := Run(ctx, "", "ip", "netns", "add", h.Node.Namespace); err != nil {
+		return err
+	}
+	lines := append([]string{linkLine(h.Node)}, bringUp(h.Node.Port, h.Node.Gateways)...)
+	for family, network := range h.Networks() {
+		lines = append(lines, fmt.Sprintf("route add %s via %s", network, h.Node.Address(family)))
+	}
+	if err := IPBatch(ctx, router, lines); err != nil {
+		return err
+	}
+	if err := computeChecksums(ctx, router, h.Node.Port); err != nil {
+		return err
+	}
+	if err := setUpNode(ctx, h.Node); err != nil {
+		return err
+	}
+	// Answers to what it sends from there end here.
+	lines = nil
+	for _, network := range h.Networks() {
+		lines = append(lines, "route add blackhole "+network.String())
+	}
+	return IPBatch(ctx, h.Node.Namespace, lines)
+}
+
+// Namespace that it lives in.
+func (h *Host) Namespace() string { return h.Node.Namespace }
+
+// Addresses of its own, IPv4 then IPv6.
+func (h *Host) Addresses() []netip.Addr {
+	return []netip.Addr{h.Node.Address(0), h.Node.Address(1)}
+}
+
+// Networks behind it, IPv4 then IPv6: nobody lives there.
+func (h *Host) Networks() []netip.Prefix {
+	own := h.Node.Address(0).As4()
+	number := int(own[2])
+	return prefixes(fmt.Sprintf("10.41.%d.0/24", number), fmt.Sprintf("2001:db8:41:%d::/64", number))
+}

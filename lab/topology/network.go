@@ -1,0 +1,192 @@
+package topology
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Build makes namespaces, links, addresses and static routes. The
+// router's routes to the VIPs come by BGP.
+func (network Network) Build(ctx context.Context) error {
+	for _, namespace := range network.Namespaces() {
+		if err := Run(ctx, "", "ip", "netns", "add", namespace); err != nil {
+			return err
+		}
+	}
+	if err := linkNodes(ctx, network); err != nil {
+		return fmt.Errorf("link nodes: %w", err)
+	}
+	if err := setUpRouter(ctx, network); err != nil {
+		return fmt.Errorf("set up router: %w", err)
+	}
+	group, nodes := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	for _, n := range network.Nodes() {
+		group.Go(func() error {
+			if err := setUpNode(nodes, n); err != nil {
+				return fmt.Errorf("set up %s: %w", n.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return giveBackendsTheVIPs(ctx, network)
+}
+
+// linkNodes makes both ends of every link inside the namespaces, so that no
+// name of a link is ever seen by the machine or by another lab.
+func linkNodes(ctx context.Context, network Network) error {
+	var lines []string
+	for _, n := range network.Nodes() {
+		lines = append(lines, linkLine(n))
+	}
+	return IPBatch(ctx, network.Router, lines)
+}
+
+func linkLine(n Node) string {
+	queues := fmt.Sprintf("numrxqueues %d numtxqueues %d", n.Queues, n.Queues)
+	return fmt.Sprintf("link add %s mtu %d %s type veth peer name eth0 mtu %d %s netns %s",
+		n.Port, n.MTU, queues, n.MTU, queues, n.Namespace)
+}
+
+// Settings that every namespace needs before its interfaces get addresses.
+var commonSysctls = []string{
+	// Replies leave with a VIP as source through an interface that the VIP is
+	// not routed to.
+	"ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0",
+	"ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
+	"ipv6/conf/all/accept_ra=0", "ipv6/conf/default/accept_ra=0",
+	// The hash of a sender's socket travels with its packets over veth; a new
+	// one at each retransmission would move the flow to another queue, so to
+	// another worker.
+	"?core/txrehash=0",
+}
+
+func setUpRouter(ctx context.Context, network Network) error {
+	settings := append([]string{
+		"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv6/conf/default/forwarding=1",
+		"ipv4/conf/all/send_redirects=0", "ipv4/conf/default/send_redirects=0",
+		// A port that was down keeps its IPv6 addresses, as it does IPv4 ones.
+		"ipv6/conf/all/keep_addr_on_down=1", "ipv6/conf/default/keep_addr_on_down=1",
+		// Policy 1 uses the hash of the sender's socket. 3 with these fields
+		// is the five-tuple, computed from the packet: source and destination
+		// address 0x3, protocol 0x4, source and destination port 0x30.
+		"ipv4/fib_multipath_hash_policy=3", "ipv4/fib_multipath_hash_fields=0x37",
+		"ipv6/fib_multipath_hash_policy=3", "ipv6/fib_multipath_hash_fields=0x37",
+	}, commonSysctls...)
+	if err := SetSysctls(network.Router, settings); err != nil {
+		return err
+	}
+	lines := []string{"link set lo up"}
+	for _, prefix := range network.VIPPrefixes() {
+		// As on a real router: while no route to a VIP is there (BIRD replaces
+		// an IPv6 route by deleting it first) its packets vanish and are sent
+		// again, instead of being answered with an error that ends connections.
+		lines = append(lines, "route add blackhole "+prefix.String())
+	}
+	for _, n := range network.Nodes() {
+		lines = append(lines, bringUp(n.Port, n.Gateways)...)
+	}
+	if err := IPBatch(ctx, network.Router, lines); err != nil {
+		return err
+	}
+	for _, n := range network.Nodes() {
+		if err := computeChecksums(ctx, network.Router, n.Port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setUpNode(ctx context.Context, n Node) error {
+	if err := SetSysctls(n.Namespace, commonSysctls); err != nil {
+		return err
+	}
+	lines := append([]string{"link set lo up"}, bringUp("eth0", n.Addresses)...)
+	for family := range n.Gateways {
+		line := fmt.Sprintf("route add default via %s", n.Gateway(family))
+		if n.RouteMTU != 0 {
+			line += fmt.Sprintf(" mtu %d", n.RouteMTU)
+		}
+		lines = append(lines, line)
+	}
+	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
+		return err
+	}
+	return computeChecksums(ctx, n.Namespace, "eth0")
+}
+
+func bringUp(link string, addresses []netip.Prefix) []string {
+	lines := []string{fmt.Sprintf("link set %s up", link)}
+	for _, address := range addresses {
+		lines = append(lines, fmt.Sprintf("address add %s dev %s%s", address, link, nodad(address.Addr())))
+	}
+	return lines
+}
+
+// An IPv6 address is tentative, so unusable, until duplicate detection ends.
+func nodad(address netip.Addr) string {
+	if address.Is6() {
+		return " nodad"
+	}
+	return ""
+}
+
+// computeChecksums makes local senders finish their transport checksums. veth
+// would leave that to nobody, and XDP on the other side would hand on packets
+// with wrong ones.
+func computeChecksums(ctx context.Context, namespace, link string) error {
+	return Run(ctx, "", "ip", "netns", "exec", namespace, "ethtool", "-K", link, "tx", "off")
+}
+
+// giveBackendsTheVIPs: on lo, and silent about them on the network.
+func giveBackendsTheVIPs(ctx context.Context, network Network) error {
+	var lines []string
+	for _, c := range network.Clusters() {
+		for _, vip := range c.VIPs() {
+			lines = append(lines, fmt.Sprintf("address add %s dev lo%s", netip.PrefixFrom(vip, vip.BitLen()), nodad(vip)))
+		}
+	}
+	for _, n := range network.Backends {
+		err := SetSysctls(n.Namespace, []string{"ipv4/conf/all/arp_ignore=1", "ipv4/conf/all/arp_announce=2"})
+		if err != nil {
+			return err
+		}
+		if err := IPBatch(ctx, n.Namespace, lines); err != nil {
+			return fmt.Errorf("VIPs of %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// SetLink takes a node's link up or down at the router's end.
+func (network Network) SetLink(ctx context.Context, n Node, state string) error {
+	return IPBatch(ctx, network.Router, []string{fmt.Sprintf("link set %s %s", n.Port, state)})
+}
+
+// AddClientAddresses gives the client one more block of addresses, the same
+// number of each family, and returns them. Blocks are told apart by number:
+// flows from different blocks never share a five-tuple.
+func (network Network) AddClientAddresses(ctx context.Context, block, count int) ([]netip.Addr, error) {
+	if block < 1 || block > 250 || count < 1 || count > 200 {
+		return nil, fmt.Errorf("client addresses: block %d of %d: give a block of 1 to 250 with 1 to 200 addresses", block, count)
+	}
+	var lines []string
+	var list []netip.Addr
+	for i := 1; i <= count; i++ {
+		for _, text := range []string{fmt.Sprintf("10.10.%d.%d/16", block, i), fmt.Sprintf("2001:db8:10::%x:%x/64", block, i)} {
+			prefix := netip.MustParsePrefix(text)
+			lines = append(lines, fmt.Sprintf("address replace %s dev eth0%s", prefix, nodad(prefix.Addr())))
+			list = append(list, prefix.Addr())
+		}
+	}
+	if err := IPBatch(ctx, network.Client.Namespace, lines); err != nil {
+		return nil, fmt.Errorf("add client addresses: %w", err)
+	}
+	return list, nil
+}

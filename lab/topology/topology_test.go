@@ -1,0 +1,107 @@
+package topology
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+func testOptions() Options {
+	return Options{Name: "t", RunDir: "/nowhere", LoadBalancers: 2, Backends: 3, Spares: 1, Queues: 2}
+}
+
+func TestEveryNodeHasItsOwnNameAndAddresses(t *testing.T) {
+	o := testOptions()
+	o.LoadBalancers, o.Backends, o.Spares = MachinesMax, MachinesMax-1, 1
+	l := New(o)
+	seen := map[string]bool{}
+	for _, n := range l.Nodes() {
+		for _, text := range []string{n.Namespace, n.Port, n.Address(0).String(), n.Address(1).String(), n.Gateway(0).String(), n.Gateway(1).String()} {
+			if seen[text] {
+				t.Errorf("%s: %s is used twice", n.Name, text)
+			}
+			seen[text] = true
+		}
+		if len(n.Port) > 15 {
+			t.Errorf("%s: a link's name has at most 15 characters", n.Port)
+		}
+		if !strings.HasPrefix(n.Namespace, "gw-t.") {
+			t.Errorf("namespace %s does not carry the instance", n.Namespace)
+		}
+	}
+	if len(seen) != 6*(1+2*MachinesMax) {
+		t.Errorf("%d names", len(seen))
+	}
+}
+
+func TestNoInstanceIsThePrefixOfAnother(t *testing.T) {
+	for _, name := range New(Options{Name: "t-1", LoadBalancers: 1, Backends: 1}).Namespaces() {
+		if strings.HasPrefix(name, NamespacePrefix("t")) {
+			t.Errorf("lab t would take namespace %s of lab t-1 down", name)
+		}
+	}
+}
+
+func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
+	for want, change := range map[string]func(*Options){
+		"name":               func(o *Options) { o.Name = "a b" },
+		"name \"../etc\"":    func(o *Options) { o.Name = "../etc" },
+		"load balancers 0":   func(o *Options) { o.LoadBalancers = 0 },
+		"backends 0":         func(o *Options) { o.Backends = 0 },
+		"backends 200 (and ": func(o *Options) { o.Backends = 200 },
+		"queues 17":          func(o *Options) { o.Queues = 17 },
+		"encap \"vxlan\"":    func(o *Options) { o.Encap = "vxlan" },
+		"steering \"hand\"":  func(o *Options) { o.Steering = "hand" },
+		"workers 3: only":    func(o *Options) { o.Workers = 3 },
+		"workers 65: give":   func(o *Options) { o.Steering, o.Workers = "software", 65 },
+		"fabric MTU 1400":    func(o *Options) { o.FabricMTU = 1400 },
+	} {
+		o := testOptions()
+		change(&o)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", want, err)
+		}
+	}
+	if err := testOptions().Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKernelCountersAreFoundByTheirColumn(t *testing.T) {
+	const snmp = `Ip: Forwarding DefaultTTL InCsumErrors
+Ip: 1 64 9
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn InErrs OutRsts InCsumErrors
+Tcp: 1 200 120000 -1 4 6 3
+Udp: InDatagrams NoPorts InCsumErrors IgnoredMulti
+Udp: 7 8 2 0
+`
+	counters := map[string]uint64{}
+	parseSnmp(snmp, counters)
+	parseSnmp6("Udp6InErrors  3\nUdp6InCsumErrors   4\nUdpLite6InCsumErrors 5\n", counters)
+	for name, want := range map[string]uint64{"Ip.InCsumErrors": 9, "Tcp.InCsumErrors": 3, "Udp.InCsumErrors": 2, "Udp6InCsumErrors": 4, "Tcp.MaxConn": 0} {
+		if got, known := counters[name]; !known || got != want {
+			t.Errorf("%s is %d", name, got)
+		}
+	}
+}
+
+func TestNextHopsOfSingleAndMultipathRoutes(t *testing.T) {
+	first, second := netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1")
+	single := netlink.Route{Gw: first.AsSlice()}
+	multi := netlink.Route{MultiPath: []*netlink.NexthopInfo{{Gw: first.AsSlice()}, {Gw: second.AsSlice()}}}
+	if got := nextHops(single); len(got) != 1 || got[0] != first {
+		t.Errorf("single: %v", got)
+	}
+	if got := nextHops(multi); len(got) != 2 || got[1] != second {
+		t.Errorf("multipath: %v", got)
+	}
+	routes := Routes{WebVIPs[0]: {first}, WebVIPs[1]: nil}
+	if !routes.Via([]netip.Addr{first, second}) || routes.Via([]netip.Addr{second}) {
+		t.Error("via tells another route")
+	}
+	if err := routes.Complete(WebVIPs, 1); err == nil {
+		t.Error("routes lack, but are complete")
+	}
+}
