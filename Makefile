@@ -32,14 +32,15 @@ BENCH_ARGS ?=
 
 .PHONY: demo
 demo: deps-build deps-lab build ## Show it at work on real traffic (root) [SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= EVENTS=a,b DEMO_REPORT=file]
-	bin/guideway demo
+	bin/guideway-lab demo
 
 .PHONY: build
-build: build-go build-rust ## Build bin/guideway, bin/guideway-forwarder and bin/guideway-agent
+build: build-go build-rust ## Build bin/guideway, bin/guideway-forwarder, bin/guideway-agent and bin/guideway-lab
 
 .PHONY: build-go
 build-go: deps-build
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/guideway ./cli
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/guideway-lab ./lab
 
 .PHONY: build-rust
 build-rust: deps-build
@@ -47,7 +48,7 @@ build-rust: deps-build
 	install -D -t bin target/release/guideway-forwarder target/release/guideway-agent
 
 .PHONY: install
-install: ## Install what `make build` built, with systemd units [PREFIX=/usr/local DESTDIR=]
+install: ## Install what `make build` built (but guideway-lab), with systemd units [PREFIX=/usr/local DESTDIR=]
 	@tools/install.sh '$(DESTDIR)' '$(PREFIX)' '$(SYSCONFDIR)' '$(UNITDIR)' '$(SYSUSERSDIR)' '$(TMPFILESDIR)'
 
 ##@ Check it

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -74,7 +73,6 @@ func root() *cobra.Command {
 		drainCommand(),
 		explainCommand(),
 		labCommand(),
-		labHelperCommand(),
 		reloadCommand(),
 		showCommand(),
 		traceCommand(),
@@ -83,43 +81,6 @@ func root() *cobra.Command {
 	)
 	strict(command)
 	return command
-}
-
-// group is a command that only holds others. Left alone, cobra answers a
-// misspelt verb below the root with help and success.
-func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
-	command := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(command *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("%s: give one of %s", command.CommandPath(), strings.Join(namesOf(command), ", "))
-			}
-			return unknownCommand(command, args[0])
-		},
-		SuggestionsMinimumDistance: 2,
-	}
-	command.AddCommand(verbs...)
-	return command
-}
-
-func unknownCommand(command *cobra.Command, name string) error {
-	hint := "give one of " + strings.Join(namesOf(command), ", ")
-	if similar := command.SuggestionsFor(name); len(similar) > 0 {
-		hint = "did you mean " + strings.Join(similar, " or ") + "?"
-	}
-	return usagef("unknown command %q for %q: %s", name, command.CommandPath(), hint)
-}
-
-func namesOf(command *cobra.Command) []string {
-	var names []string
-	for _, below := range command.Commands() {
-		if below.IsAvailableCommand() {
-			names = append(names, below.Name())
-		}
-	}
-	return names
 }
 
 func versionLine() string {

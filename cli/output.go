@@ -1,14 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"go.yaml.in/yaml/v4"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -36,13 +34,6 @@ func (l listing) print(w io.Writer, format string) error {
 		return l.printTable(w, format == "wide")
 	}
 	return printValue(w, format, l.value)
-}
-
-func printValue(w io.Writer, format string, value any) error {
-	if format == "yaml" {
-		return printYAML(w, value)
-	}
-	return printJSON(w, value)
 }
 
 func (l listing) printTable(w io.Writer, wide bool) error {
@@ -105,39 +96,6 @@ func wrap(text string, width int) []string {
 		}
 	}
 	return lines
-}
-
-func printJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
-}
-
-// printYAML goes by way of JSON, so that both have the same names and order.
-func printYAML(w io.Writer, value any) error {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("write YAML: %w", err)
-	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil {
-		return fmt.Errorf("write YAML: %w", err)
-	}
-	plainStyle(&node)
-	encoder := yaml.NewEncoder(w)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(&node); err != nil {
-		return fmt.Errorf("write YAML: %w", err)
-	}
-	return encoder.Close()
-}
-
-// plainStyle undoes JSON's braces and quotes; the encoder quotes what needs it.
-func plainStyle(node *yaml.Node) {
-	node.Style = 0
-	for _, child := range node.Content {
-		plainStyle(child)
-	}
 }
 
 // ago is how people read times.

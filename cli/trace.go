@@ -96,7 +96,7 @@ func (f traceFlags) parse() (tracer.Request, error) {
 	request := f.request
 	protocol, err := tracer.ParseProtocol(f.protocol)
 	if err != nil {
-		return request, usageError{err}
+		return request, usagef("%w", err)
 	}
 	vip, err := parseAddress("vip", f.vip)
 	if err != nil {
@@ -116,7 +116,7 @@ func (f traceFlags) parse() (tracer.Request, error) {
 	request.Flow = tracer.Flow{Protocol: protocol, Source: netip.AddrPortFrom(source, f.sourcePort()), Destination: netip.AddrPortFrom(vip, f.port)}
 	request.Receiver = receiver
 	if err := request.Check(); err != nil {
-		return request, usageError{err}
+		return request, usagef("%w", err)
 	}
 	return request, nil
 }

@@ -30,7 +30,7 @@ func newMachine(t *testing.T) machine {
 	// A machine that had Guideway before has its users.
 	m.host("for f in passwd group shadow gshadow; do sed -i -E '/^guideway/d; s/guideway[^:,]*,?//g' $STAGE/etc/$f; done")
 	m.host("mkdir $STAGE/tree/tools; cp install_test.go $STAGE; cp ../tools/install.sh $STAGE/tree/tools; cp -a ../packaging $STAGE/tree")
-	m.host("for p in guideway guideway-forwarder guideway-agent; do printf '#!/bin/sh\\n' >$STAGE/tree/bin/$p; chmod 755 $STAGE/tree/bin/$p; done")
+	m.host("for p in guideway guideway-forwarder guideway-agent guideway-lab; do printf '#!/bin/sh\\n' >$STAGE/tree/bin/$p; chmod 755 $STAGE/tree/bin/$p; done")
 	return m
 }
 
@@ -97,6 +97,10 @@ func TestInstallMakesUsersDirectoriesAndASecretThatStays(t *testing.T) {
 		t.Errorf("it said %s", said)
 	}
 	m.owns(ownersWanted...)
+	// The lab is for people who try things, not for machines that forward.
+	if programs := m.inside("ls $STAGE/usr/bin"); programs != "guideway\nguideway-agent\nguideway-forwarder\n" {
+		t.Errorf("programs installed: %s", programs)
+	}
 	if groups := m.inside("id -nG guideway"); strings.TrimSpace(groups) != "guideway guideway-view guideway-operate" {
 		t.Errorf("the controller's groups are %s", groups)
 	}

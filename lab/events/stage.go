@@ -7,9 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
@@ -130,11 +127,8 @@ func (s *stage) startLoad(ctx context.Context, rate float64) error {
 		Connections: s.options.Connections, MessageRate: messageRate, TimeLimit: timeLimit,
 	}
 	s.screen.Step("start the load: %d long-lived connections, %.0f new ones a second", spec.Connections, spec.FreshRate)
-	program := filepath.Join(s.lab.Options().BinDir, "guideway")
-	command := exec.Command("ip", "netns", "exec", s.lab.Network.Client.Namespace, program, "lab-helper", "load")
+	command := s.lab.LoadCommand()
 	command.Stderr = os.Stderr
-	// Ctrl-C is for us; the load ends when we stop asking.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if s.load, err = load.StartRemote(command, spec); err != nil {
 		s.load = nil
 		return err

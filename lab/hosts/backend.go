@@ -36,14 +36,14 @@ func (lab *Lab) startServers(n topology.Node) error {
 	if err := lab.start(n, "nginx", "nginx", "-c", config, "-p", lab.path(n, ""), "-e", lab.path(n, "nginx.log")); err != nil {
 		return err
 	}
-	args := []string{"lab-helper", "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", topology.EchoPort)}
+	args := []string{HelperVerb, "echo", "--name", n.Name, "--tcp", fmt.Sprintf(":%d", topology.EchoPort)}
 	for _, vip := range topology.EchoVIPs {
 		args = append(args, "--udp", hostPort(vip, topology.EchoPort))
 		if lab.Network.TwoClusters {
 			args = append(args, "--udp", hostPort(topology.OtherVIP(vip), topology.EchoPort))
 		}
 	}
-	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
+	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, labProgram), args...)
 }
 
 // nginxConfig: every reply names the backend; nothing is written outside the
@@ -53,7 +53,7 @@ func nginxConfig(name, directory string) string {
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		temporary += fmt.Sprintf("\t%s_temp_path %s/nginx-%s;\n", kind, directory, kind)
 	}
-	return fmt.Sprintf(`# Written by guideway lab.
+	return fmt.Sprintf(`# Written by guideway-lab.
 daemon off;
 user root;
 worker_processes 1;

@@ -20,7 +20,7 @@ func (lab *Lab) startRouter() error {
 // birdConfig: a router as an operator would set it up for Guideway.
 func birdConfig(network topology.Network, log string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Written by guideway lab.
+	fmt.Fprintf(&b, `# Written by guideway-lab.
 log %q all;
 router id 10.10.255.254;
 

@@ -18,7 +18,7 @@ import (
 func machineConfig(network topology.Network, self topology.Node, weights map[string]uint32, settings topology.Settings) string {
 	own := network.Clusters()[self.Cluster]
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Written by guideway lab for %s.
+	fmt.Fprintf(&b, `# Written by guideway-lab for %s.
 cluster: {name: %s, secret_file: %q, prefixes: [%s]}
 machine: {name: %s, addresses: [%s, "%s"]}
 `, self.Name, own.Name, "../"+secretFile, quotedPrefixes(own.Prefixes), self.Name, self.Address(0), self.Address(1))

@@ -37,7 +37,7 @@ func (lab *Lab) Hints() string {
 		{"cut off " + backend.Name, fmt.Sprintf("ip -n %s link set %s down", lab.Network.Router, backend.Port)},
 		{"change the config of " + first.Name, fmt.Sprintf("$EDITOR %s && kill -HUP %d", lab.path(first, "config.yaml"), lab.pidOf(first, "controller"))},
 		{"logs", fmt.Sprintf("ls %s/*/*.log", lab.state.Options.RunDir)},
-		{"remove all of it", fmt.Sprintf("%s lab down --name %s%s", guideway, lab.state.Options.Name, lab.runDirFlag())},
+		{"remove all of it", fmt.Sprintf("%s-lab down --name %s%s", guideway, lab.state.Options.Name, lab.runDirFlag())},
 	} {
 		if hint[0] != "" {
 			fmt.Fprintf(&b, "  # %s\n", hint[0])

@@ -44,7 +44,7 @@ func Up(ctx context.Context, o topology.Options, owned bool) (*Lab, error) {
 	if there, err := exists(o); err != nil {
 		return nil, err
 	} else if there {
-		return nil, fmt.Errorf("lab %s: it is there already: `guideway lab down --name %s` removes it, or give another --name", o.Name, o.Name)
+		return nil, fmt.Errorf("lab %s: it is there already: `guideway-lab down --name %s` removes it, or give another --name", o.Name, o.Name)
 	}
 	lab, err := create(o, owned)
 	if err != nil {
@@ -93,7 +93,7 @@ func complete(o topology.Options) (topology.Options, error) {
 			return o, fmt.Errorf("program %s is missing: tools/install-deps.sh installs it", name)
 		}
 	}
-	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent", labProgram} {
 		if _, err := os.Stat(filepath.Join(o.BinDir, name)); err != nil {
 			return o, fmt.Errorf("program %s is not in %s: `make build` makes it", name, o.BinDir)
 		}
@@ -161,7 +161,7 @@ func Open(name, runDir string) (*Lab, error) {
 	}
 	s, err := readState(runDir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("lab %s: there is none (no %s): `guideway lab up --name %s` builds it", name, filepath.Join(runDir, stateFile), name)
+		return nil, fmt.Errorf("lab %s: there is none (no %s): `guideway-lab up --name %s` builds it", name, filepath.Join(runDir, stateFile), name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", name, err)
@@ -333,7 +333,7 @@ func RemoveLeftovers(directory string) error {
 	return errors.Join(errs...)
 }
 
-// NodeStatus is what `guideway lab status` shows of one node.
+// NodeStatus is what `guideway-lab status` shows of one node.
 type NodeStatus struct {
 	Node      string          `json:"node"`
 	Namespace string          `json:"namespace"`

@@ -38,7 +38,7 @@ func needLab(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
+	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent", "guideway-lab"} {
 		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
 			t.Skipf("a lab needs bin/%s: `make build` makes it", name)
 		}
@@ -359,7 +359,7 @@ func TestALabThatCannotBeBuiltLeavesNothing(t *testing.T) {
 	o := options(t, "broken")
 	// A forwarder that ends at once.
 	bin := t.TempDir()
-	for _, name := range []string{"guideway", "guideway-agent"} {
+	for _, name := range []string{"guideway", "guideway-agent", "guideway-lab"} {
 		if err := os.Symlink(filepath.Join(o.BinDir, name), filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -503,7 +503,7 @@ func TestACancelledDemoLeavesNothing(t *testing.T) {
 
 func TestAKilledDemoIsRemovedByTheNext(t *testing.T) {
 	bin := needLab(t)
-	killed := exec.Command(filepath.Join(bin, "guideway"), "demo", "--events", "drain_backend")
+	killed := exec.Command(filepath.Join(bin, "guideway-lab"), "demo", "--events", "drain_backend")
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -540,13 +540,11 @@ func TestTheDemoFailsWhenConnectionsBreak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("ip", "netns", "exec", running.Network.Client.Namespace, filepath.Join(o.BinDir, "guideway"), "lab-helper", "load")
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var echo []netip.AddrPort
 	for _, vip := range topology.EchoVIPs {
 		echo = append(echo, netip.AddrPortFrom(vip, topology.EchoPort))
 	}
-	remote, err := load.StartRemote(command, load.Spec{
+	remote, err := load.StartRemote(running.LoadCommand(), load.Spec{
 		Seed: 1, Sources: addresses, Echo: echo, Connections: 40, MessageRate: 5, TimeLimit: 5 * time.Second,
 	})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -282,14 +281,11 @@ func startLoad(t *testing.T, running *hosts.Lab, block, connections int) *load.R
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(running.Options().BinDir, "guideway")
-	command := exec.Command("ip", "netns", "exec", running.Network.Client.Namespace, program, "lab-helper", "load")
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var echo []netip.AddrPort
 	for _, vip := range topology.EchoVIPs {
 		echo = append(echo, netip.AddrPortFrom(vip, topology.EchoPort))
 	}
-	remote, err := load.StartRemote(command, load.Spec{
+	remote, err := load.StartRemote(running.LoadCommand(), load.Spec{
 		Seed: 1, Sources: addresses, Echo: echo, Connections: connections, MessageRate: 0.7, TimeLimit: 15 * time.Second,
 	})
 	if err != nil {

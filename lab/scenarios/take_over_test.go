@@ -4,10 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,14 +14,12 @@ import (
 )
 
 // loadForTakeOver: a load of connections that last, and of requests.
-func loadForTakeOver(t *testing.T, running *hosts.Lab, bin string, connections int) *load.Remote {
+func loadForTakeOver(t *testing.T, running *hosts.Lab, connections int) *load.Remote {
 	t.Helper()
 	addresses, err := running.Network.AddClientAddresses(t.Context(), 1, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("ip", "netns", "exec", running.Network.Client.Namespace, filepath.Join(bin, "guideway"), "lab-helper", "load")
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	spec := load.Spec{
 		Seed: 11, Sources: addresses, Connections: connections, MessageRate: 10, FreshRate: 100,
 		KeepAliveConnections: 20, KeepAliveRate: 200, TimeLimit: 10 * time.Second,
@@ -35,7 +30,7 @@ func loadForTakeOver(t *testing.T, running *hosts.Lab, bin string, connections i
 	for _, vip := range topology.WebVIPs {
 		spec.Web = append(spec.Web, netip.AddrPortFrom(vip, topology.HTTPPort))
 	}
-	remote, err := load.StartRemote(command, spec)
+	remote, err := load.StartRemote(running.LoadCommand(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +71,14 @@ func keepEyeOnRoutes(t *testing.T, running *hosts.Lab) (stop func()) {
 func TestTakeOver(t *testing.T) {
 	o := options(t, "takeover")
 	running := up(t, o)
-	t.Run("under_load_while_backends_change", func(t *testing.T) { takeOverUnderLoad(t, running, o.BinDir) })
+	t.Run("under_load_while_backends_change", func(t *testing.T) { takeOverUnderLoad(t, running) })
 	t.Run("after_a_kill_the_tables_are_there", func(t *testing.T) { tablesAfterAKill(t, running) })
 }
 
 // Each load balancer's forwarder is replaced twice, and at the same moment a
 // backend comes or is drained: every connection has to be remembered.
-func takeOverUnderLoad(t *testing.T, running *hosts.Lab, bin string) {
-	remote := loadForTakeOver(t, running, bin, 200)
+func takeOverUnderLoad(t *testing.T, running *hosts.Lab) {
+	remote := loadForTakeOver(t, running, 200)
 	time.Sleep(2 * time.Second)
 	stopWatch := keepEyeOnRoutes(t, running)
 	weights := running.Weights()

@@ -55,7 +55,7 @@ type Options struct {
 	Name string
 	// RunDir holds the state file and everything written while it runs.
 	RunDir string
-	// BinDir holds guideway, guideway-forwarder and guideway-agent.
+	// BinDir holds guideway, guideway-forwarder, guideway-agent and guideway-lab.
 	BinDir string
 
 	LoadBalancers int

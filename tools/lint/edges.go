@@ -95,6 +95,8 @@ const goModule = "github.com/guideway/guideway/"
 // Sinks take the whole Desired state, which the brain defines; they know
 // nobody else, least of all one another.
 var goEdgeRules = map[string][]string{
+	// Wiring.
+	"controller":           {"proto", "controller"},
 	"controller/config":    {"proto"},
 	"controller/compile":   {"proto", "controller/config"},
 	"controller/brain":     {"proto", "controller/config", "controller/compile"},
@@ -108,6 +110,23 @@ var goEdgeRules = map[string][]string{
 	"controller/web":       sinkMayKnow,
 	"controller/metrics":   sinkMayKnow,
 	"proto":                {},
+	// Production machines carry this program, and not the lab.
+	"cli":             {"proto", "controller"},
+	"cli/commandline": {},
+	// The lab is a program of its own, in floors.
+	"lab":           {"proto", "controller/config", "cli/commandline"},
+	"lab/topology":  {},
+	"lab/traffic":   {},
+	"lab/hosts":     {"proto", "lab/topology", "lab/traffic"},
+	"lab/report":    {"lab/traffic/load"},
+	"lab/events":    {"proto", "lab/topology", "lab/traffic", "lab/hosts", "lab/report"},
+	"lab/scenarios": {"proto", "controller/health", "controller/tracer", "lab"},
+}
+
+// goTestsMayKnow: packages that only the tests of a folder may import, beyond
+// its rule.
+var goTestsMayKnow = map[string][]string{
+	"cli": {"lab/topology"},
 }
 
 var sinkMayKnow = []string{"proto", "controller/config", "controller/compile", "controller/brain"}
@@ -120,6 +139,9 @@ func goEdges(t *tree) (violations []violation, looked int) {
 			continue
 		}
 		looked++
+		if strings.HasSuffix(file, "_test.go") {
+			allowed = slices.Concat(allowed, goTestsMayKnow[folder])
+		}
 		for _, imported := range goImports(t, file) {
 			target, ours := strings.CutPrefix(imported.path, goModule)
 			if !ours || within(target, folder) || slices.ContainsFunc(allowed, func(a string) bool { return within(target, a) }) {
@@ -132,13 +154,14 @@ func goEdges(t *tree) (violations []violation, looked int) {
 	return violations, looked
 }
 
+// goRule of the longest folder that the file is in.
 func goRule(file string) (folder string, allowed []string) {
-	for folder, allowed := range goEdgeRules {
-		if within(file, folder) {
-			return folder, allowed
+	for candidate := range goEdgeRules {
+		if within(file, candidate) && len(candidate) > len(folder) {
+			folder = candidate
 		}
 	}
-	return "", nil
+	return folder, goEdgeRules[folder]
 }
 
 func within(target, folder string) bool {

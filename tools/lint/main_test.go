@@ -31,7 +31,7 @@ func goodTree() map[string]string {
 	}
 	files[architecture] = "# Code map\n"
 	for _, folder := range []string{
-		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "docs", "lab", "utils", "tools", "bench", "fuzz",
+		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
 		files[architecture] += folder + "/   what is in it\n"
 		files[folder+"/README"] = ""
@@ -93,6 +93,12 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 			"s.go:3: controller/speaker may not import controller/prober"},
 		{"config imports compile", "controller/config/c.go",
 			"package config\n\nimport _ \"github.com/guideway/guideway/controller/compile\"\n", "controller/config may not import"},
+		{"the installed program imports the lab", "cli/demo.go",
+			"package main\n\nimport _ \"github.com/guideway/guideway/lab/events\"\n", "cli may not import lab/events"},
+		{"a test of it enters a namespace", "cli/trace_test.go",
+			"package main\n\nimport _ \"github.com/guideway/guideway/lab/topology\"\n", ""},
+		{"the network knows what runs in it", "lab/topology/network.go",
+			"package topology\n\nimport _ \"github.com/guideway/guideway/lab/hosts\"\n", "lab/topology may not import lab/hosts"},
 		{"the brain imports net", "controller/brain/b.go", "package brain\n\nimport _ \"net/http\"\n", "may not import net/http"},
 		{"the brain may hold addresses", "controller/brain/b.go", "package brain\n\nimport _ \"net/netip\"\n", ""},
 		{"the brain looks at the clock", "controller/brain/b.go",

@@ -4,8 +4,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/guideway/guideway/lab/events"
 	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/lab/events"
 )
 
 func demoCommand() *cobra.Command {
@@ -19,8 +21,8 @@ func demoCommand() *cobra.Command {
 			"connection broke that should not have. Events:\n  " + strings.Join(events.EventNames(), "\n  ") + "\n\n" +
 			"Each flag may be given in the environment too: SEED, BACKENDS, LOAD_BALANCERS,\n" +
 			"CONNECTIONS, EVENTS, DEMO_REPORT. A flag wins.",
-		Example: "  guideway demo --seed 7 --events steady,kill_load_balancer",
-		Args:    noArguments,
+		Example: "  guideway-lab demo --seed 7 --events steady,kill_load_balancer",
+		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Output = command.OutOrStdout()
 			return events.Run(command.Context(), o)
@@ -46,7 +48,7 @@ func demoOptions(command *cobra.Command, o *events.Options, names string) error 
 	}
 	given, err := events.Defaults().FromEnvironment(os.Getenv)
 	if err != nil {
-		return usageError{err}
+		return commandline.Usagef("%w", err)
 	}
 	for name, take := range map[string]func(){
 		"seed":           func() { o.Seed = given.Seed },

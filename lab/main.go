@@ -1,0 +1,54 @@
+// Command guideway-lab builds a whole data centre in network namespaces on one
+// machine, and shows Guideway at work in it. It is not installed: machines that
+// forward packets have no use for it.
+//
+// One file per verb; main.go only gathers them.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+)
+
+// version is set by the linker.
+var version = "development"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "guideway-lab: %v\n", err)
+		os.Exit(commandline.ExitCode(err))
+	}
+}
+
+func root() *cobra.Command {
+	command := &cobra.Command{
+		Use:           "guideway-lab",
+		Short:         "A whole data centre in network namespaces, to try things in (root)",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
+		RunE: func(command *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return command.Help()
+			}
+			return commandline.Unknown(command, args[0])
+		},
+		Args:                       cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: 2,
+	}
+	command.AddCommand(demoCommand(), downCommand(), helperCommand(), statusCommand(), upCommand())
+	command.SetVersionTemplate(fmt.Sprintf("guideway-lab %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
+	commandline.Strict(command)
+	return command
+}
