@@ -138,7 +138,7 @@ figures: bench-programs ## Redo the Maglev paper's evaluation into bench/figures
 ##@ Change it
 
 .PHONY: generate
-generate: deps-build deps-check ## Regenerate Go code and docs/config.md from proto/
+generate: deps-build deps-check ## Regenerate Go code and docs/config.md from proto/, docs/counters.md from the sources
 	tools/generate.sh
 
 .PHONY: golden

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Regenerates everything that is derived from proto/ and committed: the Go
-# code beside each .proto, and docs/config.md from the schema's comments.
+# code beside each .proto, docs/config.md from the schema's comments, and the
+# tables in docs/counters.md from the definitions of metrics and drop reasons.
 #
 # Generators are pinned in tools/tools.mod. protoc itself comes from the
 # distribution (with libprotobuf-dev for google/protobuf/*.proto); the line of
@@ -33,11 +34,13 @@ generate_docs() {
     mkdir -p docs
     go run ./tools/configdoc .cache/config.binpb >.cache/config.md
     cmp -s .cache/config.md docs/config.md || cp .cache/config.md docs/config.md
+    go run ./tools/counterdoc
 }
 
 generated_files() {
     find proto -name '*.pb.go'
     [ ! -e docs/config.md ] || echo docs/config.md
+    echo docs/counters.md
 }
 
 digest() {

@@ -23,7 +23,10 @@ func goodTree() map[string]string {
 		"datapath/tests/drops.rs":          "#[test]\nfn dropped() { assert_eq!(verdict(), DropReason::NoService); }\n",
 		"nic/src/lib.rs":                   "pub fn map() { unsafe { mmap() } }\n",
 		"README.md":                        "[map](ARCHITECTURE.md#map), [docs](docs), [site](https://example.com)\n",
-		"docs/counters.md":                 "| `no_service` | nobody wants it |\n",
+		"docs/counters.md":                 goodCounters,
+		"forwarder/src/page.rs":            "fn page(page: &mut Page) {\n    page.metric(\"guideway_up\", Gauge, \"1: it is up.\").value(1);\n}\n",
+		"agent/src/page.rs":                "const DROPS: Family = (\"guideway_agent_drops_total\", \"reason\", \"Packets dropped.\");\n",
+		"controller/metrics/metrics.go":    "package metrics\n\nvar ready = describe(\"guideway_ready\", \"1: as it says.\", \"service\")\n",
 		"controller/brain/brain.go":        "package brain\n\nimport \"time\"\n\nfunc Step(now time.Time) {}\n",
 		"controller/prober/prober.go":      "package prober\n\nimport _ \"github.com/guideway/guideway/controller/brain\"\n",
 		"controller/brain/brain_test.go":   "package brain\n\nimport \"os\"\n\nvar _ = os.Args\n",
@@ -45,6 +48,30 @@ func goodTree() map[string]string {
 	}
 	return files
 }
+
+const goodCounters = `# Counters
+<!-- table: metrics of the forwarder (from the sources, by make generate) -->
+| metric | kind | meaning |
+|---|---|---|
+| ` + "`guideway_up`" + ` | gauge | 1: it is up. |
+<!-- end -->
+
+<!-- table: metrics of the controller (from the sources, by make generate) -->
+| metric | kind | meaning |
+|---|---|---|
+| ` + "`guideway_ready{service}`" + ` | gauge | 1: as it says. |
+<!-- end -->
+<!-- table: metrics of the agent (from the sources, by make generate) -->
+| metric | kind | meaning |
+|---|---|---|
+| ` + "`guideway_agent_drops_total{reason}`" + ` | counter | Packets dropped. |
+<!-- end -->
+<!-- table: drop reasons (from the sources, by make generate) -->
+| reason | meaning | usual cause |
+|---|---|---|
+| ` + "`no_service`" + ` | Nobody wants it. | A scan. |
+<!-- end -->
+`
 
 func lintFiles(files map[string]string) (output string, clean bool) {
 	fsys := fstest.MapFS{}
@@ -129,7 +156,19 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"an entry without its function", ratchetFile, "lab/lab.go:gone 80\n", "lab/lab.go:gone is no longer there"},
 		{"an entry that says nothing", ratchetFile, "lab/lab.go\n", "ratchet.txt:1: an entry is"},
 
-		{"a reason without documentation", "docs/counters.md", "", "DropReason::NoService (`no_service`) is not in docs/counters.md"},
+		{"a metric without documentation", "forwarder/src/more.rs", "fn more() { metric(\"guideway_more\", Gauge, \"How many more.\").value(1); }\n",
+			"docs/counters.md: lacks the row | `guideway_more` | gauge | How many more. |"},
+		{"a metric without labels or value", "forwarder/src/more.rs", "fn more() { metric(\"guideway_more\", Gauge, \"How many more.\"); }\n",
+			"more.rs:1: no labels found of guideway_more"},
+		{"a name that defines nothing", "controller/metrics/more.go", "package metrics\n\nconst more = \"guideway_more\"\n",
+			"more.go:3: guideway_more is no definition"},
+		{"a row of what is gone", "docs/counters.md", strings.Replace(goodCounters, "| `guideway_ready", "| `guideway_old` | gauge | Old. |\n| `guideway_ready", 1),
+			"docs/counters.md:11: a stale row"},
+		{"a row that says something else", "docs/counters.md", strings.Replace(goodCounters, "A scan.", "A scam.", 1), "A scan. |: run `make generate`"},
+		{"a document without its tables", "docs/counters.md", "", "write `<!-- table: drop reasons / metrics of the agent"},
+		{"a document names a metric that is gone", "docs/start.md", "watch\n`guideway_old_total`\n", "start.md:2: guideway_old_total is no metric"},
+		{"a test names a metric that is gone", "lab/scenarios/a_test.go", "package a\n\nconst old = `guideway_old_total{reason=\"x\"}`\n", "guideway_old_total is no metric"},
+		{"a document names a metric", "docs/start.md", "watch `guideway_agent_drops_total`\n", ""},
 		{"a reason without a test", "datapath/tests/drops.rs", "", "no test has a packet dropped for DropReason::NoService"},
 
 		{"a folder that is not on the map", "extras/main.rs", "fn main() {}\n", "extras/ is missing from the code map"},
