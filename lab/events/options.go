@@ -20,6 +20,8 @@ type Options struct {
 	Events []string
 	// Report is a file for the result as JSON; empty: none.
 	Report string
+	// Picture is a file for the result as SVG; empty: none.
+	Picture string
 	// Name of the lab, BinDir of its programs.
 	Name   string
 	BinDir string
@@ -32,7 +34,7 @@ func Defaults() Options {
 }
 
 // FromEnvironment overrides options by SEED, BACKENDS, LOAD_BALANCERS,
-// CONNECTIONS, EVENTS and DEMO_REPORT where they are set and not empty.
+// CONNECTIONS, EVENTS, DEMO_REPORT and DEMO_PICTURE where they are set and not empty.
 func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 	var err error
 	if text := get("SEED"); text != "" {
@@ -52,6 +54,9 @@ func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 	}
 	if text := get("DEMO_REPORT"); text != "" {
 		o.Report = text
+	}
+	if text := get("DEMO_PICTURE"); text != "" {
+		o.Picture = text
 	}
 	return o, nil
 }

@@ -12,12 +12,12 @@ func environment(pairs map[string]string) func(string) string {
 
 func TestTheEnvironmentOverridesDefaults(t *testing.T) {
 	o, err := Defaults().FromEnvironment(environment(map[string]string{
-		"SEED": "7", "BACKENDS": "9", "LOAD_BALANCERS": "3", "CONNECTIONS": "600", "EVENTS": "steady, steady,kill_backend", "DEMO_REPORT": "r.json",
+		"SEED": "7", "BACKENDS": "9", "LOAD_BALANCERS": "3", "CONNECTIONS": "600", "EVENTS": "steady, steady,kill_backend", "DEMO_REPORT": "r.json", "DEMO_PICTURE": "p.svg",
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Seed != 7 || o.Backends != 9 || o.LoadBalancers != 3 || o.Connections != 600 || o.Report != "r.json" ||
+	if o.Seed != 7 || o.Backends != 9 || o.LoadBalancers != 3 || o.Connections != 600 || o.Report != "r.json" || o.Picture != "p.svg" ||
 		!slices.Equal(o.Events, []string{"steady", "steady", "kill_backend"}) {
 		t.Errorf("options %+v", o)
 	}

@@ -50,6 +50,11 @@ func Run(ctx context.Context, o Options) (err error) {
 			return fmt.Errorf("demo: %w", err)
 		}
 	}
+	if o.Picture != "" {
+		if err := outcome.WritePicture(o.Picture); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+	}
 	if !outcome.Good() {
 		return ErrNotAsExpected
 	}
