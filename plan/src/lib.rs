@@ -19,6 +19,7 @@ pub mod limits;
 mod load;
 pub mod maglev;
 pub mod peers;
+mod plan;
 pub mod service;
 mod sockets_v4;
 pub mod vips;
@@ -30,10 +31,11 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.serde.rs"));
 }
 
-pub use decode::{FEATURES, Plan, PlanError, Planner};
+pub use decode::{FEATURES, PlanError, Planner};
 pub use group::{Group, Standing};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use peers::{Ingress, Owners, Peer, Sender};
+pub use plan::{Match, Plan, Tunnel};
 pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
 pub use sockets_v4::LookV4;
 pub use vips::{Found, Matched, Vips, Whereabouts};

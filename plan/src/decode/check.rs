@@ -1,0 +1,104 @@
+//! What can be refused before anything is made: unknown features and choices,
+//! and what is more than the limits.
+
+use super::{FEATURES, PlanError, refuse};
+use crate::{limits, proto};
+
+pub(super) fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
+    let unknown =
+        (0..).zip(&message.requires).find(|(_, feature)| !FEATURES.contains(&feature.as_str()));
+    match unknown {
+        Some((index, feature)) => refuse(
+            format!("requires[{index}]"),
+            format!(
+                "this forwarder does not know `{feature}`; it knows [{}]: upgrade it",
+                FEATURES.join(", ")
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Refuses choices of a newer version, which protobuf hands on as numbers and
+/// whose meaning nobody here knows: they must not be taken for the default.
+pub(super) fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
+    fn check<E: TryFrom<i32>>(path: impl FnOnce() -> String, number: i32) -> Result<(), PlanError> {
+        match E::try_from(number) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                refuse(path(), format!("this forwarder does not know choice {number}: upgrade it"))
+            }
+        }
+    }
+    for (index, service) in message.services.iter().enumerate() {
+        let path = |field: &'static str| move || format!("services[{index}].{field}");
+        check::<proto::Mode>(path("mode"), service.mode)?;
+        check::<proto::Affinity>(path("affinity"), service.affinity)?;
+        check::<proto::Encap>(path("encap"), service.encap)?;
+        check::<proto::OnDown>(path("on_down"), service.on_down)?;
+        check::<proto::WhenNone>(path("when_none"), service.when_none)?;
+        check::<proto::Fragments>(path("fragments"), service.fragments)?;
+        check::<proto::Unmatched>(path("unmatched"), service.unmatched)?;
+        for (at, vip) in service.vips.iter().enumerate() {
+            check::<proto::Protocol>(
+                || format!("services[{index}].vips[{at}].protocol"),
+                vip.protocol,
+            )?;
+        }
+    }
+    for (index, group) in message.groups.iter().enumerate() {
+        for (at, member) in group.members.iter().enumerate() {
+            check::<proto::BackendState>(
+                || format!("groups[{index}].members[{at}].state"),
+                member.state,
+            )?;
+        }
+    }
+    let Some(forwarder) = &message.forwarder else { return Ok(()) };
+    check::<proto::Steering>(|| "forwarder.steering".into(), forwarder.steering)?;
+    for (index, interface) in forwarder.interfaces.iter().enumerate() {
+        check::<proto::Driver>(
+            || format!("forwarder.interfaces[{index}].driver"),
+            interface.driver,
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
+    let check = |path: &str, count: usize, max: usize| {
+        if count > max {
+            refuse(path, format!("{count} of them, at most {max} fit"))
+        } else {
+            Ok(())
+        }
+    };
+    check("services", message.services.len(), limits::SERVICES_MAX)?;
+    check("backends", message.backends.len(), limits::BACKENDS_MAX)?;
+    let matches = message
+        .services
+        .iter()
+        .flat_map(|service| &service.vips)
+        .map(|vip| vip.ports.len().max(1) * 2)
+        .sum();
+    check("services[].vips[].ports", matches, limits::MATCHES_MAX)?;
+    let connections_max = message.forwarder.as_ref().map_or(0, |own| own.connections_max);
+    if connections_max > limits::CONNECTIONS_MAX {
+        return refuse(
+            "forwarder.connections_max",
+            format!("{connections_max} is more than {}", limits::CONNECTIONS_MAX),
+        );
+    }
+    Ok(())
+}
+
+/// What is in the contract but not in this forwarder yet.
+pub(super) fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanError> {
+    let refused = |field: &str, what: &str| {
+        refuse(format!("{path}.{field}"), format!("{what} is not yet supported"))
+    };
+    if message.mode() == proto::Mode::Stateless {
+        return refused("mode", "stateless");
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Groups of backends: checked once, decoded once for all services that treat
+//! them alike, and shared by content with earlier plans.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::{PlanError, Planner, refuse};
+use crate::group::{Group, Member, Standing};
+use crate::ids::BackendId;
+use crate::maglev::{Candidate, Table};
+use crate::{limits, proto};
+
+/// All that a group depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct GroupKey {
+    pub table_size: u32,
+    pub members: Vec<(String, BackendId, u32, Standing)>,
+}
+
+/// A group of the message, as some services use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct GroupUse {
+    pub index: usize,
+    pub table_size: u32,
+    pub on_down: proto::OnDown,
+    pub open: bool,
+}
+
+impl Planner {
+    /// The group with these members: an earlier one, or a new one.
+    pub(super) fn group(&mut self, key: GroupKey) -> Arc<Group> {
+        if let Some(group) = self.groups.get(&key).and_then(Weak::upgrade) {
+            return group;
+        }
+        let group = Arc::new(build_group(&key));
+        self.groups.insert(key, Arc::downgrade(&group));
+        group
+    }
+}
+
+fn build_group(key: &GroupKey) -> Group {
+    let members = key
+        .members
+        .iter()
+        .map(|(_, backend, _, standing)| Member { backend: *backend, standing: *standing });
+    let active = |(_, (_, _, _, standing)): &(u16, &(String, BackendId, u32, Standing))| {
+        *standing == Standing::Active
+    };
+    let indices: Vec<u16> =
+        (0..).zip(&key.members).filter(active).map(|(index, _)| index).collect();
+    let candidates: Vec<Candidate> = indices
+        .iter()
+        .map(|index| &key.members[usize::from(*index)])
+        .map(|(name, _, weight, _)| Candidate { name: name.clone(), weight: *weight })
+        .collect();
+    let table = (!candidates.is_empty()).then(|| Table::build(&candidates, key.table_size));
+    Group::new(members.collect(), table, indices)
+}
+
+/// The message's groups, each checked once, by name; and one without members
+/// for services that name none.
+pub(super) struct MemberGroups<'m> {
+    by_name: HashMap<&'m str, usize>,
+    pub groups: Vec<MemberGroup<'m>>,
+}
+
+/// One of them.
+pub(super) struct MemberGroup<'m> {
+    /// In order of the backends' names.
+    pub members: Vec<(&'m proto::Member, BackendId)>,
+    pub has_active: bool,
+}
+
+impl<'m> MemberGroups<'m> {
+    pub(super) fn new(
+        message: &'m proto::Plan,
+        backend_ids: &HashMap<&'m str, BackendId>,
+    ) -> Result<MemberGroups<'m>, PlanError> {
+        // Members stood in the services once, where we would not see them.
+        if message.groups.is_empty() && !message.backends.is_empty() {
+            return refuse("groups", "is missing, but there are backends: upgrade the controller");
+        }
+        let mut by_name = HashMap::new();
+        let mut groups = Vec::with_capacity(message.groups.len() + 1);
+        for (index, group) in message.groups.iter().enumerate() {
+            let path = format!("groups[{index}]");
+            if group.name.is_empty() || by_name.insert(group.name.as_str(), index).is_some() {
+                let problem = format!("`{}` is empty or there twice", group.name);
+                return refuse(format!("{path}.name"), problem);
+            }
+            groups.push(MemberGroup::new(&path, group, backend_ids)?);
+        }
+        by_name.insert("", groups.len());
+        groups.push(MemberGroup { members: Vec::new(), has_active: false });
+        Ok(MemberGroups { by_name, groups })
+    }
+
+    /// The index of the service's group.
+    pub(super) fn of(&self, path: &str, service: &proto::Service) -> Result<usize, PlanError> {
+        match self.by_name.get(service.group.as_str()) {
+            Some(index) => Ok(*index),
+            None => {
+                refuse(format!("{path}.group"), format!("there is no group `{}`", service.group))
+            }
+        }
+    }
+}
+
+impl<'m> MemberGroup<'m> {
+    pub(super) fn new(
+        path: &str,
+        message: &'m proto::Group,
+        backend_ids: &HashMap<&'m str, BackendId>,
+    ) -> Result<MemberGroup<'m>, PlanError> {
+        let mut members = Vec::with_capacity(message.members.len());
+        for (at, member) in message.members.iter().enumerate() {
+            let path = || format!("{path}.members[{at}]");
+            let Some(id) = backend_ids.get(member.backend.as_str()) else {
+                let problem = format!("there is no backend `{}`", member.backend);
+                return refuse(format!("{}.backend", path()), problem);
+            };
+            if member.weight > limits::WEIGHT_MAX {
+                let problem = format!("{} is above {}", member.weight, limits::WEIGHT_MAX);
+                return refuse(format!("{}.weight", path()), problem);
+            }
+            if member.state() == proto::BackendState::Unspecified {
+                return refuse(format!("{}.state", path()), "is missing or unknown");
+            }
+            members.push((member, *id));
+        }
+        members.sort_by_key(|(member, _)| member.backend.as_str());
+        if let Some(twice) = members.windows(2).find(|pair| pair[0].0.backend == pair[1].0.backend)
+        {
+            let problem = format!("backend `{}` is there twice", twice[0].0.backend);
+            return refuse(format!("{path}.members"), problem);
+        }
+        let has_active = message.members.iter().any(is_active);
+        Ok(MemberGroup { members, has_active })
+    }
+}
+
+pub(super) fn is_active(member: &proto::Member) -> bool {
+    member.state() == proto::BackendState::Active && member.weight > 0
+}
+
+pub(super) fn standing(member: &proto::Member, on_down: proto::OnDown, open: bool) -> Standing {
+    use proto::BackendState::{Active, Disabled, Down, Draining, Unspecified};
+    match member.state() {
+        Active if member.weight > 0 => Standing::Active,
+        Active | Draining => Standing::Keeps,
+        Down if open && member.weight > 0 => Standing::Active,
+        Down if on_down == proto::OnDown::Keep => Standing::KeepsDown,
+        // Unspecified: refused where groups are read.
+        Down | Disabled | Unspecified => Standing::Gone,
+    }
+}

@@ -1,0 +1,219 @@
+//! Services: what their packets go by.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use wire::Family;
+use wire::ip::{self, AddressBits};
+
+use super::check::refuse_unsupported;
+use super::counting::Counted;
+use super::groups::{GroupKey, GroupUse, standing};
+use super::vips::ports;
+use super::{Decoding, PlanError, parse_prefix, refuse};
+use crate::group::Group;
+use crate::ids::ServiceId;
+use crate::service::{Affinity, Dscp, Encap, Service, SpillTo, Timeouts};
+use crate::vips::{AddressInfo, Matched, low_mask};
+use crate::{limits, maglev, proto};
+
+impl<'m> Decoding<'m, '_> {
+    pub(super) fn service(
+        &mut self,
+        index: usize,
+        message: &'m proto::Service,
+        id: ServiceId,
+        counted: Counted,
+    ) -> Result<(), PlanError> {
+        let path = format!("services[{index}]");
+        refuse_unsupported(message, &path)?;
+        let info = AddressInfo {
+            unmatched_pass: message.unmatched() == proto::Unmatched::Pass,
+            fragments: match message.fragments() {
+                proto::Fragments::On => true,
+                proto::Fragments::Off => false,
+                proto::Fragments::Auto => self.peers.is_empty(),
+            },
+        };
+        let group = self.members(&path, message)?;
+        let service = Service {
+            id,
+            name: message.name.clone(),
+            first_member: counted.first_member,
+            affinity: match message.affinity() {
+                proto::Affinity::Flow => Affinity::Flow,
+                proto::Affinity::Client => Affinity::Client,
+            },
+            encap: encap(message),
+            timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
+            // Zero is none; more than are counted is none, too.
+            quota: match message.connections_quota {
+                0 => u32::MAX,
+                quota => quota.try_into().unwrap_or(u32::MAX),
+            },
+            dscp: dscp(&path, message.dscp)?,
+            spill: spill(&path, message)?,
+            group,
+        };
+        let mut wants = Vec::new();
+        for (at, vip) in message.vips.iter().enumerate() {
+            let path = format!("{path}.vips[{at}]");
+            let ports = ports(&path, vip)?;
+            wants.push((path, vip, ports));
+        }
+        let matched = Matched {
+            service: id,
+            style: self.style(service.encap, service.dscp),
+            matched: 0,
+            first_member: counted.first_member,
+            group: self.group(&service.group),
+            alone: counted.alone
+                && wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
+        };
+        for ((path, vip, ports), index) in wants.into_iter().zip(0..) {
+            self.vip(&path, (index, vip), ports, matched, info)?;
+        }
+        if self.services.len() <= id.index() {
+            self.services.resize_with(id.index() + 1, || None);
+        }
+        self.services[id.index()] = Some(service);
+        self.order.push(id);
+        Ok(())
+    }
+
+    /// The index of that way to encapsulate. There are fewer than 300.
+    fn style(&mut self, encap: Encap, dscp: Dscp) -> u16 {
+        let known = self.styles.iter().position(|style| *style == (encap, dscp));
+        known.unwrap_or_else(|| {
+            self.styles.push((encap, dscp));
+            self.styles.len() - 1
+        }) as u16
+    }
+
+    /// The index of that group.
+    fn group(&mut self, group: &Arc<Group>) -> u32 {
+        *self.group_indices.entry(Arc::as_ptr(group)).or_insert_with(|| {
+            self.own_groups.push(Arc::clone(group));
+            self.own_groups.len() as u32 - 1
+        })
+    }
+
+    /// The members of a service, as it treats those that are down.
+    fn members(&mut self, path: &str, message: &proto::Service) -> Result<Arc<Group>, PlanError> {
+        let index = self.member_groups.of(path, message)?;
+        let group = &self.member_groups.groups[index];
+        let table_size = table_size(path, message, group.members.len())?;
+        // When nobody is active, fail_open selects among those that are down;
+        // but another cluster that is named to spill to comes first.
+        let open = message.when_none() == proto::WhenNone::FailOpen
+            && message.spill.is_empty()
+            && !group.has_active;
+        let key = GroupUse { index, table_size, on_down: message.on_down(), open };
+        if let Some(group) = self.decoded_groups.get(&key) {
+            return Ok(Arc::clone(group));
+        }
+        let members = group.members.iter().map(|(member, id)| {
+            (member.backend.clone(), *id, member.weight, standing(member, key.on_down, open))
+        });
+        let group = self.planner.group(GroupKey { table_size, members: members.collect() });
+        self.decoded_groups.insert(key, Arc::clone(&group));
+        Ok(group)
+    }
+}
+
+fn table_size(path: &str, message: &proto::Service, members: usize) -> Result<u32, PlanError> {
+    let size =
+        if message.table_size == 0 { limits::TABLE_SIZE_DEFAULT } else { message.table_size };
+    let path = || format!("{path}.table_size");
+    if !maglev::is_table_size(size) {
+        let max = limits::TABLE_SIZE_MAX;
+        let problem = format!("{size} is not a prime from 3 to {max}: 65537 and 655373 are");
+        return refuse(path(), problem);
+    }
+    if members > size as usize {
+        return refuse(path(), format!("{size} entries are fewer than the {members} members"));
+    }
+    Ok(size)
+}
+
+fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanError> {
+    let default = Timeouts::default();
+    let check = |field: &str, value: u32, default: u32, max: u32| match value {
+        0 => Ok(default),
+        value if (1_000..=max).contains(&value) => Ok(value),
+        value => refuse(
+            format!("{path}.idle_timeouts.{field}"),
+            format!("{value} ms is not within 1000 to {max}"),
+        ),
+    };
+    Ok(Timeouts {
+        tcp_ms: check("tcp_ms", message.tcp_ms, default.tcp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
+        unconfirmed_ms: check(
+            "tcp_unconfirmed_ms",
+            message.tcp_unconfirmed_ms,
+            default.unconfirmed_ms,
+            limits::UNCONFIRMED_IDLE_MS_MAX,
+        )?,
+        closing_ms: check(
+            "tcp_closing_ms",
+            message.tcp_closing_ms,
+            default.closing_ms,
+            limits::CLOSING_IDLE_MS_MAX,
+        )?,
+        udp_ms: check("udp_ms", message.udp_ms, default.udp_ms, limits::ESTABLISHED_IDLE_MS_MAX)?,
+    })
+}
+
+fn encap(message: &proto::Service) -> Encap {
+    match message.encap() {
+        proto::Encap::Gre => Encap::Gre,
+        proto::Encap::Ipip => Encap::Ipip,
+        proto::Encap::Gue => Encap::Gue,
+        proto::Encap::Geneve => Encap::Geneve,
+    }
+}
+
+fn dscp(path: &str, value: Option<u32>) -> Result<Dscp, PlanError> {
+    match value {
+        None => Ok(Dscp::Copy),
+        Some(value @ 0..=63) => Ok(Dscp::Set(value as u8)),
+        Some(value) => refuse(format!("{path}.dscp"), format!("{value} is not within 0 to 63")),
+    }
+}
+
+/// Each prefix with the suffix of the service's first Vip of its family.
+fn spill(path: &str, message: &proto::Service) -> Result<Vec<SpillTo>, PlanError> {
+    let spills = message.spill.iter().enumerate();
+    spills
+        .map(|(index, spill)| {
+            let path = format!("{path}.spill[{index}].prefix");
+            let Some((network, bits)) = parse_prefix(&spill.prefix) else {
+                return refuse(
+                    path,
+                    format!("`{}` is not a prefix like 198.51.100.0/24", spill.prefix),
+                );
+            };
+            let family = Family::of(network);
+            let host_mask = low_mask(family.address_bits() - u32::from(bits));
+            let suffix =
+                message.vips.iter().find_map(|vip| suffix_of(vip, family)).unwrap_or(1) & host_mask;
+            let network = ip::address_bits(network);
+            Ok(SpillTo {
+                family,
+                network,
+                host_mask,
+                address: ip::address(family, network | suffix),
+                down: spill.down,
+            })
+        })
+        .collect()
+}
+
+fn suffix_of(vip: &proto::Vip, family: Family) -> Option<AddressBits> {
+    let text = match vip.target.as_ref()? {
+        proto::vip::Target::Address(address) => address,
+        proto::vip::Target::PrefixSuffix(target) => &target.suffix,
+    };
+    let address: IpAddr = text.parse().ok()?;
+    (Family::of(address) == family).then(|| ip::address_bits(address))
+}
