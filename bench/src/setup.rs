@@ -333,7 +333,7 @@ mod tests {
                 destination_port: 80,
             };
             let Found::Service(matched) = plan.vips.find(&key.target()) else { panic!("{key:?}") };
-            let found = &plan.service(matched.service).unwrap().name;
+            let found = &plan.service_of(&matched).name;
             assert_eq!(*found, format!("service-{service:05}"));
             found.clone()
         };

@@ -35,8 +35,7 @@ use crate::egress::Tunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{
-    Arrived, Datapath, Destination, Flow, Remember, destination, group_of, match_service, receive,
-    service_of,
+    Arrived, Datapath, Destination, Flow, Remember, destination, match_service, receive,
 };
 use crate::outbox::Outbox;
 use crate::prefetch::{prefetch, prefetch_at};
@@ -297,7 +296,7 @@ impl<'m> Datapath<'m> {
                 traveller.to = self.find_further(view, traveller.to, target_v6, home, verdict);
                 continue;
             };
-            if selects && let Some(entry) = group_of(view, matched).first_look(hash) {
+            if selects && let Some(entry) = view.plan.group_of(matched).first_look(hash) {
                 prefetch_at(entry);
             }
             traveller.to = To::Service(matched, home);
@@ -353,7 +352,7 @@ impl<'m> Datapath<'m> {
             let To::Service(matched, home) = traveller.to else { continue };
             packets += 1;
             let (facts, hash, service) = (&traveller.facts, traveller.hash, matched.service);
-            let steady = steady_member(group_of(view, matched), facts, || {
+            let steady = steady_member(view.plan.group_of(matched), facts, || {
                 steady_backend(home, hash, service, &self.ticks, is_tcp(facts.protocol))
             });
             let ChosenMember { member, backend } = match steady {
@@ -390,7 +389,7 @@ impl<'m> Datapath<'m> {
         (facts, hash): (&Facts, u64),
     ) -> Option<ChosenMember> {
         let found = self.table.find(hash, matched.service);
-        let steady = steady_member(group_of(view, matched), facts, || {
+        let steady = steady_member(view.plan.group_of(matched), facts, || {
             found?.steady_backend(&self.ticks, is_tcp(facts.protocol))
         });
         if steady.is_some() {
@@ -457,7 +456,7 @@ impl<'m> Datapath<'m> {
                 sent
             }
             To::Service(matched, _) => {
-                let (headers, service) = (headers(frame), service_of(view, matched));
+                let (headers, service) = (headers(frame), view.plan.service_of(matched));
                 self.spill(view, frame, service, &headers, (*hash, *budget), outbox)
             }
             To::Owner => {

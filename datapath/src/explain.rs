@@ -72,7 +72,7 @@ pub fn explain(
         Found::NoService { pass: true } | Found::NotVip => return told,
     };
     told.matched = Some(matched);
-    let service = view.plan.service(matched.service).expect("a match names a service of its plan");
+    let service = view.plan.service_of(&matched);
     told.selector = hash.selector(service.affinity, flow, || *key);
     let rules = (service, &view.lifetimes);
     let untracked = decide_untracked(rules, told.selector);

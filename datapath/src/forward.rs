@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use plan::{Found, Group, Matched, Service};
+use plan::{Found, Matched, Service};
 use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
@@ -136,7 +136,7 @@ impl<'m> Datapath<'m> {
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
-            let service = service_of(view, &matched);
+            let service = view.plan.service_of(&matched);
             return self.spill(view, frame, service, headers, (hash, *budget), outbox);
         };
         recorder.backend(backend);
@@ -195,11 +195,11 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Decision {
         let (ticks, lifetimes) = (&self.ticks, &view.lifetimes);
-        let group = group_of(view, matched);
+        let group = view.plan.group_of(matched);
         let rules = Rules { service: matched.service, group, lifetimes, ticks };
         let entry = flow.found.map(|found| found.entry());
         let decision = decide(&rules, entry, facts, || {
-            let affinity = service_of(view, matched).affinity;
+            let affinity = view.plan.service_of(matched).affinity;
             let selector = self.hash.selector(affinity, flow.hash, key);
             recorder.selects(selector);
             selector
@@ -226,7 +226,7 @@ impl<'m> Datapath<'m> {
                 self.table.update(found, *hash, entry);
             }
             (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
-                let service = service_of(view, matched);
+                let service = view.plan.service_of(matched);
                 self.counters_of(view).count_new_connection(matched, chosen.member);
                 let (moment, counters) =
                     ((&self.ticks, &view.lifetimes), &self.counters.connections);
@@ -361,16 +361,6 @@ impl Remember {
     pub(crate) fn of(frame: &Frame<'_>) -> Remember {
         if frame.is_stray() { Remember::Known } else { Remember::All }
     }
-}
-
-#[inline(always)]
-pub(crate) fn group_of<'v>(view: &'v View, matched: &Matched) -> &'v Group {
-    &view.plan.groups[matched.group as usize]
-}
-
-#[inline(always)]
-pub(crate) fn service_of<'v>(view: &'v View, matched: &Matched) -> &'v Service {
-    view.plan.service(matched.service).expect("a match names a service of its plan")
 }
 
 /// Parses the frame, and takes it out of its tunnel if it came in one; None:

@@ -2,7 +2,7 @@
 //! `replay --journeys`. Packets that nobody asks about pay nothing: with
 //! [`NoRecorder`] every call compiles to nothing.
 
-use plan::{BackendId, Matched, ServiceId};
+use plan::{BackendId, Matched};
 use wire::FlowKey;
 
 /// Is told what each stage found.
@@ -70,14 +70,6 @@ pub struct Journey {
     pub slot: Option<u32>,
     /// The backend.
     pub backend: Option<BackendId>,
-}
-
-impl Journey {
-    /// The service that wants the packet.
-    #[must_use]
-    pub fn service(&self) -> Option<ServiceId> {
-        self.matched.map(|matched| matched.service)
-    }
 }
 
 impl Recorder for Journey {

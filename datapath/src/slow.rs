@@ -203,8 +203,7 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::Icmp);
         }
         recorder.matched(matched);
-        let service =
-            view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&key);
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, Signal::Data);
@@ -266,8 +265,7 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let service =
-            view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, (&headers.facts()).into());
@@ -370,8 +368,7 @@ impl<'m> SlowPath<'m> {
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let service =
-            view.plan.service(matched.service).expect("a match names a service of its plan");
+        let service = view.plan.service_of(&matched);
         let class = self.tables.iter().find_map(|table| table.find(hash, service.id));
         let answering = Answering {
             limiter: self.answers.of(class.map(|(entry, _)| entry.class)),

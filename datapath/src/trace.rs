@@ -309,7 +309,7 @@ fn write_text(
         ",\"generation\":{},\"worker\":{},\"budget\":{}",
         plan.generation, reporter.worker, budget.0
     )?;
-    if let Some(service) = journey.service().and_then(|id| plan.service(id)) {
+    if let Some(service) = journey.matched.as_ref().map(|matched| plan.service_of(matched)) {
         text.write_str(",\"service\":")?;
         write_string(text, &service.name)?;
     }

@@ -189,7 +189,7 @@ impl WorkerCounters {
         let matched = &plan.matches[index].matched;
         let (traffic, connections) = match matched.alone {
             true => {
-                let service = plan.service(matched.service).expect("matches are of services");
+                let service = plan.service_of(matched);
                 let first = service.first_member as usize;
                 let members = first..first + service.group.members().len();
                 (&self.members[members.clone()], &self.new_connections[members])

@@ -36,7 +36,7 @@ pub fn explained(
         response.backend.clone_from(&backend.name);
         response.backend_address = backend.address.to_string();
     }
-    let service = told.matched.and_then(|matched| plan.service(matched.service));
+    let service = told.matched.as_ref().map(|matched| plan.service_of(matched));
     if let (Some(matched), Some(service)) = (told.matched, service) {
         let entry = &plan.matches[matched.matched as usize];
         response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);

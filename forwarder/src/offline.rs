@@ -100,7 +100,7 @@ fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json
     let Found::Service(matched) = plan.vips.find(&key.target()) else {
         return json!({"flow": flow, "service": null, "backend": null, "slot": null});
     };
-    let service = plan.service(matched.service).expect("a match names a service of its plan");
+    let service = plan.service_of(&matched);
     let selector = match service.affinity {
         Affinity::Flow => hash.flow(key),
         Affinity::Client => hash.client(key),

@@ -410,8 +410,7 @@ pub fn counters_json(received: u64, totals: &Totals) -> Value {
 
 /// One frame's journey; frames are counted from 1, as Wireshark does.
 fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) -> Value {
-    let service =
-        journey.service().and_then(|id| plan.service(id)).map(|service| service.name.as_str());
+    let service = journey.matched.map(|matched| plan.service_of(&matched).name.as_str());
     let backend =
         journey.backend.and_then(|id| plan.backend(id)).map(|backend| backend.name.as_str());
     let reason = match verdict {

@@ -47,10 +47,10 @@ pub struct Plan {
     pub vips: Vips,
     /// One for each matched index: whose it is and what it matches.
     pub matches: Vec<Match>,
-    /// Services by id.
-    pub(crate) services: Box<[Option<Service>]>,
     /// Services as the plan lists them.
-    pub(crate) order: Vec<ServiceId>,
+    pub(crate) services: Box<[Service]>,
+    /// By service id: where the service is listed.
+    pub(crate) listed: Box<[Option<u16>]>,
     /// Backends by id.
     pub(crate) backends: Box<[Option<Backend>]>,
     /// Members over all that count apart, groups or services: the size of
@@ -94,14 +94,27 @@ impl Plan {
     #[inline]
     #[must_use]
     pub fn service(&self, id: ServiceId) -> Option<&Service> {
-        self.services.get(id.index())?.as_ref()
+        let listed = (*self.listed.get(id.index())?)?;
+        Some(&self.services[usize::from(listed)])
+    }
+
+    /// The service of a match of this plan.
+    #[inline(always)]
+    #[must_use]
+    pub fn service_of(&self, matched: &Matched) -> &Service {
+        &self.services[usize::from(matched.listed)]
+    }
+
+    /// The members of that service.
+    #[inline(always)]
+    #[must_use]
+    pub fn group_of(&self, matched: &Matched) -> &Group {
+        &self.groups[matched.group as usize]
     }
 
     /// Services as the plan lists them.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.order
-            .iter()
-            .map(|id| self.services[id.index()].as_ref().expect("listed services exist"))
+        self.services.iter()
     }
 
     /// The backend with that id.
@@ -146,7 +159,7 @@ impl Plan {
     /// One more than the highest service id: the size of arrays by id.
     #[must_use]
     pub fn service_ids(&self) -> usize {
-        self.services.len()
+        self.listed.len()
     }
 
     /// Every address that packets are tunnelled to: backends, peers, and

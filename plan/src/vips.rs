@@ -27,6 +27,8 @@ use crate::sockets_v4::{LookV4, SocketsV4, SocketsV4Builder, Under};
 pub struct Matched {
     /// Which service.
     pub service: ServiceId,
+    /// Where the plan lists that service.
+    pub listed: u16,
     /// Which of the plan's styles it has: the same for services of the same
     /// `encap` and `dscp`.
     pub style: u16,

@@ -119,7 +119,7 @@ fn packets_match_in_the_order_of_the_design() {
     let plan = Planner::default().plan(message).unwrap();
     for vector in list(&vectors, "packets") {
         let found = match plan.vips.find(&flow_key(vector).target()) {
-            Found::Service(matched) => plan.service(matched.service).unwrap().name.as_str(),
+            Found::Service(matched) => plan.service_of(&matched).name.as_str(),
             Found::NoService { pass: false } => "drop",
             Found::NoService { pass: true } => "no service of these passes",
             Found::NotVip => "pass",

@@ -135,7 +135,7 @@ fn flow(bytes: &[u8], view: &View) -> Option<FlowKey> {
 
 fn service(plan: &Plan, key: &FlowKey) -> Option<String> {
     let Found::Service(matched) = plan.vips.find(&key.target()) else { return None };
-    Some(plan.service(matched.service)?.name.clone())
+    Some(plan.service_of(&matched).name.clone())
 }
 
 /// The backend or peer at that address; else the address.

@@ -103,7 +103,7 @@ impl NamedTotals {
 /// The names of the plan's matches, by index.
 fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
     plan.matches.iter().map(|entry| {
-        let service = plan.service(entry.matched.service).expect("matches are of services");
+        let service = plan.service_of(&entry.matched);
         (service.name.clone(), entry.target.clone(), entry.protocol, entry.ports.clone())
     })
 }

@@ -147,8 +147,7 @@ struct Decoding<'m, 'p> {
     groups: HashMap<&'m str, Vec<(Family, u32, u32)>>,
     vips: VipsBuilder,
     matches: Vec<Match>,
-    services: Vec<Option<Service>>,
-    order: Vec<ServiceId>,
+    services: Vec<Service>,
     styles: Vec<(Encap, Dscp)>,
     own_groups: Vec<Arc<Group>>,
     group_indices: HashMap<*const Group, u32>,
@@ -184,7 +183,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
             vips: VipsBuilder::default(),
             matches: Vec::new(),
             services: Vec::new(),
-            order: Vec::new(),
             styles: Vec::new(),
             own_groups: Vec::new(),
             group_indices: HashMap::new(),
@@ -202,7 +200,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
     fn finish(self, message: &proto::Plan) -> Result<Plan, PlanError> {
         let cluster = message.cluster.clone().unwrap_or_default();
         let mut distinct: HashMap<*const Group, u64> = HashMap::new();
-        for service in self.services.iter().flatten() {
+        for service in &self.services {
             distinct
                 .insert(Arc::as_ptr(&service.group), service.group.table().map_or(0, Table::bytes));
         }
@@ -236,8 +234,8 @@ impl<'m, 'p> Decoding<'m, 'p> {
             peers: self.peers,
             vips: self.vips.build(),
             matches: self.matches,
+            listed: listed(&self.services),
             services: self.services.into(),
-            order: self.order,
             backends: self.backends,
             members: 0,
             styles: self.styles,
@@ -245,6 +243,16 @@ impl<'m, 'p> Decoding<'m, 'p> {
             message: proto::Plan::default(),
         })
     }
+}
+
+/// By service id, where each of these services is.
+fn listed(services: &[Service]) -> Box<[Option<u16>]> {
+    let ids = services.iter().map(|service| service.id.index() + 1).max().unwrap_or(0);
+    let mut listed = vec![None; ids];
+    for (service, index) in services.iter().zip(0..) {
+        listed[service.id.index()] = Some(index);
+    }
+    listed.into()
 }
 
 /// Of an address or prefix that was parsed.

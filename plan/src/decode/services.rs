@@ -63,6 +63,7 @@ impl<'m> Decoding<'m, '_> {
         }
         let matched = Matched {
             service: id,
+            listed: index as u16,
             style: self.style(service.encap, service.dscp),
             matched: 0,
             first_member: counted.first_member,
@@ -73,11 +74,7 @@ impl<'m> Decoding<'m, '_> {
         for ((path, vip, ports), index) in wants.into_iter().zip(0..) {
             self.vip(&path, (index, vip), ports, matched, info)?;
         }
-        if self.services.len() <= id.index() {
-            self.services.resize_with(id.index() + 1, || None);
-        }
-        self.services[id.index()] = Some(service);
-        self.order.push(id);
+        self.services.push(service);
         Ok(())
     }
 

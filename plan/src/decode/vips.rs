@@ -72,11 +72,7 @@ impl<'m> Decoding<'m, '_> {
 
     fn refuse_conflict(&self, path: &str, with: &Matched) -> Result<(), PlanError> {
         let other = &self.matches[with.matched as usize];
-        let position = self
-            .order
-            .iter()
-            .position(|id| *id == other.matched.service)
-            .unwrap_or(self.order.len());
+        let position = other.matched.listed;
         refuse(
             path,
             format!(
