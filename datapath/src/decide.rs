@@ -28,7 +28,7 @@
 //! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
 
 use plan::group::Selected;
-use plan::{BackendId, Group, Service, ServiceId, Standing};
+use plan::{Admission, BackendId, Group, Service, ServiceId};
 use wire::{Facts, Protocol, tcp};
 
 use crate::clock::Now;
@@ -183,8 +183,8 @@ pub fn steady_member(
         return None;
     }
     let backend = steady()?;
-    let (member, standing) = group.member(backend)?;
-    (standing != Standing::Gone).then_some(ChosenMember { member, backend })
+    let (member, admission) = group.member(backend)?;
+    (admission != Admission::Nothing).then_some(ChosenMember { member, backend })
 }
 
 /// An entry in some worker's table.
@@ -239,13 +239,17 @@ fn keep(rules: &Rules<'_>, entry: &Entry, signal: Signal) -> Result<ChosenMember
     if rules.lifetimes.expired(entry, rules.ticks) {
         return Err(Why::Expired);
     }
-    let (member, standing) = rules.group.member(entry.backend).ok_or(Why::Gone)?;
+    let (member, admission) = rules.group.member(entry.backend).ok_or(Why::Gone)?;
     let is_syn = signal == Signal::Syn;
-    match standing {
-        Standing::Keeps if is_syn && entry.class == Class::Closing => Err(Why::Opened),
-        Standing::KeepsDown if is_syn && entry.class == Class::Unconfirmed => Err(Why::Opened),
-        Standing::Gone => Err(Why::Gone),
-        _ => Ok(ChosenMember { member, backend: entry.backend }),
+    let selects_anew = match admission {
+        Admission::All => None,
+        Admission::TrackedOnly { is_down: false } => Some(Class::Closing),
+        Admission::TrackedOnly { is_down: true } => Some(Class::Unconfirmed),
+        Admission::Nothing => return Err(Why::Gone),
+    };
+    match is_syn && selects_anew == Some(entry.class) {
+        true => Err(Why::Opened),
+        false => Ok(ChosenMember { member, backend: entry.backend }),
     }
 }
 

@@ -186,7 +186,7 @@ impl FragmentTable {
     /// replaced, or anybody could send the rest of a datagram elsewhere: one
     /// of which parts are missing, for as long as it is remembered.
     pub fn remember(&mut self, key: DatagramKey, part: Option<Part>, decision: Decision, now: Now) {
-        if self.decisions.get(&key).is_some_and(|standing| !standing.is_whole()) {
+        if self.decisions.get(&key).is_some_and(|there| !there.is_whole()) {
             return;
         }
         if self.order.len() == DATAGRAMS_MAX {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use datapath::verdict::DeviceIndex;
 use datapath::{Egress, FlowHash, NextHop, View};
-use plan::{Affinity, Found, Plan, Planner, Service, Standing};
+use plan::{Admission, Affinity, Found, Plan, Planner, Service};
 use serde_json::json;
 use wire::{Family, FlowKey, Protocol, ip};
 
@@ -211,8 +211,7 @@ fn tables(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
 
 fn entries<'p>(plan: &'p Plan, service: &'p Service) -> Vec<&'p str> {
     let Some(table) = service.group.table() else { return Vec::new() };
-    let active =
-        service.group.members().iter().filter(|member| member.standing == Standing::Active);
+    let active = service.group.members().iter().filter(|member| member.admission == Admission::All);
     let names: Vec<&str> = active
         .map(|member| plan.backend(member.backend).expect("members are backends").name.as_str())
         .collect();

@@ -7,17 +7,18 @@
 use crate::ids::BackendId;
 use crate::maglev::Table;
 
-/// What a member's state lets it do.
+/// Which connections a member's state admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Standing {
-    /// Takes new connections and keeps its tracked ones.
-    Active,
-    /// Drains: takes no new connections, keeps its tracked ones.
-    Keeps,
-    /// The same of one that is down, with `on_down: keep`.
-    KeepsDown,
-    /// Neither: its tracked connections select anew.
-    Gone,
+pub enum Admission {
+    /// New ones and its tracked ones.
+    All,
+    /// Its tracked ones: it drains, or it is down with `on_down: keep`.
+    TrackedOnly {
+        /// It is down.
+        is_down: bool,
+    },
+    /// None: its tracked ones select anew.
+    Nothing,
 }
 
 /// One backend of a group.
@@ -25,8 +26,8 @@ pub enum Standing {
 pub struct Member {
     /// Which backend.
     pub backend: BackendId,
-    /// What its state lets it do.
-    pub standing: Standing,
+    /// Which connections its state admits.
+    pub admission: Admission,
 }
 
 /// The members of one or more services.
@@ -54,10 +55,10 @@ struct Slot {
     backend: u16,
     member: u16,
     /// The member's, so that a lookup is one access.
-    standing: Standing,
+    admission: Admission,
 }
 
-const EMPTY: Slot = Slot { backend: 0, member: 0, standing: Standing::Gone };
+const EMPTY: Slot = Slot { backend: 0, member: 0, admission: Admission::Nothing };
 
 impl Group {
     /// A group of `members`, each backend once, whose `table` selects among
@@ -70,8 +71,8 @@ impl Group {
             while by_backend[at].backend != 0 {
                 at = (at + 1) & (size - 1);
             }
-            by_backend[at] =
-                Slot { backend: member.backend.0, member: index as u16, standing: member.standing };
+            let (backend, admission) = (member.backend.0, member.admission);
+            by_backend[at] = Slot { backend, member: index as u16, admission };
         }
         let candidate =
             |member| Candidate { member, backend: members[usize::from(member)].backend };
@@ -103,13 +104,13 @@ impl Group {
     /// The member of that backend, with its index.
     #[inline]
     #[must_use]
-    pub fn member(&self, backend: BackendId) -> Option<(u16, Standing)> {
+    pub fn member(&self, backend: BackendId) -> Option<(u16, Admission)> {
         let mask = self.by_backend.len() - 1;
         let mut at = home(backend, self.by_backend.len());
         loop {
             let slot = self.by_backend[at];
             if slot.backend == backend.0 {
-                return Some((slot.member, slot.standing));
+                return Some((slot.member, slot.admission));
             }
             if slot.backend == 0 {
                 return None;
@@ -153,15 +154,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_member_is_found_and_no_stranger() {
+    fn every_member_is_found_and_no_other_backend() {
+        let admission = Admission::TrackedOnly { is_down: false };
         let ids: Vec<u16> = (1..=500).map(|i| i * 131 % 65_521).collect();
-        let members = ids
-            .iter()
-            .map(|id| Member { backend: BackendId(*id), standing: Standing::Keeps })
-            .collect();
+        let members = ids.iter().map(|id| Member { backend: BackendId(*id), admission }).collect();
         let group = Group::new(members, None, Vec::new());
         for (index, id) in ids.iter().enumerate() {
-            assert_eq!(group.member(BackendId(*id)), Some((index as u16, Standing::Keeps)));
+            assert_eq!(group.member(BackendId(*id)), Some((index as u16, admission)));
         }
         for id in (1..=u16::MAX).filter(|id| !ids.contains(id)) {
             assert_eq!(group.member(BackendId(id)), None);

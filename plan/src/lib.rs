@@ -32,7 +32,7 @@ pub mod proto {
 }
 
 pub use decode::{FEATURES, PlanError, Planner};
-pub use group::{Group, Standing};
+pub use group::{Admission, Group};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, Tunnel};

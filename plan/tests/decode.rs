@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plan::{Found, Plan, Planner, Standing, proto};
+use plan::{Admission, Found, Plan, Planner, proto};
 use wire::{Family, FlowKey, Protocol, ip};
 
 fn message() -> proto::Plan {
@@ -49,12 +49,12 @@ fn key(destination: &str, protocol: Protocol, port: u16) -> FlowKey {
 }
 
 #[test]
-fn members_stand_as_their_states_say() {
+fn members_admit_what_their_states_say() {
     let plan = plan(message());
     let web = plan.services().next().unwrap();
-    let standings: Vec<Standing> =
-        web.group.members().iter().map(|member| member.standing).collect();
-    assert_eq!(standings, [Standing::Active, Standing::Keeps]);
+    let admissions: Vec<Admission> =
+        web.group.members().iter().map(|member| member.admission).collect();
+    assert_eq!(admissions, [Admission::All, Admission::TrackedOnly { is_down: false }]);
     let b1 = web.group.members()[0].backend;
     assert!((0..100u64).all(|hash| web.group.select(hash << 57).unwrap().backend == b1));
 }
@@ -70,11 +70,12 @@ fn down_backends_follow_on_down_and_fail_open() {
         message.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
         let plan = plan(message);
         let group = Arc::clone(&plan.services().next().unwrap().group);
-        (group.members()[0].standing, group.table().is_some())
+        (group.members()[0].admission, group.table().is_some())
     };
-    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::Withdraw), (Standing::Gone, false));
-    assert_eq!(with(proto::OnDown::Keep, proto::WhenNone::Withdraw), (Standing::KeepsDown, false));
-    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::FailOpen), (Standing::Active, true));
+    let kept = Admission::TrackedOnly { is_down: true };
+    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::Withdraw), (Admission::Nothing, false));
+    assert_eq!(with(proto::OnDown::Keep, proto::WhenNone::Withdraw), (kept, false));
+    assert_eq!(with(proto::OnDown::Move, proto::WhenNone::FailOpen), (Admission::All, true));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
 use datapath::reply::WaysBack;
 use datapath::verdict::DeviceIndex;
 use datapath::{Egress, FlowHash, NextHop};
-use plan::{BackendId, Plan, Service, Standing};
+use plan::{Admission, BackendId, Plan, Service};
 use wire::{Family, MacAddress};
 
 use crate::next_hops::{self, Snapshot};
@@ -233,7 +233,7 @@ fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narr
 fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
     let members = plan.services().flat_map(|service| service.group.members());
     members
-        .filter(|member| member.standing == Standing::Active)
+        .filter(|member| member.admission == Admission::All)
         .map(|member| member.backend)
         .collect()
 }

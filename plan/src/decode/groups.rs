@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::{PlanError, Planner, refuse};
-use crate::group::{Group, Member, Standing};
+use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
 use crate::maglev::{Candidate, Table};
 use crate::{limits, proto};
@@ -14,7 +14,16 @@ use crate::{limits, proto};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GroupKey {
     pub table_size: u32,
-    pub members: Vec<(String, BackendId, u32, Standing)>,
+    pub members: Vec<MemberKey>,
+}
+
+/// What a group's content depends on, of one member.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct MemberKey {
+    pub name: String,
+    pub backend: BackendId,
+    pub weight: u32,
+    pub admission: Admission,
 }
 
 /// A group of the message, as some services use it.
@@ -39,19 +48,17 @@ impl Planner {
 }
 
 fn build_group(key: &GroupKey) -> Group {
-    let members = key
-        .members
-        .iter()
-        .map(|(_, backend, _, standing)| Member { backend: *backend, standing: *standing });
-    let active = |(_, (_, _, _, standing)): &(u16, &(String, BackendId, u32, Standing))| {
-        *standing == Standing::Active
-    };
+    let members = key.members.iter().map(|MemberKey { backend, admission, .. }| Member {
+        backend: *backend,
+        admission: *admission,
+    });
+    let takes_new = |(_, member): &(u16, &MemberKey)| member.admission == Admission::All;
     let indices: Vec<u16> =
-        (0..).zip(&key.members).filter(active).map(|(index, _)| index).collect();
+        (0..).zip(&key.members).filter(takes_new).map(|(index, _)| index).collect();
     let candidates: Vec<Candidate> = indices
         .iter()
         .map(|index| &key.members[usize::from(*index)])
-        .map(|(name, _, weight, _)| Candidate { name: name.clone(), weight: *weight })
+        .map(|member| Candidate { name: member.name.clone(), weight: member.weight })
         .collect();
     let table = (!candidates.is_empty()).then(|| Table::build(&candidates, key.table_size));
     Group::new(members.collect(), table, indices)
@@ -143,14 +150,14 @@ pub(super) fn is_active(member: &proto::Member) -> bool {
     member.state() == proto::BackendState::Active && member.weight > 0
 }
 
-pub(super) fn standing(member: &proto::Member, on_down: proto::OnDown, open: bool) -> Standing {
+pub(super) fn admission(member: &proto::Member, on_down: proto::OnDown, open: bool) -> Admission {
     use proto::BackendState::{Active, Disabled, Down, Draining, Unspecified};
     match member.state() {
-        Active if member.weight > 0 => Standing::Active,
-        Active | Draining => Standing::Keeps,
-        Down if open && member.weight > 0 => Standing::Active,
-        Down if on_down == proto::OnDown::Keep => Standing::KeepsDown,
+        Active if member.weight > 0 => Admission::All,
+        Active | Draining => Admission::TrackedOnly { is_down: false },
+        Down if open && member.weight > 0 => Admission::All,
+        Down if on_down == proto::OnDown::Keep => Admission::TrackedOnly { is_down: true },
         // Unspecified: refused where groups are read.
-        Down | Disabled | Unspecified => Standing::Gone,
+        Down | Disabled | Unspecified => Admission::Nothing,
     }
 }

@@ -8,7 +8,7 @@ use wire::ip::{self, AddressBits};
 
 use super::check::refuse_unsupported;
 use super::counting::Counted;
-use super::groups::{GroupKey, GroupUse, standing};
+use super::groups::{GroupKey, GroupUse, MemberKey, admission};
 use super::vips::ports;
 use super::{Decoding, PlanError, parse_prefix, refuse};
 use crate::group::Group;
@@ -109,8 +109,11 @@ impl<'m> Decoding<'m, '_> {
         if let Some(group) = self.decoded_groups.get(&key) {
             return Ok(Arc::clone(group));
         }
-        let members = group.members.iter().map(|(member, id)| {
-            (member.backend.clone(), *id, member.weight, standing(member, key.on_down, open))
+        let members = group.members.iter().map(|(member, id)| MemberKey {
+            name: member.backend.clone(),
+            backend: *id,
+            weight: member.weight,
+            admission: admission(member, key.on_down, open),
         });
         let group = self.planner.group(GroupKey { table_size, members: members.collect() });
         self.decoded_groups.insert(key, Arc::clone(&group));
