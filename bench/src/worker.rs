@@ -70,10 +70,15 @@ impl Worker {
                 self.counters.sent.add(1);
                 continue;
             }
-            if let Verdict::Slow(budget) = *verdict {
+            if let Verdict::Slow(recursion_limit) = *verdict {
                 self.slow.begin(now_ms);
-                *verdict =
-                    self.slow.forward(&self.view, frame, budget, &mut self.outbox, &mut NoRecorder);
+                *verdict = self.slow.forward(
+                    &self.view,
+                    frame,
+                    recursion_limit,
+                    &mut self.outbox,
+                    &mut NoRecorder,
+                );
             }
             self.counters.count(*verdict);
         }

@@ -28,7 +28,6 @@ use arrayvec::ArrayVec;
 use plan::{LookV4, Matched, Whereabouts};
 use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
-use crate::decapsulate::Budget;
 use crate::decide::{ChosenMember, Why, steady_member};
 use crate::drop_reason::DropReason;
 use crate::egress::Tunnel;
@@ -40,6 +39,7 @@ use crate::forward::{
 use crate::outbox::Outbox;
 use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
+use crate::recursion_limit::RecursionLimit;
 use crate::send::{headers_of, send};
 use crate::table::{Home, is_tcp, steady_backend};
 use crate::trace::{self, Mark};
@@ -56,7 +56,7 @@ struct Traveller<'v> {
     /// The flow hash.
     hash: u64,
     facts: Facts,
-    budget: Budget,
+    recursion_limit: RecursionLimit,
 }
 
 /// Who is to deal with a packet.
@@ -120,12 +120,12 @@ impl<'v> Traveller<'v> {
             traffic_class: 0,
             packet_bytes: 0,
         },
-        budget: Budget(0),
+        recursion_limit: RecursionLimit(0),
     };
 
     #[inline(always)]
-    fn begin(&mut self, facts: Facts, budget: Budget, to: To<'v>) {
-        (self.facts, self.budget, self.to) = (facts, budget, to);
+    fn begin(&mut self, facts: Facts, recursion_limit: RecursionLimit, to: To<'v>) {
+        (self.facts, self.recursion_limit, self.to) = (facts, recursion_limit, to);
     }
 }
 
@@ -213,7 +213,11 @@ impl<'m> Datapath<'m> {
                     prefetch(vips.place_behind_v4(look));
                     prefetch_at(self.resolved.first_look_v4(socket));
                 }
-                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV4(socket, look));
+                travellers.all[at].begin(
+                    plain.facts,
+                    RecursionLimit::FRESH,
+                    To::SocketV4(socket, look),
+                );
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
@@ -224,7 +228,7 @@ impl<'m> Datapath<'m> {
                     prefetch_at(self.resolved.first_look_v6(&target));
                 }
                 travellers.targets_v6.push(target);
-                travellers.all[at].begin(plain.facts, Budget::FRESH, To::SocketV6);
+                travellers.all[at].begin(plain.facts, RecursionLimit::FRESH, To::SocketV6);
             } else {
                 let read = self.read_other(view, at, frame, travellers);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -246,16 +250,16 @@ impl<'m> Datapath<'m> {
             travellers.marked.push(Marked { at, arrived, mark });
             return Ok(NOT_YET);
         }
-        let Arrived { headers, budget, tunnelled } = arrived;
+        let Arrived { headers, recursion_limit, tunnelled } = arrived;
         let to = match match_service(view, &headers)? {
             Destination::Service(matched) => To::Matched(of_plan(view, &matched)),
             Destination::Owner => To::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
-            Destination::SlowPath => return Ok(Verdict::Slow(budget)),
+            Destination::SlowPath => return Ok(Verdict::Slow(recursion_limit)),
         };
         travellers.flows.set_key(at, &headers.key);
-        travellers.all[at].begin(headers.facts(), budget, to);
+        travellers.all[at].begin(headers.facts(), recursion_limit, to);
         Ok(NOT_YET)
     }
 
@@ -439,7 +443,7 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        Traveller { facts, hash, budget, to }: &Traveller<'_>,
+        Traveller { facts, hash, recursion_limit, to }: &Traveller<'_>,
         outbox: &mut Outbox<'m>,
     ) -> Option<Result<Verdict, DropReason>> {
         let headers = |frame: &_| headers_of(frame, *facts);
@@ -457,11 +461,11 @@ impl<'m> Datapath<'m> {
             }
             To::Service(matched, _) => {
                 let (headers, service) = (headers(frame), view.plan.service_of(matched));
-                self.spill(view, frame, service, &headers, (*hash, *budget), outbox)
+                self.spill(view, frame, service, &headers, (*hash, *recursion_limit), outbox)
             }
             To::Owner => {
                 let headers = headers(frame);
-                self.to_owner(view, frame, &headers, *budget, outbox)
+                self.to_owner(view, frame, &headers, *recursion_limit, outbox)
             }
             _ => return None,
         })

@@ -12,60 +12,10 @@ use wire::{
 };
 
 use crate::drop_reason::DropReason;
-
-/// How many further encapsulations a packet is permitted. What we send on is
-/// permitted less:
-///
-/// ```text
-///  7 client ─► 3 fragment to its owner ─► 2 spilled to another cluster ─► 1 fragment to its owner there ─► 0 backend
-///  7 client ──────────────────────────────────────────────────────────► 1 copy of an ICMP error to a peer ─► 0 backend
-/// ```
-///
-/// Any step may be left out; none is taken twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Budget(pub u8);
-
-impl Budget {
-    /// A client's own packet.
-    pub const FRESH: Budget = Budget(7);
-    /// What a fragment is sent with to the machine in charge of it.
-    pub const REDIRECTED: Budget = Budget(3);
-    /// What a spilled packet is sent with.
-    pub const SPILLED: Budget = Budget(2);
-    /// What a spilled fragment is sent with to the machine in charge of it.
-    pub const REDIRECTED_THERE: Budget = Budget(1);
-    /// What a peer's copy of an ICMP error is sent with.
-    pub const COPY: Budget = Budget(1);
-    /// What a backend's packet is sent with.
-    pub const TO_BACKEND: Budget = Budget(0);
-
-    /// What the fragment is sent with to the machine in charge of it; None:
-    /// it was redirected already.
-    #[must_use]
-    pub fn redirect(self) -> Option<Budget> {
-        if self > Budget::REDIRECTED {
-            Some(Budget::REDIRECTED)
-        } else {
-            (self == Budget::SPILLED).then_some(Budget::REDIRECTED_THERE)
-        }
-    }
-
-    /// What the packet is sent with to another cluster; None: it was spilled
-    /// already.
-    #[must_use]
-    pub fn spill(self) -> Option<Budget> {
-        (self > Budget::SPILLED).then_some(Budget::SPILLED)
-    }
-
-    /// What copies of the ICMP error are sent with; None: it is one.
-    #[must_use]
-    pub fn copy(self) -> Option<Budget> {
-        (self > Budget::COPY).then_some(Budget::COPY)
-    }
-}
+use crate::recursion_limit::RecursionLimit;
 
 /// Takes the outer headers off; gives the inner packet's headers and its
-/// budget.
+/// recursion limit.
 ///
 /// # Errors
 /// If the sender is a stranger, or either packet is malformed.
@@ -74,7 +24,7 @@ pub fn decapsulate(
     frame: &mut Frame<'_>,
     outer: &Headers,
     ingress: &Ingress,
-) -> Result<(Headers, Budget), DropReason> {
+) -> Result<(Headers, RecursionLimit), DropReason> {
     let sender = ingress.sender(outer.key.family, outer.key.source).ok_or(DropReason::Stranger)?;
     if outer.fragment != Fragment::Whole {
         return Err(DropReason::TunnelFragment);
@@ -82,10 +32,10 @@ pub fn decapsulate(
     let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
     frame.truncate(ethernet::HEADER_BYTES + usize::from(outer.packet_bytes));
     let tunnel = tunnel_of(sender, outer, &frame.bytes()[start..])?;
-    let budget = match (sender, tunnel.recursion) {
+    let recursion_limit = match (sender, tunnel.recursion) {
         (Sender::Peer, 0) => return Err(DropReason::Recursion),
-        (Sender::Encapsulator, 0) => Budget::FRESH,
-        (_, permitted) => Budget(permitted),
+        (Sender::Encapsulator, 0) => RecursionLimit::FRESH,
+        (_, permitted) => RecursionLimit(permitted),
     };
     let mut link: [u8; ethernet::HEADER_BYTES] =
         *frame.bytes().first_chunk().expect("it was parsed");
@@ -99,7 +49,7 @@ pub fn decapsulate(
     }
     frame.set_outer_ecn(outer.traffic_class & ECN);
     inner.traffic_class = carry_congestion(frame, inner.traffic_class)?;
-    Ok((inner, budget))
+    Ok((inner, recursion_limit))
 }
 
 /// The tunnel's header, if that sender may have written it: GRE with checksum,

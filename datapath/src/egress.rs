@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use plan::{BackendId, Owners, Plan, Service};
 use wire::{Family, FlowKey, MacAddress};
 
-use crate::decapsulate::Budget;
 use crate::encapsulate::{Outer, Style, has_source};
 use crate::flow_hash::FlowHash;
+use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 
 /// A neighbour on one of our devices, on the way to a backend.
@@ -137,7 +137,7 @@ impl Egress {
     pub fn toward_peer(
         &self,
         peer: usize,
-        permitted: Budget,
+        permitted: RecursionLimit,
         family: Family,
         hash: u64,
     ) -> Option<&Outer> {
@@ -154,7 +154,7 @@ impl Egress {
         plan: &Plan,
         service: &Service,
         key: &FlowKey,
-        (hash, permitted): (u64, Budget),
+        (hash, permitted): (u64, RecursionLimit),
     ) -> Option<(IpAddr, Outer)> {
         let hops = self.spills.get(service.id.index())?.iter();
         let reached = || {
@@ -186,9 +186,9 @@ impl PeerTunnels {
         self.last[0].hops > 0
     }
 
-    fn tunnel(&self, permitted: Budget, family: Family) -> &Tunnel {
+    fn tunnel(&self, permitted: RecursionLimit, family: Family) -> &Tunnel {
         match permitted {
-            Budget::REDIRECTED => &self.redirect[family as usize],
+            RecursionLimit::REDIRECTED => &self.redirect[family as usize],
             _ => &self.last[family as usize],
         }
     }
@@ -282,10 +282,13 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
             (!hops.is_empty()).then_some((*address, hops))
         });
         let Some((address, hops)) = reached else { return PeerTunnels::default() };
-        let mut permitting = |budget| {
-            let style = Style::to_balancer(budget);
+        let mut permitting = |recursion_limit| {
+            let style = Style::to_balancer(recursion_limit);
             FAMILIES.map(|family| self.tunnel(address, &hops, style, family))
         };
-        PeerTunnels { redirect: permitting(Budget::REDIRECTED), last: permitting(Budget::COPY) }
+        PeerTunnels {
+            redirect: permitting(RecursionLimit::REDIRECTED),
+            last: permitting(RecursionLimit::COPY),
+        }
     }
 }

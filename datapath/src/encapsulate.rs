@@ -20,9 +20,9 @@ use wire::{
     ipv4, ipv6, udp,
 };
 
-use crate::decapsulate::Budget;
 use crate::egress::NextHop;
 use crate::flow_hash::FlowHash;
+use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 
 /// The outer TTL and hop limit (RFC 1700's default).
@@ -47,12 +47,12 @@ impl Style {
     /// To a backend, which encapsulates no further.
     #[must_use]
     pub fn to_backend((encap, dscp): (Encap, Dscp)) -> Style {
-        Style { encap, dscp, recursion: Budget::TO_BACKEND.0 }
+        Style { encap, dscp, recursion: RecursionLimit::TO_BACKEND.0 }
     }
 
     /// To another load balancer, which may encapsulate so many times more.
     #[must_use]
-    pub fn to_balancer(permitted: Budget) -> Style {
+    pub fn to_balancer(permitted: RecursionLimit) -> Style {
         Style { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
     }
 }

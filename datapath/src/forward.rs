@@ -8,12 +8,13 @@ use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
-use crate::decapsulate::{Budget, decapsulate};
+use crate::decapsulate::decapsulate;
 use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::outbox::Outbox;
 use crate::recorder::{Journey, Recorder};
+use crate::recursion_limit::RecursionLimit;
 use crate::resolved::Resolved;
 use crate::send::{AnswerLimits, Answering, redirect, send};
 use crate::table::{Class, ConnectionTable, Entry, Slot, Ticks};
@@ -108,7 +109,7 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        Arrived { headers, budget, tunnelled }: &Arrived,
+        Arrived { headers, recursion_limit, tunnelled }: &Arrived,
         remember: Remember,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
@@ -119,8 +120,10 @@ impl<'m> Datapath<'m> {
             Destination::Service(matched) => matched,
             Destination::Kernel if *tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
-            Destination::SlowPath => return Ok(Verdict::Slow(*budget)),
-            Destination::Owner => return self.to_owner(view, frame, headers, *budget, outbox),
+            Destination::SlowPath => return Ok(Verdict::Slow(*recursion_limit)),
+            Destination::Owner => {
+                return self.to_owner(view, frame, headers, *recursion_limit, outbox);
+            }
         };
         recorder.matched(matched);
 
@@ -137,7 +140,7 @@ impl<'m> Datapath<'m> {
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
             let service = view.plan.service_of(&matched);
-            return self.spill(view, frame, service, headers, (hash, *budget), outbox);
+            return self.spill(view, frame, service, headers, (hash, *recursion_limit), outbox);
         };
         recorder.backend(backend);
 
@@ -178,7 +181,7 @@ impl<'m> Datapath<'m> {
             .onward(view, frame, arrived, Remember::Nothing, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
-        reporter.report(mark, arrived.budget, (verdict, &journey), (frame, &link), outbox);
+        reporter.report(mark, arrived.recursion_limit, (verdict, &journey), (frame, &link), outbox);
         verdict
     }
 
@@ -258,7 +261,7 @@ impl<'m> Datapath<'m> {
         frame: &mut Frame<'_>,
         service: &Service,
         headers: &Headers,
-        (hash, budget): (u64, Budget),
+        (hash, recursion_limit): (u64, RecursionLimit),
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         spill(
@@ -266,7 +269,7 @@ impl<'m> Datapath<'m> {
             frame,
             service,
             headers,
-            (hash, budget),
+            (hash, recursion_limit),
             (self.counters, self.answering(view, None)),
             outbox,
         )
@@ -280,12 +283,13 @@ impl<'m> Datapath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         let hash = self.hash.flow(&three_tuple(&headers.key));
-        let (Some(permitted), Some(peer)) = (budget.redirect(), view.egress.owner(hash)) else {
-            return Ok(Verdict::Slow(budget));
+        let (Some(permitted), Some(peer)) = (recursion_limit.redirect(), view.egress.owner(hash))
+        else {
+            return Ok(Verdict::Slow(recursion_limit));
         };
         let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
@@ -331,7 +335,7 @@ impl<'m> Datapath<'m> {
 pub(crate) struct Arrived {
     pub headers: Headers,
     /// How many further encapsulations it is permitted.
-    pub budget: Budget,
+    pub recursion_limit: RecursionLimit,
     pub tunnelled: bool,
 }
 
@@ -369,10 +373,14 @@ impl Remember {
 pub(crate) fn receive(view: &View, frame: &mut Frame<'_>) -> Result<Option<Arrived>, DropReason> {
     let Some(headers) = headers::parse(frame.bytes())? else { return Ok(None) };
     if !view.takes_tunnel(&headers.key) {
-        return Ok(Some(Arrived { headers, budget: Budget::FRESH, tunnelled: false }));
+        return Ok(Some(Arrived {
+            headers,
+            recursion_limit: RecursionLimit::FRESH,
+            tunnelled: false,
+        }));
     }
-    let (headers, budget) = decapsulate(frame, &headers, &view.plan.ingress)?;
-    Ok(Some(Arrived { headers, budget, tunnelled: true }))
+    let (headers, recursion_limit) = decapsulate(frame, &headers, &view.plan.ingress)?;
+    Ok(Some(Arrived { headers, recursion_limit, tunnelled: true }))
 }
 
 /// Sends a packet to the cluster that its service spills to.
@@ -381,11 +389,11 @@ pub(crate) fn spill<'m>(
     frame: &mut Frame<'_>,
     service: &Service,
     headers: &Headers,
-    (hash, budget): (u64, Budget),
+    (hash, recursion_limit): (u64, RecursionLimit),
     (counters, answering): (&Counters, Answering<'_>),
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    let Some(permitted) = budget.spill().filter(|_| !service.spill.is_empty()) else {
+    let Some(permitted) = recursion_limit.spill().filter(|_| !service.spill.is_empty()) else {
         return Err(DropReason::NoBackend);
     };
     let (_, outer) = view

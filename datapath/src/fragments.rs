@@ -13,8 +13,8 @@ use wire::ip::AddressBits;
 use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, Target, ethernet, ipv4};
 
 use crate::clock::Now;
-use crate::decapsulate::Budget;
 use crate::flow_hash::FlowHash;
+use crate::recursion_limit::RecursionLimit;
 
 /// Datagrams remembered: each about 100 bytes, so 1.6 MB. More: the oldest
 /// is forgotten.
@@ -139,7 +139,7 @@ pub struct Held {
     /// The frame, out of the tunnel it came in.
     pub bytes: Vec<u8>,
     /// How many further encapsulations it is permitted.
-    pub budget: Budget,
+    pub recursion_limit: RecursionLimit,
     /// It came in a tunnel.
     pub tunnelled: bool,
     /// With what its tunnel said.
@@ -202,13 +202,13 @@ impl FragmentTable {
     pub fn hold(
         &mut self,
         key: DatagramKey,
-        (frame, headers, budget): (&Frame<'_>, &Headers, Budget),
+        (frame, headers, recursion_limit): (&Frame<'_>, &Headers, RecursionLimit),
         hash: &FlowHash,
         now: Now,
     ) -> Room {
         self.buffer.hold(Held {
             bytes: frame.bytes().to_vec(),
-            budget,
+            recursion_limit,
             tunnelled: frame.is_tunnelled(),
             traffic_class: headers.traffic_class,
             part: Part::of(frame, headers),

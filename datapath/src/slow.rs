@@ -14,7 +14,7 @@ use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp}
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
-use crate::decapsulate::{Budget, carry_congestion};
+use crate::decapsulate::carry_congestion;
 use crate::decide::{Signal, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
@@ -24,6 +24,7 @@ use crate::fragments::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
 use crate::limiter::FairLimiter;
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
+use crate::recursion_limit::RecursionLimit;
 use crate::reply;
 use crate::send::{AnswerLimits, Answering, send};
 use crate::table::TableReader;
@@ -96,23 +97,23 @@ impl<'m> SlowPath<'m> {
     }
 
     /// Decides what becomes of a frame for which a worker's verdict was
-    /// [`Verdict::Slow`] with that budget.
+    /// [`Verdict::Slow`] with that recursion_limit.
     pub fn forward(
         &mut self,
         view: &View,
         frame: &mut Frame<'_>,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Verdict {
-        self.journey(view, frame, budget, outbox, recorder).unwrap_or_else(Verdict::Drop)
+        self.journey(view, frame, recursion_limit, outbox, recorder).unwrap_or_else(Verdict::Drop)
     }
 
     fn journey(
         &mut self,
         view: &View,
         frame: &mut Frame<'_>,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -121,15 +122,15 @@ impl<'m> SlowPath<'m> {
         let Some(mark) =
             self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now))
         else {
-            return self.onward(view, frame, &headers, budget, outbox, recorder);
+            return self.onward(view, frame, &headers, recursion_limit, outbox, recorder);
         };
         let mut journey = Journey::default();
         let link = *frame.bytes().first_chunk().expect("it was parsed");
         let verdict = self
-            .onward(view, frame, &headers, budget, outbox, &mut journey)
+            .onward(view, frame, &headers, recursion_limit, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
-        reporter.report(&mark, budget, (verdict, &journey), (frame, &link), outbox);
+        reporter.report(&mark, recursion_limit, (verdict, &journey), (frame, &link), outbox);
         Ok(verdict)
     }
 
@@ -138,7 +139,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -146,16 +147,20 @@ impl<'m> SlowPath<'m> {
         if let Some(datagram) = DatagramKey::of(headers) {
             return match headers.fragment {
                 Fragment::Later { .. } => {
-                    self.later(view, frame, headers, (datagram, budget), outbox, recorder)
+                    self.later(view, frame, headers, (datagram, recursion_limit), outbox, recorder)
                 }
-                _ => self.first(view, frame, headers, (datagram, budget), outbox, recorder),
+                _ => {
+                    self.first(view, frame, headers, (datagram, recursion_limit), outbox, recorder)
+                }
             };
         }
         match icmp::kind(headers.key.family, message(frame, headers))
             .ok_or(DropReason::TransportHeader)?
         {
             icmp::Kind::EchoRequest => self.echo(view, frame, headers),
-            icmp::Kind::Error => self.error(view, frame, headers, budget, outbox, recorder),
+            icmp::Kind::Error => {
+                self.error(view, frame, headers, recursion_limit, outbox, recorder)
+            }
             icmp::Kind::Other => Err(DropReason::Icmp),
         }
     }
@@ -186,7 +191,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -209,7 +214,7 @@ impl<'m> SlowPath<'m> {
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let selected = self.select(view, service, &key, hash, recorder);
-        match budget.copy() {
+        match recursion_limit.copy() {
             None if tracked.is_none() || tracked == selected => {
                 return Err(DropReason::CopyNotNeeded);
             }
@@ -219,7 +224,14 @@ impl<'m> SlowPath<'m> {
             _ => {}
         }
         let backend = tracked.or(selected);
-        self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
+        self.deliver(
+            view,
+            frame,
+            headers,
+            (matched, backend, hash, recursion_limit),
+            outbox,
+            recorder,
+        )
     }
 
     fn copy_to_peers(
@@ -227,7 +239,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &Frame<'_>,
         headers: &Headers,
-        (hash, permitted): (u64, Budget),
+        (hash, permitted): (u64, RecursionLimit),
         outbox: &mut Outbox<'m>,
     ) {
         let source = self.hash.source_prefix(&headers.key);
@@ -257,7 +269,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        (datagram, budget): (DatagramKey, Budget),
+        (datagram, recursion_limit): (DatagramKey, RecursionLimit),
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -274,10 +286,10 @@ impl<'m> SlowPath<'m> {
         let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
-        let way = (matched, backend, hash, budget);
+        let way = (matched, backend, hash, recursion_limit);
         let verdict = self.deliver(view, frame, headers, way, outbox, recorder);
         while let Some(held) = self.fragments.release(&datagram) {
-            self.release(view, &held, (matched, backend, hash, held.budget), outbox);
+            self.release(view, &held, (matched, backend, hash, held.recursion_limit), outbox);
         }
         verdict
     }
@@ -288,12 +300,12 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        (datagram, budget): (DatagramKey, Budget),
+        (datagram, recursion_limit): (DatagramKey, RecursionLimit),
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let Some(decision) = self.fragments.follow(&datagram, Part::of(frame, headers)) else {
-            return self.hold(datagram, (frame, headers, budget));
+            return self.hold(datagram, (frame, headers, recursion_limit));
         };
         let Decision { target, backend, hash } = decision;
         recorder.hashed(hash);
@@ -302,13 +314,20 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        self.deliver(view, frame, headers, (matched, backend, hash, budget), outbox, recorder)
+        self.deliver(
+            view,
+            frame,
+            headers,
+            (matched, backend, hash, recursion_limit),
+            outbox,
+            recorder,
+        )
     }
 
     fn hold(
         &mut self,
         datagram: DatagramKey,
-        fragment: (&Frame<'_>, &Headers, Budget),
+        fragment: (&Frame<'_>, &Headers, RecursionLimit),
     ) -> Result<Verdict, DropReason> {
         match self.fragments.hold(datagram, fragment, &self.hash, self.now) {
             Room::None => return Err(DropReason::FragmentBuffer),
@@ -364,7 +383,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         headers: &Headers,
-        (matched, backend, hash, budget): Way,
+        (matched, backend, hash, recursion_limit): Way,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -383,7 +402,7 @@ impl<'m> SlowPath<'m> {
                 frame,
                 service,
                 headers,
-                (hash, budget),
+                (hash, recursion_limit),
                 (self.counters, answering),
                 outbox,
             );
@@ -430,7 +449,7 @@ impl<'m> SlowPath<'m> {
 
 /// Where a packet goes: the match and the backend (None: where the service
 /// spills), the flow hash, and what it is permitted.
-type Way = (Matched, Option<BackendId>, u64, Budget);
+type Way = (Matched, Option<BackendId>, u64, RecursionLimit);
 
 /// What follows the IP header.
 fn message<'f>(frame: &'f Frame<'_>, headers: &Headers) -> &'f [u8] {

@@ -30,11 +30,11 @@ use wire::{
 
 use crate::clock::Now;
 use crate::counters::Counters;
-use crate::decapsulate::Budget;
 use crate::flow_hash::Secret;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
 use crate::recorder::Journey;
+use crate::recursion_limit::RecursionLimit;
 use crate::reply::{self, ReplyLink};
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -203,14 +203,14 @@ impl Reporter<'_> {
     pub fn report(
         self,
         mark: &Mark,
-        budget: Budget,
+        recursion_limit: RecursionLimit,
         (verdict, journey): (Verdict, &Journey),
         (frame, link): (&Frame<'_>, &[u8; ethernet::HEADER_BYTES]),
         outbox: &mut Outbox<'_>,
     ) {
         let mut text = ArrayString::new();
         let back = self.view.ways_back.of(frame, Family::of(mark.receiver));
-        let report = write_text(&mut text, self, mark, budget, verdict, journey)
+        let report = write_text(&mut text, self, mark, recursion_limit, verdict, journey)
             .ok()
             .and_then(|()| datagram(&self.view.plan, mark, &text, (back.link, link), outbox));
         match report {
@@ -297,7 +297,7 @@ fn write_text(
     text: &mut ArrayString<1024>,
     reporter: Reporter<'_>,
     mark: &Mark,
-    budget: Budget,
+    recursion_limit: RecursionLimit,
     verdict: Verdict,
     journey: &Journey,
 ) -> std::fmt::Result {
@@ -307,7 +307,7 @@ fn write_text(
     write!(
         text,
         ",\"generation\":{},\"worker\":{},\"budget\":{}",
-        plan.generation, reporter.worker, budget.0
+        plan.generation, reporter.worker, recursion_limit.0
     )?;
     if let Some(service) = journey.matched.as_ref().map(|matched| plan.service_of(matched)) {
         text.write_str(",\"service\":")?;

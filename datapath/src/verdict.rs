@@ -1,7 +1,7 @@
 //! What becomes of a frame.
 
-use crate::decapsulate::Budget;
 use crate::drop_reason::DropReason;
+use crate::recursion_limit::RecursionLimit;
 
 /// The index of a device in the forwarder's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -23,7 +23,7 @@ pub enum Verdict {
     /// Kept until something that it waits for comes.
     Hold,
     /// Not decided here: hand it to the slow path, whose verdict counts.
-    Slow(Budget),
+    Slow(RecursionLimit),
     /// Nowhere, for a reason.
     Drop(DropReason),
 }

@@ -1,10 +1,9 @@
 //! What the datapath explains, in the words of the socket: of the running
 //! plan, or of a plan file.
 
-use datapath::decapsulate::Budget;
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
-use datapath::{DropReason, FlowHash, NextHop, View};
+use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
 use plan::{Affinity, BackendId, Encap, Plan, Service};
 use wire::FlowKey;
 
@@ -81,7 +80,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 /// The address that a packet without a backend is spilled to (paper 4.2).
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
     // The same that forwarding asks; without a next hop it drops.
-    let way = (0, Budget::SPILLED);
+    let way = (0, RecursionLimit::SPILLED);
     let (there, _) = view.egress.toward_spill(&view.plan, service, key, way)?;
     Some(there.to_string())
 }

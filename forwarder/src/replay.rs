@@ -262,10 +262,11 @@ impl Replay {
         let mut originated: Vec<_> = self.outbox.frames.drain(..).collect();
         let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
         for (index, ((frame, verdict), journey)) in slow {
-            let Verdict::Slow(budget) = *verdict else { continue };
+            let Verdict::Slow(recursion_limit) = *verdict else { continue };
             self.lend_chunks();
             self.outbox.at = index;
-            *verdict = self.slow.forward(&self.view, frame, budget, &mut self.outbox, journey);
+            *verdict =
+                self.slow.forward(&self.view, frame, recursion_limit, &mut self.outbox, journey);
             originated.extend(self.outbox.frames.drain(..));
         }
         originated.sort_by_key(|originated| originated.after);

@@ -153,12 +153,12 @@ impl<'m> Machine<'m> {
             }
         }
         for (index, (frame, verdict)) in batch.iter_mut().zip(&mut verdicts).enumerate() {
-            let Verdict::Slow(budget) = *verdict else { continue };
+            let Verdict::Slow(recursion_limit) = *verdict else { continue };
             self.outbox.at = index;
             *verdict = self.slow.forward(
                 &self.view,
                 frame,
-                budget,
+                recursion_limit,
                 &mut self.outbox,
                 &mut Journey::default(),
             );

@@ -104,9 +104,14 @@ impl Machine {
         let mut verdict =
             self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
         self.slow.begin(self.now_ms);
-        if let Verdict::Slow(budget) = verdict {
-            verdict =
-                self.slow.forward(&self.view, &mut frame, budget, &mut self.outbox, &mut journey);
+        if let Verdict::Slow(recursion_limit) = verdict {
+            verdict = self.slow.forward(
+                &self.view,
+                &mut frame,
+                recursion_limit,
+                &mut self.outbox,
+                &mut journey,
+            );
         }
         self.counters.count(verdict);
         let bytes = frame.bytes().to_vec();

@@ -268,7 +268,7 @@ fn place(
             send(parts, outgoing, usize::from(to.0), frame, Accounting::Received(verdict));
         }
         Verdict::Reply => send(parts, outgoing, device, frame, Accounting::Received(verdict)),
-        Verdict::Slow(budget) => ask(parts, Question { frame, device, budget }),
+        Verdict::Slow(recursion_limit) => ask(parts, Question { frame, device, recursion_limit }),
         Verdict::Pass => pass(parts, frame, device),
         Verdict::Drop(reason) => discard(parts, frame, reason),
         // The slow path has kept a copy.

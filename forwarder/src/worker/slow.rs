@@ -13,10 +13,9 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use datapath::decapsulate::Budget;
 use datapath::outbox::{ORIGINATED_MAX, Originated};
 use datapath::slow::SlowPath;
-use datapath::{NoRecorder, Outbox, Verdict, View};
+use datapath::{NoRecorder, Outbox, RecursionLimit, Verdict, View};
 use nic::wait::{Waiter, Waker};
 use nic::{Chunk, Pool};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -38,7 +37,7 @@ pub struct Question {
     /// The device it came from.
     pub device: usize,
     /// How often it may still be tunnelled.
-    pub budget: Budget,
+    pub recursion_limit: RecursionLimit,
 }
 
 /// What becomes of it.
@@ -232,8 +231,9 @@ impl Answerer {
             let Ok(chunk) = self.stock.pop() else { break };
             self.outbox.chunks.push(chunk);
         }
-        let Question { mut frame, device, budget } = question;
-        let verdict = path.forward(view, &mut frame, budget, &mut self.outbox, &mut NoRecorder);
+        let Question { mut frame, device, recursion_limit } = question;
+        let verdict =
+            path.forward(view, &mut frame, recursion_limit, &mut self.outbox, &mut NoRecorder);
         self.answer(Answer::Decided { frame, device, verdict });
         while let Some(originated) = self.outbox.frames.pop_at(0) {
             self.answer(Answer::Originated { originated, device });
