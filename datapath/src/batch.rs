@@ -33,10 +33,9 @@ use crate::drop_reason::DropReason;
 use crate::egress::Tunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
-use crate::forward::{
-    Arrived, Datapath, Destination, Flow, Remember, destination, match_service, receive,
-};
+use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
 use crate::outbox::Outbox;
+use crate::packet::{Arrived, Packet};
 use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::recursion_limit::RecursionLimit;
@@ -460,12 +459,14 @@ impl<'m> Datapath<'m> {
                 sent
             }
             To::Service(matched, _) => {
-                let (headers, service) = (headers(frame), view.plan.service_of(matched));
-                self.spill(view, frame, service, &headers, (*hash, *recursion_limit), outbox)
+                let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
+                let packet = Packet { headers, hash, recursion_limit };
+                self.spill(view, frame, matched, &packet, outbox)
             }
             To::Owner => {
-                let headers = headers(frame);
-                self.to_owner(view, frame, &headers, *recursion_limit, outbox)
+                let (headers, recursion_limit) = (headers(frame), *recursion_limit);
+                let arrived = Arrived { headers, recursion_limit, tunnelled: frame.is_tunnelled() };
+                self.to_owner(view, frame, &arrived, outbox)
             }
             _ => return None,
         })

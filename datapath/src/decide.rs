@@ -33,7 +33,7 @@ use wire::{Facts, Protocol, tcp};
 
 use crate::clock::Now;
 use crate::recorder::Lookup;
-use crate::table::{Class, Entry, Lifetimes, TableReader, Ticks};
+use crate::table::{Class, Entry, Expiry, Lifetimes, TableReader, Ticks};
 
 /// What one service's packets are decided by at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -42,10 +42,24 @@ pub struct Rules<'v> {
     pub service: ServiceId,
     /// Its members.
     pub group: &'v Group,
+    /// When entries expire, and the moment.
+    pub expiry: Expiry<'v>,
+}
+
+/// What one service's packets are decided by at any moment.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceRules<'v> {
+    /// The service.
+    pub service: &'v Service,
     /// When entries expire.
     pub lifetimes: &'v Lifetimes,
-    /// The moment.
-    pub ticks: &'v Ticks,
+}
+
+impl<'v> ServiceRules<'v> {
+    fn at(self, ticks: &'v Ticks) -> Rules<'v> {
+        let ServiceRules { service, lifetimes } = self;
+        Rules { service: service.id, group: &service.group, expiry: Expiry { lifetimes, ticks } }
+    }
 }
 
 /// What a packet says about its connection.
@@ -154,7 +168,7 @@ pub fn decide(
             match keep(rules, &entry, signal) {
                 Err(why) => why,
                 Ok(chosen) => {
-                    let effect = effect(entry, signal, rules.ticks);
+                    let effect = effect(entry, signal, rules.expiry.ticks);
                     let (chosen, why) = (Some(chosen), Why::Tracked);
                     return Decision { chosen, why, slot: None, effect };
                 }
@@ -165,7 +179,7 @@ pub fn decide(
         return Decision { chosen: None, why, slot: None, effect: Effect::None };
     };
     let (service, class) = (rules.service, Class::Unconfirmed);
-    let entry = Entry { service, backend, class, time: rules.ticks.of(class) };
+    let entry = Entry { service, backend, class, time: rules.expiry.ticks.of(class) };
     let chosen = ChosenMember { member, backend };
     Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
 }
@@ -203,40 +217,35 @@ pub struct TrackedBy {
 #[must_use]
 pub fn decide_by_tables(
     tables: &[TableReader<'_>],
-    (service, lifetimes): (&Service, &Lifetimes),
+    of_service: ServiceRules<'_>,
     hash: u64,
     signal: Signal,
     selector: u64,
 ) -> (Decision, Option<TrackedBy>) {
-    let decide_at = |ticks: &Ticks, entry| {
-        let rules = Rules { service: service.id, group: &service.group, lifetimes, ticks };
-        decide(&rules, entry, signal, || selector)
-    };
     let mut undecided = None;
     for (worker, table) in tables.iter().enumerate() {
-        let Some((entry, idle_ms)) = table.find(hash, service.id) else { continue };
-        let by_table = decide_at(&table.ticks(), Some(entry));
+        let Some((entry, idle_ms)) = table.find(hash, of_service.service.id) else { continue };
+        let ticks = table.ticks();
+        let by_table = decide(&of_service.at(&ticks), Some(entry), signal, || selector);
         let tracked = Some(TrackedBy { worker, entry, idle_ms });
         if by_table.why == Why::Tracked {
             return (by_table, tracked);
         }
         undecided.get_or_insert((by_table, tracked));
     }
-    undecided.unwrap_or_else(|| (decide_untracked((service, lifetimes), selector), None))
+    undecided.unwrap_or_else(|| (decide_untracked(of_service, selector), None))
 }
 
 /// Decides about a flow without an entry, for those who only read.
 #[must_use]
-pub fn decide_untracked((service, lifetimes): (&Service, &Lifetimes), selector: u64) -> Decision {
-    let ticks = &Ticks::new(Now(0));
-    let rules = Rules { service: service.id, group: &service.group, lifetimes, ticks };
-    decide(&rules, None, Signal::Data, || selector)
+pub fn decide_untracked(of_service: ServiceRules<'_>, selector: u64) -> Decision {
+    decide(&of_service.at(&Ticks::new(Now(0))), None, Signal::Data, || selector)
 }
 
 /// The entry's member, if it still decides.
 #[inline]
 fn keep(rules: &Rules<'_>, entry: &Entry, signal: Signal) -> Result<ChosenMember, Why> {
-    if rules.lifetimes.expired(entry, rules.ticks) {
+    if rules.expiry.expired(entry) {
         return Err(Why::Expired);
     }
     let (member, admission) = rules.group.member(entry.backend).ok_or(Why::Gone)?;

@@ -154,7 +154,8 @@ impl Egress {
         plan: &Plan,
         service: &Service,
         key: &FlowKey,
-        (hash, permitted): (u64, RecursionLimit),
+        hash: u64,
+        permitted: RecursionLimit,
     ) -> Option<(IpAddr, Outer)> {
         let hops = self.spills.get(service.id.index())?.iter();
         let reached = || {

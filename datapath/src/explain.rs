@@ -4,7 +4,7 @@
 use plan::{BackendId, Found, Matched};
 use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
 
-use crate::decide::{Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
+use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::egress::NextHop;
 use crate::encapsulate::encapsulate;
@@ -74,7 +74,7 @@ pub fn explain(
     told.matched = Some(matched);
     let service = view.plan.service_of(&matched);
     told.selector = hash.selector(service.affinity, flow, || *key);
-    let rules = (service, &view.lifetimes);
+    let rules = ServiceRules { service, lifetimes: &view.lifetimes };
     let untracked = decide_untracked(rules, told.selector);
     told.slot = untracked.slot;
     told.by_hash = untracked.chosen.map(|chosen| chosen.backend);

@@ -13,12 +13,13 @@ use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::outbox::Outbox;
+use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
 use crate::recursion_limit::RecursionLimit;
 use crate::resolved::Resolved;
 use crate::send::{AnswerLimits, Answering, redirect, send};
-use crate::table::{Class, ConnectionTable, Entry, Slot, Ticks};
-use crate::trace::{Mark, Reporter, Tracer};
+use crate::table::{Class, ConnectionTable, Entry, Expiry, Slot, Ticks};
+use crate::trace::{Mark, Reporter, Traced, Tracer};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
 
@@ -109,21 +110,20 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        Arrived { headers, recursion_limit, tunnelled }: &Arrived,
+        arrived: &Arrived,
         remember: Remember,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
+        let headers = &arrived.headers;
         recorder.parsed(&headers.key);
 
         let matched = match match_service(view, headers)? {
             Destination::Service(matched) => matched,
-            Destination::Kernel if *tunnelled => return Err(DropReason::NoService),
+            Destination::Kernel if arrived.tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
-            Destination::SlowPath => return Ok(Verdict::Slow(*recursion_limit)),
-            Destination::Owner => {
-                return self.to_owner(view, frame, headers, *recursion_limit, outbox);
-            }
+            Destination::SlowPath => return Ok(Verdict::Slow(arrived.recursion_limit)),
+            Destination::Owner => return self.to_owner(view, frame, arrived, outbox),
         };
         recorder.matched(matched);
 
@@ -139,8 +139,7 @@ impl<'m> Datapath<'m> {
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
-            let service = view.plan.service_of(&matched);
-            return self.spill(view, frame, service, headers, (hash, *recursion_limit), outbox);
+            return self.spill(view, frame, &matched, &arrived.packet(hash), outbox);
         };
         recorder.backend(backend);
 
@@ -176,12 +175,12 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
     ) -> Verdict {
         let mut journey = Journey::default();
-        let link = *frame.bytes().first_chunk().expect("it was parsed");
+        let traced = Traced::new(*mark, frame, arrived.recursion_limit);
         let verdict = self
             .onward(view, frame, arrived, Remember::Nothing, outbox, &mut journey)
             .unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
-        reporter.report(mark, arrived.recursion_limit, (verdict, &journey), (frame, &link), outbox);
+        reporter.report(&traced, verdict, &journey, frame, outbox);
         verdict
     }
 
@@ -197,9 +196,8 @@ impl<'m> Datapath<'m> {
         key: impl FnOnce() -> FlowKey,
         recorder: &mut impl Recorder,
     ) -> Decision {
-        let (ticks, lifetimes) = (&self.ticks, &view.lifetimes);
         let group = view.plan.group_of(matched);
-        let rules = Rules { service: matched.service, group, lifetimes, ticks };
+        let rules = Rules { service: matched.service, group, expiry: self.expiry(view) };
         let entry = flow.found.map(|found| found.entry());
         let decision = decide(&rules, entry, facts, || {
             let affinity = view.plan.service_of(matched).affinity;
@@ -231,9 +229,8 @@ impl<'m> Datapath<'m> {
             (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
                 let service = view.plan.service_of(matched);
                 self.counters_of(view).count_new_connection(matched, chosen.member);
-                let (moment, counters) =
-                    ((&self.ticks, &view.lifetimes), &self.counters.connections);
-                self.table.insert((*hash, *found), entry, service.quota, moment, counters);
+                let (expiry, counters) = (&self.expiry(view), &self.counters.connections);
+                self.table.insert(*hash, *found, entry, service.quota, expiry, counters);
             }
             _ => {}
         }
@@ -259,20 +256,12 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        service: &Service,
-        headers: &Headers,
-        (hash, recursion_limit): (u64, RecursionLimit),
+        matched: &Matched,
+        packet: &Packet<'_>,
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
-        spill(
-            view,
-            frame,
-            service,
-            headers,
-            (hash, recursion_limit),
-            (self.counters, self.answering(view, None)),
-            outbox,
-        )
+        let (service, answering) = (view.plan.service_of(matched), self.answering(view, None));
+        spill(view, frame, service, packet, answering, outbox)
     }
 
     /// Sends a fragment to the machine in charge of its datagram (paper 4.3);
@@ -282,19 +271,19 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        recursion_limit: RecursionLimit,
+        arrived: &Arrived,
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
+        let Arrived { headers, recursion_limit, .. } = arrived;
         let hash = self.hash.flow(&three_tuple(&headers.key));
         let (Some(permitted), Some(peer)) = (recursion_limit.redirect(), view.egress.owner(hash))
         else {
-            return Ok(Verdict::Slow(recursion_limit));
+            return Ok(Verdict::Slow(*recursion_limit));
         };
         let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
-        let verdict =
-            redirect(frame, &headers.facts(), hash, outer, self.answering(view, None), outbox)?;
+        let answering = self.answering(view, None);
+        let verdict = redirect(frame, &arrived.packet(hash), outer, answering, outbox)?;
         self.counters.fragments.redirected.add(1);
         Ok(verdict)
     }
@@ -324,19 +313,15 @@ impl<'m> Datapath<'m> {
         }
     }
 
+    #[inline(always)]
+    fn expiry<'v>(&'v self, view: &'v View) -> Expiry<'v> {
+        Expiry { lifetimes: &view.lifetimes, ticks: &self.ticks }
+    }
+
     #[inline]
     pub(crate) fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
         &view.counters[self.worker]
     }
-}
-
-/// A packet that has arrived, out of its tunnel if it came in one.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub headers: Headers,
-    /// How many further encapsulations it is permitted.
-    pub recursion_limit: RecursionLimit,
-    pub tunnelled: bool,
 }
 
 /// A packet's flow, and what the connection table has on it.
@@ -388,20 +373,18 @@ pub(crate) fn spill<'m>(
     view: &View,
     frame: &mut Frame<'_>,
     service: &Service,
-    headers: &Headers,
-    (hash, recursion_limit): (u64, RecursionLimit),
-    (counters, answering): (&Counters, Answering<'_>),
+    packet: &Packet<'_>,
+    answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
+    let Packet { headers, hash, recursion_limit } = packet;
     let Some(permitted) = recursion_limit.spill().filter(|_| !service.spill.is_empty()) else {
         return Err(DropReason::NoBackend);
     };
-    let (_, outer) = view
-        .egress
-        .toward_spill(&view.plan, service, &headers.key, (hash, permitted))
-        .ok_or(DropReason::NoNeighbour)?;
-    let verdict = redirect(frame, &headers.facts(), hash, &outer, answering, outbox)?;
-    counters.spilled.add(1);
+    let spilled = view.egress.toward_spill(&view.plan, service, &headers.key, *hash, permitted);
+    let (_, outer) = spilled.ok_or(DropReason::NoNeighbour)?;
+    let verdict = redirect(frame, packet, &outer, answering, outbox)?;
+    answering.counters.spilled.add(1);
     Ok(verdict)
 }
 

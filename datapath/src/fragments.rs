@@ -14,6 +14,7 @@ use wire::{Family, FlowKey, Fragment, Frame, Headers, Protocol, Target, ethernet
 
 use crate::clock::Now;
 use crate::flow_hash::FlowHash;
+use crate::packet::Arrived;
 use crate::recursion_limit::RecursionLimit;
 
 /// Datagrams remembered: each about 100 bytes, so 1.6 MB. More: the oldest
@@ -199,16 +200,17 @@ impl FragmentTable {
     }
 
     /// Keeps a copy of a fragment until its first one comes.
-    pub fn hold(
+    pub(crate) fn hold(
         &mut self,
         key: DatagramKey,
-        (frame, headers, recursion_limit): (&Frame<'_>, &Headers, RecursionLimit),
+        frame: &Frame<'_>,
+        Arrived { headers, recursion_limit, .. }: &Arrived,
         hash: &FlowHash,
         now: Now,
     ) -> Room {
         self.buffer.hold(Held {
             bytes: frame.bytes().to_vec(),
-            recursion_limit,
+            recursion_limit: *recursion_limit,
             tunnelled: frame.is_tunnelled(),
             traffic_class: headers.traffic_class,
             part: Part::of(frame, headers),

@@ -27,6 +27,7 @@ pub mod fragment;
 pub mod fragments;
 pub mod limiter;
 pub mod outbox;
+mod packet;
 mod prefetch;
 pub mod quoted;
 pub mod recorder;

@@ -11,6 +11,7 @@ use crate::flow_hash::FlowHash;
 use crate::fragment;
 use crate::limiter::FairLimiter;
 use crate::outbox::{Kind, Outbox};
+use crate::packet::Packet;
 use crate::reply::{self, WaysBack};
 use crate::table::Class;
 use crate::verdict::Verdict;
@@ -76,32 +77,34 @@ pub fn send<'m, 'a>(
         Ok(()) => Ok(Verdict::Send(outer.device)),
         Err(misfit) => {
             let headers = headers_of(frame, *facts);
-            let answering = answering(&headers);
-            send_misfit(frame, &headers, (*facts, hash, misfit), outer, answering, outbox)
+            match remedy(&headers) {
+                Remedy::Answer => answer(frame, &headers, misfit, answering(&headers)),
+                Remedy::Fragment => send_pieces(frame, &headers, hash, misfit, outer, outbox),
+                Remedy::Drop => Err(DropReason::TooBig),
+            }
         }
     }
 }
 
+/// What is done about a packet that does not fit.
+enum Remedy {
+    /// "Too big", which says what would fit.
+    Answer,
+    /// It is sent in pieces.
+    Fragment,
+    Drop,
+}
+
 #[cold]
-#[inline(never)]
-fn send_misfit<'m>(
-    frame: &mut Frame<'_>,
-    headers: &Headers,
-    (facts, hash, misfit): (Facts, u64, Misfit),
-    outer: &Outer,
-    answering: Answering<'_>,
-    outbox: &mut Outbox<'m>,
-) -> Result<Verdict, DropReason> {
-    // Of ICMP only errors are sent on, and those nobody answers (RFC 1122).
-    let is_error = matches!(facts.protocol, Protocol::ICMP | Protocol::ICMPV6);
-    if headers.dont_fragment && !is_error {
-        return answer(frame, headers, misfit, answering);
+fn remedy(headers: &Headers) -> Remedy {
+    // Of ICMP only errors are sent on, and those are not answered (RFC 1122).
+    let is_error = matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6);
+    match headers.key.family {
+        _ if headers.dont_fragment && !is_error => Remedy::Answer,
+        Family::V4 => Remedy::Fragment,
+        // IPv6 is fragmented by its sender alone.
+        Family::V6 => Remedy::Drop,
     }
-    if headers.key.family == Family::V6 {
-        // Nobody on the way fragments IPv6.
-        return Err(DropReason::TooBig);
-    }
-    send_pieces(frame, headers, (facts, hash, misfit), outer, outbox)
 }
 
 /// The headers of a frame of which these facts were read, and which was not
@@ -118,15 +121,15 @@ pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
 /// Sends the packet to another load balancer, in GRE that permits less than
 /// the packet came with.
 #[cold]
-pub fn redirect<'m>(
+pub(crate) fn redirect<'m>(
     frame: &mut Frame<'_>,
-    facts: &Facts,
-    hash: u64,
+    packet: &Packet<'_>,
     outer: &Outer,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    Ok(match send(frame, facts, hash, outer, |_| answering, outbox)? {
+    let facts = packet.headers.facts();
+    Ok(match send(frame, &facts, packet.hash, outer, |_| answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -160,12 +163,13 @@ fn answer(
 fn send_pieces<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    (facts, hash, misfit): (Facts, u64, Misfit),
+    hash: u64,
+    misfit: Misfit,
     outer: &Outer,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let wrap = |frame: &mut Frame<'_>, packet_bytes| {
-        encapsulate(frame, &Facts { packet_bytes, ..facts }, hash, outer)
+        encapsulate(frame, &Facts { packet_bytes, ..headers.facts() }, hash, outer)
             .expect("pieces are cut to fit")
     };
     let first_bytes =

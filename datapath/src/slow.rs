@@ -15,7 +15,7 @@ use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp}
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::carry_congestion;
-use crate::decide::{Signal, Why, decide_by_tables, decide_untracked};
+use crate::decide::{ServiceRules, Signal, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
@@ -23,12 +23,13 @@ use crate::forward::spill;
 use crate::fragments::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
 use crate::limiter::FairLimiter;
 use crate::outbox::{Accounting, Kind, Outbox};
+use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::recursion_limit::RecursionLimit;
 use crate::reply;
 use crate::send::{AnswerLimits, Answering, send};
 use crate::table::TableReader;
-use crate::trace::{Reporter, Tracer};
+use crate::trace::{Reporter, Traced, Tracer};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -119,18 +120,18 @@ impl<'m> SlowPath<'m> {
     ) -> Result<Verdict, DropReason> {
         let mut headers = headers::parse(frame.bytes())?.expect("a worker parsed it");
         headers.traffic_class = carry_congestion(frame, headers.traffic_class)?;
+        let arrived = Arrived { headers, recursion_limit, tunnelled: frame.is_tunnelled() };
         let Some(mark) =
             self.tracer.recognise(frame, &headers, self.now, || view.unix_ms(self.now))
         else {
-            return self.onward(view, frame, &headers, recursion_limit, outbox, recorder);
+            return self.onward(view, frame, &arrived, outbox, recorder);
         };
         let mut journey = Journey::default();
-        let link = *frame.bytes().first_chunk().expect("it was parsed");
-        let verdict = self
-            .onward(view, frame, &headers, recursion_limit, outbox, &mut journey)
-            .unwrap_or_else(Verdict::Drop);
+        let traced = Traced::new(mark, frame, recursion_limit);
+        let verdict =
+            self.onward(view, frame, &arrived, outbox, &mut journey).unwrap_or_else(Verdict::Drop);
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
-        reporter.report(&mark, recursion_limit, (verdict, &journey), (frame, &link), outbox);
+        reporter.report(&traced, verdict, &journey, frame, outbox);
         Ok(verdict)
     }
 
@@ -138,29 +139,25 @@ impl<'m> SlowPath<'m> {
         &mut self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        recursion_limit: RecursionLimit,
+        arrived: &Arrived,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
+        let headers = &arrived.headers;
         recorder.parsed(&headers.key);
         if let Some(datagram) = DatagramKey::of(headers) {
             return match headers.fragment {
                 Fragment::Later { .. } => {
-                    self.later(view, frame, headers, (datagram, recursion_limit), outbox, recorder)
+                    self.later(view, frame, arrived, datagram, outbox, recorder)
                 }
-                _ => {
-                    self.first(view, frame, headers, (datagram, recursion_limit), outbox, recorder)
-                }
+                _ => self.first(view, frame, arrived, datagram, outbox, recorder),
             };
         }
         match icmp::kind(headers.key.family, message(frame, headers))
             .ok_or(DropReason::TransportHeader)?
         {
             icmp::Kind::EchoRequest => self.echo(view, frame, headers),
-            icmp::Kind::Error => {
-                self.error(view, frame, headers, recursion_limit, outbox, recorder)
-            }
+            icmp::Kind::Error => self.error(view, frame, arrived, outbox, recorder),
             icmp::Kind::Other => Err(DropReason::Icmp),
         }
     }
@@ -190,11 +187,11 @@ impl<'m> SlowPath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        recursion_limit: RecursionLimit,
+        arrived: &Arrived,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
+        let headers = &arrived.headers;
         let quoted =
             icmp::quoted(headers.key.family, message(frame, headers)).ok_or(DropReason::Icmp)?;
         let key = quoted.reversed();
@@ -214,32 +211,26 @@ impl<'m> SlowPath<'m> {
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let selected = self.select(view, service, &key, hash, recorder);
-        match recursion_limit.copy() {
+        let packet = arrived.packet(hash);
+        match arrived.recursion_limit.copy() {
             None if tracked.is_none() || tracked == selected => {
                 return Err(DropReason::CopyNotNeeded);
             }
             Some(permitted) if tracked.is_none() => {
-                self.copy_to_peers(view, frame, headers, (hash, permitted), outbox);
+                self.copy_to_peers(view, frame, &packet, permitted, outbox);
             }
             _ => {}
         }
-        let backend = tracked.or(selected);
-        self.deliver(
-            view,
-            frame,
-            headers,
-            (matched, backend, hash, recursion_limit),
-            outbox,
-            recorder,
-        )
+        let chosen = Chosen { matched, backend: tracked.or(selected) };
+        self.deliver(view, frame, &packet, &chosen, outbox, recorder)
     }
 
     fn copy_to_peers(
         &self,
         view: &View,
         frame: &Frame<'_>,
-        headers: &Headers,
-        (hash, permitted): (u64, RecursionLimit),
+        Packet { headers, hash, .. }: &Packet<'_>,
+        permitted: RecursionLimit,
         outbox: &mut Outbox<'m>,
     ) {
         let source = self.hash.source_prefix(&headers.key);
@@ -247,7 +238,7 @@ impl<'m> SlowPath<'m> {
             return;
         }
         for peer in 0..view.plan.peers.len() {
-            let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
+            let outer = view.egress.toward_peer(peer, permitted, headers.key.family, *hash);
             let Some(outer) = outer else { continue };
             if !self.copies.allows(self.now, source) {
                 return;
@@ -256,7 +247,7 @@ impl<'m> SlowPath<'m> {
                 self.counters.originated_lost.add(1);
                 continue;
             };
-            match encapsulate(&mut copy, &headers.facts(), hash, outer) {
+            match encapsulate(&mut copy, &headers.facts(), *hash, outer) {
                 Ok(()) => outbox.push(Kind::Copy.into(), Some(outer.device), copy),
                 Err(_) => outbox.take_back(copy),
             }
@@ -268,11 +259,12 @@ impl<'m> SlowPath<'m> {
         &mut self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        (datagram, recursion_limit): (DatagramKey, RecursionLimit),
+        arrived: &Arrived,
+        datagram: DatagramKey,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
+        let headers = &arrived.headers;
         let Found::Service(matched) = view.plan.vips.find(&headers.key.target()) else {
             return Err(DropReason::NoService);
         };
@@ -286,10 +278,10 @@ impl<'m> SlowPath<'m> {
         let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
-        let way = (matched, backend, hash, recursion_limit);
-        let verdict = self.deliver(view, frame, headers, way, outbox, recorder);
+        let chosen = Chosen { matched, backend };
+        let verdict = self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder);
         while let Some(held) = self.fragments.release(&datagram) {
-            self.release(view, &held, (matched, backend, hash, held.recursion_limit), outbox);
+            self.release(view, &held, &chosen, hash, outbox);
         }
         verdict
     }
@@ -299,13 +291,14 @@ impl<'m> SlowPath<'m> {
         &mut self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        (datagram, recursion_limit): (DatagramKey, RecursionLimit),
+        arrived: &Arrived,
+        datagram: DatagramKey,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let Some(decision) = self.fragments.follow(&datagram, Part::of(frame, headers)) else {
-            return self.hold(datagram, (frame, headers, recursion_limit));
+        let part = Part::of(frame, &arrived.headers);
+        let Some(decision) = self.fragments.follow(&datagram, part) else {
+            return self.hold(datagram, frame, arrived);
         };
         let Decision { target, backend, hash } = decision;
         recorder.hashed(hash);
@@ -314,22 +307,17 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        self.deliver(
-            view,
-            frame,
-            headers,
-            (matched, backend, hash, recursion_limit),
-            outbox,
-            recorder,
-        )
+        let chosen = Chosen { matched, backend };
+        self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder)
     }
 
     fn hold(
         &mut self,
         datagram: DatagramKey,
-        fragment: (&Frame<'_>, &Headers, RecursionLimit),
+        frame: &Frame<'_>,
+        arrived: &Arrived,
     ) -> Result<Verdict, DropReason> {
-        match self.fragments.hold(datagram, fragment, &self.hash, self.now) {
+        match self.fragments.hold(datagram, frame, arrived, &self.hash, self.now) {
             Room::None => return Err(DropReason::FragmentBuffer),
             Room::OfAnother => self.drop_held(DropReason::FragmentBuffer),
             Room::Free => {}
@@ -340,7 +328,14 @@ impl<'m> SlowPath<'m> {
 
     /// Sends on a fragment that was held, or does what else becomes of it:
     /// that is its final verdict.
-    fn release(&self, view: &View, held: &Held, way: Way, outbox: &mut Outbox<'m>) {
+    fn release(
+        &self,
+        view: &View,
+        held: &Held,
+        chosen: &Chosen,
+        hash: u64,
+        outbox: &mut Outbox<'m>,
+    ) {
         let Some(mut frame) = outbox.copy_of(&[&held.bytes]) else {
             return self.drop_held(DropReason::FragmentBuffer);
         };
@@ -350,10 +345,11 @@ impl<'m> SlowPath<'m> {
         let headers =
             headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before it was held");
         let headers = Headers { traffic_class: held.traffic_class, ..headers };
+        let packet = Packet { headers: &headers, hash, recursion_limit: held.recursion_limit };
         // Where it is cut, its first piece goes first.
         let at = outbox.frames.len();
         let (verdict, device) =
-            match self.deliver(view, &mut frame, &headers, way, outbox, &mut NoRecorder) {
+            match self.deliver(view, &mut frame, &packet, chosen, outbox, &mut NoRecorder) {
                 Ok(verdict @ (Verdict::Send(to) | Verdict::Redirect(to))) => (verdict, Some(to)),
                 Ok(verdict @ Verdict::ReplyBy(to)) => (verdict, Some(to)),
                 Ok(verdict @ Verdict::Reply) => (verdict, None),
@@ -382,12 +378,13 @@ impl<'m> SlowPath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        (matched, backend, hash, recursion_limit): Way,
+        packet: &Packet<'_>,
+        Chosen { matched, backend }: &Chosen,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
-        let service = view.plan.service_of(&matched);
+        let Packet { headers, hash, .. } = *packet;
+        let service = view.plan.service_of(matched);
         let class = self.tables.iter().find_map(|table| table.find(hash, service.id));
         let answering = Answering {
             limiter: self.answers.of(class.map(|(entry, _)| entry.class)),
@@ -396,23 +393,15 @@ impl<'m> SlowPath<'m> {
             ways_back: &view.ways_back,
             counters: self.counters,
         };
-        let Some(backend) = backend else {
-            return spill(
-                view,
-                frame,
-                service,
-                headers,
-                (hash, recursion_limit),
-                (self.counters, answering),
-                outbox,
-            );
+        let Some(backend) = *backend else {
+            return spill(view, frame, service, packet, answering, outbox);
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let outer = view.egress.toward(matched.style, headers.key.family, backend, hash);
         let outer = outer.ok_or(DropReason::NoNeighbour)?;
         let verdict = send(frame, &headers.facts(), hash, outer, |_| answering, outbox)?;
-        view.counters[self.worker].count(&matched, member, headers.packet_bytes);
+        view.counters[self.worker].count(matched, member, headers.packet_bytes);
         Ok(verdict)
     }
 
@@ -425,7 +414,7 @@ impl<'m> SlowPath<'m> {
         hash: u64,
         signal: Signal,
     ) -> Option<BackendId> {
-        let rules = (service, &view.lifetimes);
+        let rules = ServiceRules { service, lifetimes: &view.lifetimes };
         let (decision, _) = decide_by_tables(&self.tables, rules, hash, signal, hash);
         decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
     }
@@ -441,15 +430,20 @@ impl<'m> SlowPath<'m> {
     ) -> Option<BackendId> {
         let selector = self.hash.selector(service.affinity, hash, || *key);
         recorder.selects(selector);
-        let decision = decide_untracked((service, &view.lifetimes), selector);
+        let rules = ServiceRules { service, lifetimes: &view.lifetimes };
+        let decision = decide_untracked(rules, selector);
         recorder.selected(decision.slot?);
         decision.chosen.map(|chosen| chosen.backend)
     }
 }
 
-/// Where a packet goes: the match and the backend (None: where the service
-/// spills), the flow hash, and what it is permitted.
-type Way = (Matched, Option<BackendId>, u64, RecursionLimit);
+/// Where a packet goes.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    matched: Matched,
+    /// None: where the service spills.
+    backend: Option<BackendId>,
+}
 
 /// What follows the IP header.
 fn message<'f>(frame: &'f Frame<'_>, headers: &Headers) -> &'f [u8] {

@@ -216,6 +216,25 @@ pub struct Lifetimes {
     shortest: ServiceLifetimes,
 }
 
+/// When entries expire, at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Expiry<'v> {
+    /// How long they live.
+    pub lifetimes: &'v Lifetimes,
+    /// The moment.
+    pub ticks: &'v Ticks,
+}
+
+impl Expiry<'_> {
+    /// True if an entry has had no packet for too long, or if the plan no
+    /// longer has its service.
+    #[inline]
+    #[must_use]
+    pub fn expired(&self, entry: &Entry) -> bool {
+        self.lifetimes.expired(entry, self.ticks)
+    }
+}
+
 /// By class.
 type ServiceLifetimes = [u16; Class::COUNT];
 
@@ -242,11 +261,8 @@ impl Lifetimes {
         ticks.since(entry) <= self.shortest[entry.class as usize]
     }
 
-    /// True if an entry has had no packet for too long, or if the plan no
-    /// longer has its service.
     #[inline]
-    #[must_use]
-    pub fn expired(&self, entry: &Entry, ticks: &Ticks) -> bool {
+    fn expired(&self, entry: &Entry, ticks: &Ticks) -> bool {
         self.ticks(entry).is_none_or(|ticks_max| ticks.since(entry) > ticks_max)
     }
 
@@ -568,10 +584,11 @@ impl<'m> ConnectionTable<'m> {
     #[inline]
     pub fn insert(
         &self,
-        (hash, stale): (u64, Option<Slot<'_>>),
+        hash: u64,
+        stale: Option<Slot<'_>>,
         entry: Entry,
         quota: u32,
-        (ticks, lifetimes): (&Ticks, &Lifetimes),
+        expiry: &Expiry<'_>,
         counters: &ConnectionCounters,
     ) -> Inserted {
         let word = entry.to_word(hash);
@@ -586,8 +603,7 @@ impl<'m> ConnectionTable<'m> {
         }
         let is_empty = |place: &&AtomicU64| place.load(Ordering::Relaxed) == 0;
         let at_home = home(self.bucket(hash), hash).iter().find(is_empty);
-        let Some(place) = at_home.or_else(|| self.make_room(hash, ticks, lifetimes, counters))
-        else {
+        let Some(place) = at_home.or_else(|| self.make_room(hash, expiry, counters)) else {
             counters.refused_full.add(1);
             return Inserted::Full;
         };
@@ -603,8 +619,7 @@ impl<'m> ConnectionTable<'m> {
     fn make_room(
         &self,
         hash: u64,
-        ticks: &Ticks,
-        lifetimes: &Lifetimes,
+        expiry: &Expiry<'_>,
         counters: &ConnectionCounters,
     ) -> Option<&'m AtomicU64> {
         let bucket = self.bucket(hash);
@@ -612,9 +627,8 @@ impl<'m> ConnectionTable<'m> {
         if empty != 0 {
             return Some(&bucket[empty.trailing_zeros() as usize % BUCKET_ENTRIES]);
         }
-        let (place, old) = displaceable(bucket, ticks, lifetimes)?;
-        let expired = lifetimes.expired(&old, ticks);
-        let counter = if expired { &counters.expired } else { &counters.displaced };
+        let (place, old) = displaceable(bucket, expiry)?;
+        let counter = if expiry.expired(&old) { &counters.expired } else { &counters.displaced };
         counter.add(1);
         self.count(old.service, -1);
         Some(place)
@@ -769,17 +783,13 @@ fn places(bucket: &Bucket, is_one: impl Fn(u64) -> bool) -> u32 {
 
 /// The place of a full bucket that an insert may take: an expired entry's, or
 /// else the oldest unconfirmed one's.
-fn displaceable<'b>(
-    bucket: &'b Bucket,
-    ticks: &Ticks,
-    lifetimes: &Lifetimes,
-) -> Option<(&'b AtomicU64, Entry)> {
+fn displaceable<'b>(bucket: &'b Bucket, expiry: &Expiry<'_>) -> Option<(&'b AtomicU64, Entry)> {
     let mut best: Option<(u32, &AtomicU64, Entry)> = None;
     for place in bucket {
         let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) else { continue };
         let rank = match entry.class {
-            _ if lifetimes.expired(&entry, ticks) => u32::MAX,
-            Class::Unconfirmed => u32::from(ticks.since(&entry)),
+            _ if expiry.expired(&entry) => u32::MAX,
+            Class::Unconfirmed => u32::from(expiry.ticks.since(&entry)),
             _ => continue,
         };
         if best.as_ref().is_none_or(|(other, _, _)| *other < rank) {

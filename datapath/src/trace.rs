@@ -188,7 +188,7 @@ fn authenticator(secret: &[u8; 32], signed: &[u8], key: &FlowKey) -> Hmac<Sha256
 
 /// Who reports.
 #[derive(Debug, Clone, Copy)]
-pub struct Reporter<'v> {
+pub(crate) struct Reporter<'v> {
     /// What it forwards by.
     pub view: &'v View,
     /// Its worker; the number of workers for the slow path.
@@ -197,22 +197,38 @@ pub struct Reporter<'v> {
     pub counters: &'v Counters,
 }
 
+/// A marked packet as it arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traced {
+    mark: Mark,
+    link: [u8; ethernet::HEADER_BYTES],
+    recursion_limit: RecursionLimit,
+}
+
+impl Traced {
+    /// The packet in a frame that was parsed.
+    pub(crate) fn new(mark: Mark, frame: &Frame<'_>, recursion_limit: RecursionLimit) -> Traced {
+        let link = *frame.bytes().first_chunk().expect("it was parsed");
+        Traced { mark, link, recursion_limit }
+    }
+}
+
 impl Reporter<'_> {
     /// Sends the report on a marked packet: what became of it, and by which
-    /// journey. `link` is the Ethernet header that it came with.
-    pub fn report(
+    /// journey. `frame` is what it has become.
+    pub(crate) fn report(
         self,
-        mark: &Mark,
-        recursion_limit: RecursionLimit,
-        (verdict, journey): (Verdict, &Journey),
-        (frame, link): (&Frame<'_>, &[u8; ethernet::HEADER_BYTES]),
+        traced: &Traced,
+        verdict: Verdict,
+        journey: &Journey,
+        frame: &Frame<'_>,
         outbox: &mut Outbox<'_>,
     ) {
         let mut text = ArrayString::new();
-        let back = self.view.ways_back.of(frame, Family::of(mark.receiver));
-        let report = write_text(&mut text, self, mark, recursion_limit, verdict, journey)
+        let back = self.view.ways_back.of(frame, Family::of(traced.mark.receiver));
+        let report = write_text(&mut text, self, traced, verdict, journey)
             .ok()
-            .and_then(|()| datagram(&self.view.plan, mark, &text, (back.link, link), outbox));
+            .and_then(|()| datagram(&self.view.plan, traced, back.link, &text, outbox));
         match report {
             Some(report) => outbox.push(Kind::Report.into(), back.device, report),
             None => self.counters.originated_lost.add(1),
@@ -225,18 +241,18 @@ impl Reporter<'_> {
 /// receiver's family.
 fn datagram<'m>(
     plan: &Plan,
-    mark: &Mark,
+    traced: &Traced,
+    link: Option<ReplyLink>,
     text: &str,
-    (link, received_link): (Option<ReplyLink>, &[u8; ethernet::HEADER_BYTES]),
     outbox: &mut Outbox<'m>,
 ) -> Option<Frame<'m>> {
-    let (header, header_bytes, ether_type) = ip_header(plan, mark, text.len())?;
+    let (header, header_bytes, ether_type) = ip_header(plan, &traced.mark, text.len())?;
     let link = match link {
         Some(link) => ethernet::emit(link.source, link.destination, ether_type),
-        None => ethernet::emit(mac(&received_link[..6]), mac(&received_link[6..12]), ether_type),
+        None => ethernet::emit(mac(&traced.link[..6]), mac(&traced.link[6..12]), ether_type),
     };
     let datagram_bytes = (udp::HEADER_BYTES + text.len()) as u16;
-    let mut datagram = udp::emit(REPORT_PORT, mark.port, datagram_bytes, 0);
+    let mut datagram = udp::emit(REPORT_PORT, traced.mark.port, datagram_bytes, 0);
     let addresses = if ether_type == EtherType::IPV4 { 12..20 } else { 8..40 };
     let sum = checksum::sum(&header[addresses])
         + u64::from(Protocol::UDP.0)
@@ -296,18 +312,17 @@ fn ip_header(
 fn write_text(
     text: &mut ArrayString<1024>,
     reporter: Reporter<'_>,
-    mark: &Mark,
-    recursion_limit: RecursionLimit,
+    traced: &Traced,
     verdict: Verdict,
     journey: &Journey,
 ) -> std::fmt::Result {
     let plan = &reporter.view.plan;
-    write!(text, "{{\"nonce\":\"{:016x}\",\"machine\":", mark.nonce)?;
+    write!(text, "{{\"nonce\":\"{:016x}\",\"machine\":", traced.mark.nonce)?;
     write_string(text, &plan.machine)?;
     write!(
         text,
         ",\"generation\":{},\"worker\":{},\"budget\":{}",
-        plan.generation, reporter.worker, recursion_limit.0
+        plan.generation, reporter.worker, traced.recursion_limit.0
     )?;
     if let Some(service) = journey.matched.as_ref().map(|matched| plan.service_of(matched)) {
         text.write_str(",\"service\":")?;

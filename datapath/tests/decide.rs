@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::message;
 use datapath::counters::ConnectionCounters;
 use datapath::decide::{Decision, Effect, Rules, Why, decide, steady_member};
-use datapath::table::{Entry, Lifetimes, Ticks, steady_backend};
+use datapath::table::{Entry, Expiry, Lifetimes, Ticks, steady_backend};
 use datapath::{Class, ConnectionTable, Now};
 use plan::proto::{BackendState, OnDown};
 use plan::{BackendId, Plan, Planner, Service};
@@ -51,13 +51,17 @@ impl OneEntry {
             plan,
         };
         let entry = Entry { service: one.service().id, ..ANY };
-        let (moment, counters) = ((&one.ticks, &one.lifetimes), ConnectionCounters::default());
-        one.table.insert((HASH, None), entry, 1, moment, &counters);
+        let counters = ConnectionCounters::default();
+        one.table.insert(HASH, None, entry, 1, &one.expiry(), &counters);
         one
     }
 
     fn service(&self) -> &Service {
         self.plan.services().next().unwrap()
+    }
+
+    fn expiry(&self) -> Expiry<'_> {
+        Expiry { lifetimes: &self.lifetimes, ticks: &self.ticks }
     }
 
     fn set(&self, entry: Entry) {
@@ -88,12 +92,7 @@ impl OneEntry {
 
     fn decided(&self, facts: &Facts) -> Decision {
         let service = self.service();
-        let rules = Rules {
-            service: service.id,
-            group: &service.group,
-            lifetimes: &self.lifetimes,
-            ticks: &self.ticks,
-        };
+        let rules = Rules { service: service.id, group: &service.group, expiry: self.expiry() };
         let entry = self.table.find(HASH, service.id).map(|found| found.entry());
         decide(&rules, entry, facts, || HASH)
     }

@@ -80,8 +80,8 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 /// The address that a packet without a backend is spilled to (paper 4.2).
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
     // The same that forwarding asks; without a next hop it drops.
-    let way = (0, RecursionLimit::SPILLED);
-    let (there, _) = view.egress.toward_spill(&view.plan, service, key, way)?;
+    let permitted = RecursionLimit::SPILLED;
+    let (there, _) = view.egress.toward_spill(&view.plan, service, key, 0, permitted)?;
     Some(there.to_string())
 }
 
