@@ -227,7 +227,7 @@ fn print(
     if let Some((median, of_bests)) = report::services_ratio(measurements) {
         println!(
             "{:<38} {median:>8.3} {of_bests:>8.3} {:>6}",
-            "many services, some busy, to one", 1.1
+            "many services, some busy, to one", 1.2
         );
     }
     println!("{:<38} {:>8} {:>8} {:>6}", "milliseconds", "median", "best", "goal");

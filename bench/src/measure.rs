@@ -5,7 +5,6 @@ use std::hint::black_box;
 use datapath::Verdict;
 use datapath::batch::Verdicts;
 use datapath::verdict::DeviceIndex;
-use plan::Planner;
 use wire::tcp;
 
 use crate::clock::{Samples, timed};
@@ -51,8 +50,7 @@ impl Measurement {
         let of = |error| format!("{name}: {error}");
         let setup = &subject.setup;
         let traffic = Traffic::new(setup, subject.kind).map_err(of)?;
-        let mut planner = Planner::default();
-        let view = setup.view_by(&mut planner, 1).map_err(of)?;
+        let view = setup.view(1).map_err(of)?;
         let worker = Worker::new(view, 0, setup.connections).map_err(of)?;
         let mut measurement = Measurement {
             ns: Samples::default(),
@@ -65,7 +63,6 @@ impl Measurement {
         };
         if measurement.subject.kind == Kind::Data {
             measurement.establish(frames);
-            measurement.follow_next_plan(&mut planner).map_err(of)?;
         }
         measurement.before = measurement.worker.hits_and_misses();
         Ok(measurement)
@@ -79,14 +76,6 @@ impl Measurement {
             }
             self.now_ms += 200;
         }
-    }
-
-    /// The same plan once more: as in the forwarder, it is laid out for the
-    /// services that saw traffic.
-    fn follow_next_plan(&mut self, planner: &mut Planner) -> Result<(), String> {
-        planner.saw_traffic(self.worker.view.packets_by_service());
-        self.worker.view = self.subject.setup.view_by(planner, 1)?;
-        Ok(())
     }
 
     /// One sample: the frames are written outside the time that counts. The

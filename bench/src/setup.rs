@@ -132,30 +132,18 @@ impl Setup {
     /// # Errors
     /// If the parameters make no valid plan: what is wrong with it.
     pub fn plan(&self) -> Result<Plan, String> {
-        self.plan_by(&mut Planner::default())
-    }
-
-    fn plan_by(&self, planner: &mut Planner) -> Result<Plan, String> {
         self.check()?;
-        planner
+        Planner::default()
             .plan(self.message())
             .map_err(|error| format!("these parameters make no valid plan: {error}"))
     }
 
-    /// What so many workers forward by.
+    /// What that many workers forward by.
     ///
     /// # Errors
     /// As [`Setup::plan`].
     pub fn view(&self, workers: usize) -> Result<Arc<View>, String> {
-        self.view_by(&mut Planner::default(), workers)
-    }
-
-    /// The same by a planner that has made others.
-    ///
-    /// # Errors
-    /// As [`Setup::plan`].
-    pub fn view_by(&self, planner: &mut Planner, workers: usize) -> Result<Arc<View>, String> {
-        Ok(Arc::new(view(Arc::new(self.plan_by(planner)?), workers)))
+        Ok(Arc::new(view(Arc::new(self.plan()?), workers)))
     }
 
     /// Refuses what would not fit into memory before it is tried.

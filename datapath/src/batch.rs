@@ -209,7 +209,6 @@ impl<'m> Datapath<'m> {
                 let look = vips.look_v4(socket);
                 prefetch(look.place());
                 if resolves {
-                    prefetch(vips.place_behind_v4(look));
                     prefetch_at(self.resolved.first_look_v4(socket));
                 }
                 travellers.all[at].begin(

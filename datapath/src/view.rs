@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use plan::{Found, Matched, Plan, ServiceId};
+use plan::{Found, Matched, Plan};
 use wire::{FlowKey, Protocol};
 
 use crate::clock::Now;
@@ -45,16 +45,6 @@ impl View {
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
         View { ways_back: self.ways_back, unix_offset_ms: Arc::clone(&self.unix_offset_ms), ..view }
-    }
-
-    /// What services got since the plan was new, in packets: one for each of
-    /// their matches.
-    pub fn packets_by_service(&self) -> impl Iterator<Item = (ServiceId, u64)> {
-        (0..).zip(&self.plan.matches).map(|(index, entry)| {
-            let of_worker =
-                |worker: &WorkerCounters| worker.match_totals(&self.plan, index).packets;
-            (entry.matched.service, self.counters.iter().map(of_worker).sum())
-        })
     }
 
     /// True for packets that are a tunnel's and not a client's: to this

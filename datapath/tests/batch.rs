@@ -18,7 +18,7 @@ use datapath::{
     TableReader, View,
 };
 use etherparse::{IpNumber, PacketBuilder};
-use plan::{Planner, Service, proto};
+use plan::{Planner, proto};
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame};
 
 /// SplitMix64.
@@ -94,8 +94,7 @@ fn plan(random: &mut Random) -> proto::Plan {
     }
 }
 
-/// A service that nobody asks for. Among many such, those without traffic are
-/// kept apart.
+/// A service without traffic.
 fn idle(index: u64) -> proto::Service {
     let mut vip = common::vip(&format!("192.0.2.{index}"));
     vip.ports = vec![proto::PortRange { first: 80, last: 80 }];
@@ -367,15 +366,8 @@ impl Side {
         }
     }
 
-    /// Goes on with another plan, after traffic for the services that have
-    /// their bit in `busy`.
-    fn set(&mut self, message: &proto::Plan, mtu: u16, busy: u64) {
-        let packets = |service: &Service| match service.name.strip_prefix('s') {
-            Some(index) => (busy >> index.parse::<u64>().unwrap() & 1) * 2_000_000,
-            None => 0,
-        };
-        let services = self.view.plan.services();
-        self.planner.saw_traffic(services.map(|service| (service.id, packets(service))));
+    /// Goes on with another plan.
+    fn set(&mut self, message: &proto::Plan, mtu: u16) {
         self.view = view(&mut self.planner, message, mtu);
     }
 
@@ -478,9 +470,9 @@ fn run(seed: u64, batches: u32) -> usize {
     let (mut now_ms, mut reports) = (0u32, 0);
     for number in 0..batches {
         if random.one_in(10) {
-            let (message, busy) = (plan(&mut random), random.below(1 << SERVICES));
-            one.set(&message, mtu, busy);
-            all.set(&message, mtu, busy);
+            let message = plan(&mut random);
+            one.set(&message, mtu);
+            all.set(&message, mtu);
         }
         now_ms += random.pick(&[0u32, 1, 30, 100, 150, 900, 12_000]);
         let fill = if random.one_in(4) { Fill::Long } else { Fill::Mixed };

@@ -16,7 +16,6 @@ mod flat_map;
 pub mod group;
 pub mod ids;
 pub mod limits;
-mod load;
 pub mod maglev;
 pub mod peers;
 mod plan;

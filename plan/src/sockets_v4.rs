@@ -9,12 +9,11 @@
 //! A suffix counts where no VIP has an address of its own. What is not found
 //! may still be a VIP's: see [`crate::Vips`].
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use wire::SocketV4;
 
 use crate::flat_map::{Bucket, WordMap};
-use crate::ids::ServiceId;
 use crate::vips::{Matched, low_mask};
 
 /// The index. Built by [`SocketsV4Builder`].
@@ -26,8 +25,6 @@ pub(crate) struct SocketsV4 {
     blocks: Box<[u8]>,
     sights: [Sight; SIGHTS_MAX],
     matches: WordMap<Matched>,
-    /// Those of quiet services.
-    quiet: WordMap<Matched>,
 }
 
 /// What counts of the addresses of each /24 of a /16, by its place in
@@ -74,17 +71,7 @@ impl SocketsV4 {
     /// Who has the port where [`LookV4::found`] knows nobody. None: nobody
     /// has it alone, or not by what counts.
     pub(crate) fn find_behind(&self, look: LookV4<'_>) -> Option<&Matched> {
-        self.quiet
-            .bucket(look.key)
-            .get(look.key)
-            .or_else(|| self.matches.get_behind(look.key))
-            .or_else(|| self.quiet.get_behind(look.key))
-    }
-
-    /// Where [`SocketsV4::find_behind`] looks first.
-    #[inline(always)]
-    pub(crate) fn place_behind<'p>(&'p self, look: LookV4<'p>) -> &'p impl Sized {
-        self.quiet.bucket(look.key)
+        self.matches.get_behind(look.key)
     }
 }
 
@@ -146,7 +133,7 @@ impl SocketsV4Builder {
     }
 
     /// The finished index.
-    pub(crate) fn build(self, quiet: &HashSet<ServiceId>) -> SocketsV4 {
+    pub(crate) fn build(self) -> SocketsV4 {
         let (sights, marks) = self.sights();
         let mut entries: Vec<(u64, Matched)> =
             self.sockets.iter().map(|(socket, matched)| (socket.word(), *matched)).collect();
@@ -160,10 +147,7 @@ impl SocketsV4Builder {
             }
         }
         let (blocks_by_upper, blocks) = self.blocks(&marks);
-        let (quiet, others): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|(_, matched)| quiet.contains(&matched.service));
-        let (matches, quiet) = (WordMap::new(&others), WordMap::new(&quiet));
-        SocketsV4 { blocks_by_upper, blocks, sights, matches, quiet }
+        SocketsV4 { blocks_by_upper, blocks, sights, matches: WordMap::new(&entries) }
     }
 
     /// All sights, and which one a class has.

@@ -12,7 +12,7 @@
 //! one for each length of prefixes and suffixes for a port of its own at a
 //! suffix.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use wire::ip::AddressBits;
 use wire::{Family, Protocol, SocketV4, Target};
@@ -200,13 +200,6 @@ impl Vips {
     #[must_use]
     pub fn find_behind_v4(&self, look: LookV4<'_>) -> Option<&Matched> {
         self.sockets_v4.find_behind(look)
-    }
-
-    /// Where [`Vips::find_behind_v4`] looks first: memory to be asked for ahead.
-    #[inline(always)]
-    #[must_use]
-    pub fn place_behind_v4<'p>(&'p self, look: LookV4<'p>) -> &'p impl Sized {
-        self.sockets_v4.place_behind(look)
     }
 
     /// Where [`Vips::find_socket_v6`] looks first: memory to be asked for ahead.
@@ -401,7 +394,6 @@ pub struct VipsBuilder {
     prefixes: HashMap<Key, u32>,
     prefix_bits: [BTreeSet<u32>; 2],
     classes: Vec<BTreeSet<u32>>,
-    quiet: HashSet<ServiceId>,
 }
 
 #[derive(Debug, Default)]
@@ -418,11 +410,6 @@ impl VipsBuilder {
     pub fn class(&mut self) -> u32 {
         self.classes.push(BTreeSet::new());
         self.classes.len() as u32 - 1
-    }
-
-    /// These services see little traffic: they are found later than others.
-    pub fn set_quiet(&mut self, services: HashSet<ServiceId>) {
-        self.quiet = services;
     }
 
     /// Puts a prefix into a class; false if it is in one already.
@@ -494,7 +481,7 @@ impl VipsBuilder {
             }
         }
         Vips {
-            sockets_v4: sockets.v4.build(&self.quiet),
+            sockets_v4: sockets.v4.build(),
             sockets_v6: FlatMap::new(&sockets.v6),
             suffix_sockets: FlatMap::new(&sockets.at_suffixes),
             is_wide,
@@ -707,10 +694,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn under_nested_prefixes_too_and_whoever_is_quiet(
+        fn under_nested_prefixes_too(
             prefixes in vec((0..LENGTHS.len(), address()), 0..12),
             places in vec((place_among_prefixes(), ports()), 0..30),
-            quiet in vec(0u16..30, 0..10),
             targets in vec((address(), 0u16..7, prop::sample::select(vec![6u8, 17, 47])), 40),
         ) {
             let mut building = VipsBuilder::default();
@@ -721,10 +707,8 @@ mod tests {
                 let bits = LENGTHS[class];
                 building.prefix(Family::V4, address & !low_mask(32 - bits), bits, class as u32);
             }
-            building.set_quiet(quiet.into_iter().map(ServiceId).collect());
             for ((place, ports), index) in places.into_iter().zip(0..) {
-                let service = ServiceId(index);
-                let matched = Matched { service, matched: index.into(), ..Matched::default() };
+                let matched = Matched { matched: index, ..Matched::default() };
                 // Of two that conflict, either will do.
                 let _ = building.add(place, ports, matched, INFO);
             }

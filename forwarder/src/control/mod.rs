@@ -300,9 +300,6 @@ impl Control {
         self.check(changes, &message)?;
         self.release_ids(changes);
         let start = Instant::now();
-        if let Some(running) = &self.shown.load().running {
-            changes.planner.saw_traffic(running.view.packets_by_service());
-        }
         let plan = Arc::new(changes.planner.plan(message).map_err(refusal)?);
         let build = start.elapsed();
         let mut warnings = Vec::new();

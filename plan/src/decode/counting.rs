@@ -12,7 +12,7 @@ pub(super) struct Counting {
 }
 
 /// Of one service.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
     pub first_member: u32,
     /// No other service counts there.
@@ -20,22 +20,21 @@ pub(super) struct Counted {
 }
 
 impl Counting {
-    /// Places behind each other, in that order of services.
+    /// Places behind each other, in the plan's order of services.
     pub(super) fn new(
         message: &proto::Plan,
         groups: &MemberGroups<'_>,
-        order: Vec<usize>,
     ) -> Result<Counting, PlanError> {
-        let group_of =
-            |index: usize| groups.of(&format!("services[{index}]"), &message.services[index]);
+        let mut group_of = Vec::with_capacity(message.services.len());
         let mut services_of = vec![0; groups.groups.len()];
-        for index in 0..order.len() {
-            services_of[group_of(index)?] += 1;
+        for (index, service) in message.services.iter().enumerate() {
+            let group = groups.of(&format!("services[{index}]"), service)?;
+            services_of[group] += 1;
+            group_of.push(group);
         }
         let mut first_of = vec![None; groups.groups.len()];
-        let (mut of_service, mut members) = (vec![Counted::default(); order.len()], 0);
-        for index in order {
-            let group = group_of(index)?;
+        let mut members = 0;
+        let mut counted = |group: usize| {
             let alone = message.counters_by_service || services_of[group] == 1;
             let first_member = match first_of[group] {
                 Some(first) if !alone => first,
@@ -46,8 +45,9 @@ impl Counting {
                 }
             };
             first_of[group] = Some(first_member);
-            of_service[index] = Counted { first_member, alone };
-        }
+            Counted { first_member, alone }
+        };
+        let of_service = group_of.into_iter().map(&mut counted).collect();
         Ok(Counting { of_service, members })
     }
 }

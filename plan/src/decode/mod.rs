@@ -27,7 +27,6 @@ use machine::{Sources, encapsulators, own_addresses, peers, routers, sources, tu
 
 use crate::group::Group;
 use crate::ids::{BackendId, Ids, ServiceId};
-use crate::load::Load;
 use crate::maglev::Table;
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
@@ -84,7 +83,6 @@ pub struct Planner {
     /// Ids, which the caller keeps beside the connection tables.
     pub ids: Ids,
     groups: HashMap<GroupKey, Weak<Group>>,
-    load: Load,
 }
 
 impl Planner {
@@ -92,12 +90,6 @@ impl Planner {
     #[must_use]
     pub fn with_ids(ids: Ids) -> Planner {
         Planner { ids, ..Planner::default() }
-    }
-
-    /// Tells what services got, in packets, since the last call. The next
-    /// plan is laid out by it.
-    pub fn saw_traffic(&mut self, packets: impl Iterator<Item = (ServiceId, u64)>) {
-        self.load.add(packets);
     }
 
     /// Decodes a plan.
@@ -125,11 +117,9 @@ impl Planner {
         let id = |service: &proto::Service| ServiceId(service_ids[service.name.as_str()]);
         let ids: Vec<ServiceId> = message.services.iter().map(id).collect();
         let groups = MemberGroups::new(&message, &backend_ids)?;
-        let counting = Counting::new(&message, &groups, self.load.order(&ids))?;
-        let quiet = self.load.quiet(&ids);
+        let counting = Counting::new(&message, &groups)?;
         let mut decoding =
             Decoding::new(&message, sources, &addresses, &backend_ids, groups, self)?;
-        decoding.vips.set_quiet(quiet);
         for (index, service) in message.services.iter().enumerate() {
             decoding.service(index, service, ids[index], counting.of_service[index])?;
         }
