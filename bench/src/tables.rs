@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use plan::maglev::{Candidate, Table};
+use plan::select::maglev::{Candidate, Table};
 
 use crate::clock::{Samples, timed};
 

@@ -5,7 +5,7 @@
 //! rebuilds only what changed.
 
 use crate::ids::BackendId;
-use crate::maglev::Table;
+use crate::select::maglev::Table;
 
 /// Which connections a member's state admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,16 +12,14 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
-mod flat_map;
 pub mod group;
 pub mod ids;
 pub mod limits;
-pub mod maglev;
+pub mod matching;
 pub mod peers;
 mod plan;
+pub mod select;
 pub mod service;
-mod sockets_v4;
-pub mod vips;
 
 /// The Plan as a message, generated from `proto/guideway/plan/v1/plan.proto`.
 #[allow(missing_docs, clippy::all, unused_qualifications)]
@@ -33,8 +31,7 @@ pub mod proto {
 pub use decode::{FEATURES, PlanError, Planner};
 pub use group::{Admission, Group};
 pub use ids::{BackendId, Ids, ServiceId};
+pub use matching::{Found, LookV4, Matched, Vips, Whereabouts};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, Tunnel};
 pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
-pub use sockets_v4::LookV4;
-pub use vips::{Found, Matched, Vips, Whereabouts};

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use wire::ip::{self, AddressBits};
 use wire::{Family, Protocol, geneve, gue};
 
-use crate::maglev::{Candidate, Table};
-use crate::vips::low_mask;
+use crate::matching::low_mask;
+use crate::select::maglev::{Candidate, Table};
 
 /// Another load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use wire::Family;
 use crate::decode::{is_v6, parse_prefix};
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
+use crate::matching::{Matched, Vips};
 use crate::peers::{Ingress, Peer};
 use crate::proto;
 use crate::service::{Backend, Dscp, Encap, Service};
-use crate::vips::{Matched, Vips};
 
 /// What a forwarder forwards by. Immutable.
 #[derive(Debug)]

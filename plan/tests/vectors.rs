@@ -1,7 +1,7 @@
 //! The vectors that hold forever: Maglev tables and the order of matching,
 //! worked out apart by vectors/make.py.
 
-use plan::maglev::{Candidate, Permutation, Table, populate};
+use plan::select::maglev::{Candidate, Permutation, Table, populate};
 use plan::{Found, Planner, proto};
 use serde_json::Value;
 use wire::{Family, FlowKey, Protocol, ip};

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use plan::maglev::Table as MaglevTable;
+use plan::select::maglev::Table as MaglevTable;
 
 use crate::hashing::{Ring, karger, rendezvous};
 use crate::names;

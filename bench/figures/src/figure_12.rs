@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use plan::maglev::{Candidate, Table as MaglevTable};
+use plan::select::maglev::{Candidate, Table as MaglevTable};
 
 use crate::names;
 use crate::random::Random;

@@ -22,7 +22,7 @@
 use std::fmt::Write;
 
 use datapath::{FlowHash, Secret};
-use plan::maglev::Table as MaglevTable;
+use plan::select::maglev::Table as MaglevTable;
 use wire::{Family, FlowKey, Protocol};
 
 use crate::names;

@@ -8,7 +8,7 @@ use guideway_figures::report::Report;
 use guideway_figures::{
     figure_7, figure_8, figure_9, figure_11, figure_12, scale, swap, table_build, tracking,
 };
-use plan::maglev::is_table_size;
+use plan::select::maglev::is_table_size;
 
 /// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
 /// plot into a folder.

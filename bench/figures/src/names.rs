@@ -1,7 +1,7 @@
 //! The backends of an experiment: names that differ from seed to seed, so
 //! that every seed is another draw of all hash functions.
 
-use plan::maglev::Candidate;
+use plan::select::maglev::Candidate;
 
 use crate::random::mix;
 

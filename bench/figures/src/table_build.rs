@@ -1,7 +1,7 @@
 //! Time to build a lookup table (paper 5.3: 1.8 and 22.9 ms for 65537 and
 //! 655373 entries, 1000 backends).
 
-use plan::maglev::Table as MaglevTable;
+use plan::select::maglev::Table as MaglevTable;
 
 use crate::machine;
 use crate::names;

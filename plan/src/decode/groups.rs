@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use super::{PlanError, Planner, refuse};
 use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
-use crate::maglev::{Candidate, Table};
+use crate::select::maglev::{Candidate, Table};
 use crate::{limits, proto};
 
 /// All that a group depends on.

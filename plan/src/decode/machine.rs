@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use super::{PlanError, parse_address, parse_prefix, refuse};
+use crate::matching::low_mask;
 use crate::peers::Peer;
 use crate::plan::Tunnel;
 use crate::proto;
-use crate::vips::low_mask;
 
 /// The outer source addresses, one per family.
 #[derive(Debug, Clone, Copy, Default)]

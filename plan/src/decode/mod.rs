@@ -27,11 +27,11 @@ use machine::{Sources, encapsulators, own_addresses, peers, routers, sources, tu
 
 use crate::group::Group;
 use crate::ids::{BackendId, Ids, ServiceId};
-use crate::maglev::Table;
+use crate::matching::{VipsBuilder, low_mask};
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
+use crate::select::maglev::Table;
 use crate::service::{Backend, Dscp, Encap, Service};
-use crate::vips::{VipsBuilder, low_mask};
 use crate::{limits, proto};
 
 /// What this forwarder knows beyond the first version; `requires` may name

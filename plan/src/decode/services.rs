@@ -13,9 +13,10 @@ use super::vips::ports;
 use super::{Decoding, PlanError, parse_prefix, refuse};
 use crate::group::Group;
 use crate::ids::ServiceId;
+use crate::matching::{AddressInfo, Matched, low_mask};
+use crate::select::maglev;
 use crate::service::{Affinity, Dscp, Encap, Service, SpillTo, Timeouts};
-use crate::vips::{AddressInfo, Matched, low_mask};
-use crate::{limits, maglev, proto};
+use crate::{limits, proto};
 
 impl<'m> Decoding<'m, '_> {
     pub(super) fn service(

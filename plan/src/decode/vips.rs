@@ -6,9 +6,9 @@ use wire::ip::{self, AddressBits};
 use wire::{Family, Protocol};
 
 use super::{Decoding, PlanError, parse_address, parse_prefix, refuse};
+use crate::matching::{AddressInfo, Matched, Place, Ports, low_mask};
 use crate::plan::Match;
 use crate::proto;
-use crate::vips::{AddressInfo, Matched, Place, Ports, low_mask};
 
 impl<'m> Decoding<'m, '_> {
     /// Makes a class for each family and prefix length of the group.

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use wire::SocketV4;
 
-use crate::flat_map::{Bucket, WordMap};
-use crate::vips::{Matched, low_mask};
+use super::flat_map::{Bucket, WordMap};
+use super::{Matched, low_mask};
 
 /// The index. Built by [`SocketsV4Builder`].
 #[derive(Debug)]

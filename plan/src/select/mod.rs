@@ -1,0 +1,3 @@
+//! What selects a backend for a flow that is not tracked.
+
+pub mod maglev;
