@@ -165,6 +165,13 @@ fn dropped(counters: &GetCountersResponse) -> u64 {
     counters.dropped.iter().map(|drop| drop.packets).sum()
 }
 
+/// Frames that a namespace's end of a veth pair could not hand to the other
+/// end: the kernel's queue between them was full.
+fn refused_by_the_other_end(namespace: &Namespace, interface: &str) -> u64 {
+    let path = format!("/sys/class/net/{interface}/statistics/tx_dropped");
+    namespace.run(&format!("cat {path}")).trim().parse().unwrap()
+}
+
 /// What the kernel had no room for; it counts on when a socket changes hands.
 fn rx_lost(metrics: &str) -> u64 {
     let lines = metrics.lines().filter(|line| line.starts_with("guideway_rx_lost_packets_total{"));
@@ -204,6 +211,8 @@ fn nothing_is_lost(setup: Setup, mode: &str) {
     let metrics = forwarder.metrics();
     // On a busy machine a ring may be found full, at any time; which is told.
     told += dropped(&counters) + rx_lost(&metrics);
+    told += refused_by_the_other_end(&net.client, "eth0");
+    told += refused_by_the_other_end(&net.balancer, "eth1");
     let lost = lost(&arrivals, sent);
     println!("lost {lost} of {sent} of each flow, {told} of them at full rings");
     assert!(lost <= told, "{lost} are lost, and only {told} are told of");
