@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::cmsg_space;
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -52,7 +53,10 @@ impl Channel {
             let mut control = SendAncillaryBuffer::new(&mut space);
             let fits = control.push(SendAncillaryMessage::ScmRights(some));
             assert!(fits, "the space is for as many");
-            sendmsg(&self.stream, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+            // A child that ends interrupts a call that has a timeout.
+            retry_on_intr(|| {
+                sendmsg(&self.stream, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
+            })?;
         }
         Ok(())
     }
@@ -100,8 +104,9 @@ impl Channel {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let received =
-            recvmsg(&self.stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+        let received = retry_on_intr(|| {
+            recvmsg(&self.stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
+        })?;
         if received.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
