@@ -456,6 +456,44 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!((status.generation, status.restart_required.as_str()), (5, ""));
 }
 
+/// The last plan on disk names the old devices; a start by it would need a
+/// restart for ever.
+#[test]
+fn a_restart_cures_what_required_it() {
+    if !root_or_skip("a_restart_cures_what_required_it") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    let other_driver = net.plan(2, "DRIVER_AF_PACKET", &[(11, 1)]);
+    forwarder.set_plan(&other_driver).unwrap_err();
+    forwarder.kill_and_restart();
+    let running = |forwarder: &mut Forwarder| {
+        let status = forwarder.status();
+        (status.generation, status.devices[0].driver.clone(), status.restart_required)
+    };
+    let changed = (2, "af_packet".to_owned(), String::new());
+    assert_eq!(running(&mut forwarder), changed);
+    forwarder.set_plan(&other_driver).expect("the devices are the plan's");
+    // It is the last plan now.
+    forwarder.kill_and_restart();
+    assert_eq!(running(&mut forwarder), changed);
+
+    // One that cannot be used leaves the last plan in force.
+    let mut missing = net.plan(3, "DRIVER_AF_PACKET", &[(11, 1)]);
+    missing["forwarder"]["interfaces"][0]["name"] = json!("eth7");
+    forwarder.set_plan(&missing).unwrap_err();
+    forwarder.kill_and_restart();
+    assert_eq!(running(&mut forwarder), changed);
+
+    // One that a later plan made obsolete is not used.
+    forwarder.set_plan(&net.plan(4, "DRIVER_AF_XDP", &[(11, 1)])).unwrap_err();
+    forwarder.set_plan(&net.plan(5, "DRIVER_AF_PACKET", &[(11, 1)])).unwrap();
+    forwarder.kill_and_restart();
+    assert_eq!(running(&mut forwarder), (5, "af_packet".to_owned(), String::new()));
+}
+
 /// A config without a secret forwards on a machine that has one (as installed),
 /// one with it forwards once the file is there, and going from one to the other
 /// is a restart of both, in the way that the refusal says.
@@ -486,7 +524,7 @@ fn the_plan_says_whether_it_was_made_with_the_secret_file() {
     forwarder.take_over(&["--secret-file", secret.to_str().unwrap()]);
     assert_eq!(forwarder.status().generation, 1);
     forwarder.kill_and_restart_with(&["--secret-file", secret.to_str().unwrap()]);
-    assert_eq!(forwarder.status().generation, 0, "the old plan would be in the way");
+    assert_eq!(forwarder.status().generation, 2, "the plan that waited for this restart");
     forwarder.set_plan(&secure).unwrap();
     assert_eq!(forwarder.status().key_id, key_id);
     let refused = forwarder.refused_take_over(&[]);

@@ -45,6 +45,11 @@ use totals::NamedTotals;
 /// The last plan, in the state directory.
 const PLAN_FILE: &str = "plan.json";
 
+/// A plan that was refused because it needs a restart: the next start tries it
+/// before the last plan. Without it, that start would open the last plan's
+/// devices, and the controller's plan would need a restart again.
+const RESTART_PLAN_FILE: &str = "plan.restart.json";
+
 /// How long a plan waits for the next hops of backends that are new in it, so
 /// that nothing is sent to one that cannot be reached yet. The kernel asks
 /// three times, a second apart; who answers at all answers the first time.
@@ -197,30 +202,47 @@ impl Control {
         }
     }
 
-    /// Forwards by the last plan on disk, if there is one that can be used.
+    /// Forwards by a plan on disk, if there is one that can be used: the one
+    /// that waits for this restart, else the last one.
     pub fn start_from_disk(&self) {
-        let message = match self.read_last_plan() {
+        if self.start_from(RESTART_PLAN_FILE) {
+            self.save_plan();
+            self.forget_restart_plan();
+            return;
+        }
+        self.forget_restart_plan();
+        if self.start_from(PLAN_FILE) {
+            self.update(|shown| shown.plan_saved = true);
+        } else {
+            tracing::info!("no plan on disk that can be used: waiting for one");
+        }
+    }
+
+    /// Whether the plan in this file is there and forwards now.
+    fn start_from(&self, file: &str) -> bool {
+        let message = match self.read_plan(file) {
             Ok(Some(message)) => message,
-            Ok(None) => return tracing::info!("no plan on disk: waiting for one"),
+            Ok(None) => return false,
             Err(error) => {
-                return tracing::warn!(%error, "the last plan cannot be read: starting without, waiting for one");
+                tracing::warn!(file, %error, "a plan on disk cannot be read");
+                return false;
             }
         };
         if self.secret_came_since(&message) {
-            return tracing::warn!(
-                "the last plan on disk was made without a secret, and --secret-file has one: waiting for the controller, which knows whether the config names it"
+            tracing::warn!(
+                file,
+                "the plan on disk was made without a secret, and --secret-file has one: waiting for the controller, which knows whether the config names it"
             );
+            return false;
         }
         match self.take(&mut self.lock(), message) {
-            Ok(accepted) => {
-                self.update(|shown| shown.plan_saved = true);
-                tracing::info!(
-                    generation = accepted.generation,
-                    "forwarding by the last plan on disk"
-                );
+            Ok(Accepted { generation, .. }) => {
+                tracing::info!(file, generation, "forwarding by the plan on disk");
+                true
             }
             Err(refusal) => {
-                tracing::error!(%refusal, "the last plan on disk cannot be used: starting without, waiting for one");
+                tracing::error!(file, %refusal, "the plan on disk cannot be used");
+                false
             }
         }
     }
@@ -338,9 +360,12 @@ impl Control {
         }
         let change = machine.restart_required(message);
         self.update(|shown| shown.restart_required = change.clone().unwrap_or_default());
-        change.map_or(Ok(()), |change| {
-            Err(Refusal::Precondition(format!("restart required: {change}")))
-        })
+        let Some(change) = change else {
+            self.forget_restart_plan();
+            return Ok(());
+        };
+        self.keep_for_restart(message);
+        Err(Refusal::Precondition(format!("restart required: {change}")))
     }
 
     /// The first plan: opens its devices and starts the workers.
@@ -508,13 +533,35 @@ impl Control {
         changes.unswept.push_back((generation, sweeps));
     }
 
-    fn read_last_plan(&self) -> Result<Option<plan_proto::Plan>, Box<dyn std::error::Error>> {
-        let Some(bytes) = self.state.read(PLAN_FILE)? else { return Ok(None) };
-        let path = self.options.state_dir.join(PLAN_FILE);
+    fn read_plan(
+        &self,
+        file: &str,
+    ) -> Result<Option<plan_proto::Plan>, Box<dyn std::error::Error>> {
+        let Some(bytes) = self.state.read(file)? else { return Ok(None) };
         let message = serde_json::from_slice(&bytes).map_err(|error| {
+            let path = self.options.state_dir.join(file);
             format!("{} is corrupt ({error}); remove it or push a plan", path.display())
         })?;
         Ok(Some(message))
+    }
+
+    /// A start without it would run the last plan until the controller's is
+    /// refused once more, so a failure is a warning.
+    fn keep_for_restart(&self, message: &plan_proto::Plan) {
+        let saved = serde_json::to_vec(message)
+            .map_err(std::io::Error::from)
+            .and_then(|bytes| self.state.replace(RESTART_PLAN_FILE, &bytes));
+        if let Err(error) = saved {
+            tracing::warn!(%error, "the plan that needs a restart is not saved: make room, then restart twice");
+        }
+    }
+
+    /// Removes a plan that waits for a restart: it was tried, or a later one
+    /// needs none.
+    fn forget_restart_plan(&self) {
+        if let Err(error) = self.state.remove(RESTART_PLAN_FILE) {
+            tracing::warn!(%error, "a plan that no longer counts is still on disk: remove it");
+        }
     }
 
     /// Saves a plan that came from a predecessor, or that could not be saved: a
