@@ -69,10 +69,18 @@ func (e *Encapsulator) run(vips []netip.Prefix, from, to netip.Addr) {
 			continue
 		}
 		// A packet that cannot be sent is a lost one, as networks have them.
-		if e.socket.Send(flood.GRE(from, to, 0, buffer[:n])) == nil {
+		if e.socket.Send(encapsulated(from, to, buffer[:n])) == nil {
 			e.sent.Add(1)
 		}
 	}
+}
+
+// encapsulated in GRE, over IPv6 with the options that Linux's ip6gre writes.
+func encapsulated(from, to netip.Addr, packet []byte) []byte {
+	if to.Is4() {
+		return flood.GRE(from, to, 0, packet)
+	}
+	return flood.GREBehindOptions(from, to, packet)
 }
 
 // destination of an IP packet.

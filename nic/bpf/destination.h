@@ -6,7 +6,10 @@
  * IP header is looked at, so fragments, options, extension headers and lying
  * lengths all reach the forwarder, which judges and counts them. For the
  * machine's own addresses the tunnel protocol (or UDP port) is looked at too,
- * so that BGP, ssh and probe replies stay with the kernel.
+ * so that BGP, ssh and probe replies stay with the kernel: behind the IP
+ * header, or behind one IPv6 Destination Options header, which Linux's ip6gre
+ * writes before GRE (the Tunnel Encapsulation Limit of RFC 2473). Behind any
+ * other extension header, and behind a second one, all is the kernel's.
  */
 #ifndef GUIDEWAY_DESTINATION_H
 #define GUIDEWAY_DESTINATION_H
@@ -102,6 +105,18 @@ struct summary {
 	__u16 port; /* destination, network order */
 	__u8 destination[16];
 };
+
+/* The fields of an IPv6 Destination Options header that say what follows it
+ * (RFC 8200, section 4.6). */
+struct destination_options {
+	__u8 next_header;
+	__u8 units; /* of eight bytes, beyond the first eight */
+};
+
+static __always_inline __u32 options_bytes(const struct destination_options *options)
+{
+	return (options->units + 1) * 8;
+}
 
 static __always_inline int is_tunnel(const struct summary *s)
 {

@@ -36,6 +36,20 @@ static __always_inline int read_v4(struct summary *s, struct __sk_buff *skb)
 	return 1;
 }
 
+/* The upper layer of an IPv6 packet, at most one options header further on. */
+static __always_inline void read_upper_v6(struct summary *s, __u8 protocol, struct __sk_buff *skb, __u32 at)
+{
+	struct destination_options options;
+
+	if (protocol == IPPROTO_DSTOPTS && !bpf_skb_load_bytes(skb, at, &options, sizeof(options))) {
+		protocol = options.next_header;
+		at += options_bytes(&options);
+	}
+	s->protocol = protocol;
+	if (protocol == IPPROTO_UDP)
+		read_port(s, skb, at);
+}
+
 static __always_inline int read_v6(struct summary *s, struct __sk_buff *skb)
 {
 	struct ipv6hdr ip;
@@ -43,9 +57,7 @@ static __always_inline int read_v6(struct summary *s, struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 		return 0;
 	__builtin_memcpy(s->destination, &ip.daddr, 16);
-	s->protocol = ip.nexthdr;
-	if (ip.nexthdr == IPPROTO_UDP)
-		read_port(s, skb, ETH_HLEN + sizeof(ip));
+	read_upper_v6(s, ip.nexthdr, skb, ETH_HLEN + sizeof(ip));
 	return 1;
 }
 

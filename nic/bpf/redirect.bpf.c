@@ -36,6 +36,20 @@ static __always_inline int read_v4(struct summary *s, const void *data, const vo
 	return 1;
 }
 
+/* The upper layer of an IPv6 packet, at most one options header further on. */
+static __always_inline void read_upper_v6(struct summary *s, __u8 protocol, const void *next, const void *end)
+{
+	const struct destination_options *options = next;
+
+	if (protocol == IPPROTO_DSTOPTS && (const void *)(options + 1) <= end) {
+		protocol = options->next_header;
+		next += options_bytes(options);
+	}
+	s->protocol = protocol;
+	if (protocol == IPPROTO_UDP)
+		read_port(s, next, end);
+}
+
 static __always_inline int read_v6(struct summary *s, const void *data, const void *end)
 {
 	const struct ipv6hdr *ip = data;
@@ -43,9 +57,7 @@ static __always_inline int read_v6(struct summary *s, const void *data, const vo
 	if ((const void *)(ip + 1) > end)
 		return 0;
 	__builtin_memcpy(s->destination, &ip->daddr, 16);
-	s->protocol = ip->nexthdr;
-	if (ip->nexthdr == IPPROTO_UDP)
-		read_port(s, (const void *)(ip + 1), end);
+	read_upper_v6(s, ip->nexthdr, ip + 1, end);
 	return 1;
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use nic::af_xdp::{ModeWish, QueueOptions};
 use nic::{DeviceConfig, Driver, OpenError};
 use support::{
-    ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_of_port, is_root, receive, run,
-    within,
+    ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,
+    is_root, receive, run, within,
 };
 
 fn config(driver: Driver, mode: ModeWish) -> DeviceConfig {
@@ -238,6 +238,30 @@ fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
         echo.set(&PREFIXES, &[]);
         assert_eq!(came(6080), [0; 2], "{driver:?}: no longer asked for");
         echo.stop();
+    }
+}
+
+/// Linux's ip6gre writes a Destination Options header before GRE, unless its
+/// administrator has said `encaplimit none`.
+#[test]
+fn tunnels_behind_destination_options_are_ours() {
+    if !is_root("tunnels_behind_destination_options_are_ours") {
+        return;
+    }
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        let lab = Lab::new();
+        lab.client_completes_checksums();
+        let echo =
+            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        assert!(lab.kernel_answers(), "what waits for a neighbour would come later");
+        let came = |port| echoes_behind_options(&lab, "fd77::2", port, [1, 1, 2, 64]);
+        assert_eq!(came(None), 0, "{driver:?}: GRE, while tunnels are the kernel's");
+        echo.set(&PREFIXES, &["fd77::2"]);
+        assert_eq!(came(None), 2, "{driver:?}: GRE");
+        assert_eq!(came(Some(6080)), 2, "{driver:?}: GUE");
+        assert_eq!(came(Some(6081)), 2, "{driver:?}: Geneve");
+        assert_eq!(came(Some(6082)), 0, "{driver:?}: another port");
+        assert_eq!(echo.stop()[0].filter.taken, 6, "{driver:?}");
     }
 }
 

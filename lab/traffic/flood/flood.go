@@ -99,18 +99,33 @@ func ipv4(source, destination netip.Addr, protocol uint8, payload []byte) []byte
 	return append(header, payload...)
 }
 
+const protocolGRE = 47
+
 // GRE packet (RFC 2784) around an IP packet, permitted to be wrapped so often
 // more (RFC 1701's recursion control; routers leave it zero).
 func GRE(source, destination netip.Addr, recursion uint8, inner []byte) []byte {
-	const protocolGRE, typeIPv4, typeIPv6 = 47, 0x0800, 0x86dd
-	payload := make([]byte, 4, 4+len(inner))
-	payload[0] = recursion & 7 // bits 5 to 7
+	return IP(source, destination, protocolGRE, gre(recursion, inner))
+}
+
+// GREBehindOptions is a GRE packet over IPv6 as Linux's ip6gre makes it by
+// default: behind a Destination Options header with a Tunnel Encapsulation
+// Limit of 4 (RFC 2473, section 5.1), padded to eight bytes.
+func GREBehindOptions(source, destination netip.Addr, inner []byte) []byte {
+	const protocolDestinationOptions = 60
+	options := []byte{protocolGRE, 0, 4, 1, 4, 1, 1, 0}
+	return IP(source, destination, protocolDestinationOptions, append(options, gre(0, inner)...))
+}
+
+func gre(recursion uint8, inner []byte) []byte {
+	const typeIPv4, typeIPv6 = 0x0800, 0x86dd
+	header := make([]byte, 4, 4+len(inner))
+	header[0] = recursion & 7 // bits 5 to 7
 	etherType := uint16(typeIPv4)
 	if inner[0]>>4 == 6 {
 		etherType = typeIPv6
 	}
-	binary.BigEndian.PutUint16(payload[2:], etherType)
-	return IP(source, destination, protocolGRE, append(payload, inner...))
+	binary.BigEndian.PutUint16(header[2:], etherType)
+	return append(header, inner...)
 }
 
 func pseudoHeader(source, destination netip.Addr, protocol uint8, length int) uint32 {

@@ -76,3 +76,14 @@ func TestGRESaysWhatIsInsideAndHowOftenItMayBeWrapped(t *testing.T) {
 		}
 	}
 }
+
+func TestGREBehindOptionsIsWhatLinuxMakes(t *testing.T) {
+	inner := Packet(SYN, ends[1].source, ends[1].destination)
+	packet := GREBehindOptions(ends[1].source.Addr(), ends[1].destination.Addr(), inner)
+	if got := fmt.Sprintf("%d %x", packet[6], packet[40:52]); got != "60 2f00040104010100000086dd" || string(packet[52:]) != string(inner) {
+		t.Errorf("next header, options and GRE header: %s", got)
+	}
+	if got := int(binary.BigEndian.Uint16(packet[4:])); got != len(packet)-40 {
+		t.Errorf("length %d of %d", got, len(packet)-40)
+	}
+}

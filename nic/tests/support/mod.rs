@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -268,19 +268,25 @@ fn echo_worker(
     (worker, waker)
 }
 
-/// Turns a UDP datagram round. Swapping leaves every checksum as it was.
+/// Turns a packet round: its addresses, and a datagram's ports. Swapping leaves
+/// every checksum as it was.
 pub fn answer(frame: &mut Frame, destination: [u8; 6]) {
+    const DESTINATION_OPTIONS: u8 = 60;
+    const GRE: u8 = 47;
     let bytes = frame.bytes_mut();
-    let (addresses, len, header) = match bytes[12..14] {
-        [0x08, 0x00] => (26, 4, 34),
-        _ => (22, 16, 54),
+    let (addresses, len, protocol, header) = match bytes[12..14] {
+        [0x08, 0x00] => (26, 4, bytes[23], 34),
+        _ if bytes[20] == DESTINATION_OPTIONS => {
+            (22, 16, bytes[54], 62 + usize::from(bytes[55]) * 8)
+        }
+        _ => (22, 16, bytes[20], 54),
     };
     bytes.copy_within(0..6, 6);
     bytes[..6].copy_from_slice(&destination);
     for at in 0..len {
         bytes.swap(addresses + at, addresses + len + at);
     }
-    if bytes.len() >= header + 4 {
+    if protocol != GRE && bytes.len() >= header + 4 {
         bytes.swap(header, header + 2);
         bytes.swap(header + 1, header + 3);
     }
@@ -300,18 +306,71 @@ pub fn echoes(
 }
 
 /// The same, to any port.
-pub fn echoes_of_port(
+pub fn echoes_of_port(lab: &Lab, vip: &'static str, port: u16, counts: [usize; 4]) -> usize {
+    let vip: IpAddr = vip.parse().unwrap();
+    let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    echoes_of_sockets(lab, counts, move || {
+        let socket = UdpSocket::bind(any).unwrap();
+        socket.connect((vip, port)).unwrap();
+        socket
+    })
+}
+
+/// The same behind an IPv6 Destination Options header, as Linux's ip6gre
+/// writes it; GRE packets where there is no port.
+pub fn echoes_behind_options(
     lab: &Lab,
-    vip: &'static str,
-    port: u16,
+    own: &'static str,
+    port: Option<u16>,
+    counts: [usize; 4],
+) -> usize {
+    let own: IpAddr = own.parse().unwrap();
+    echoes_of_sockets(lab, counts, move || {
+        let socket = if port.is_some() { UdpSocket::bind("[::]:0").unwrap() } else { gre_socket() };
+        write_options(&socket);
+        socket.connect((own, port.unwrap_or(0))).unwrap();
+        socket
+    })
+}
+
+/// A socket of GRE packets over IPv6, with the calls of a datagram socket.
+fn gre_socket() -> UdpSocket {
+    // SAFETY: a call without pointers; the result is checked.
+    let fd = unsafe {
+        libc::socket(libc::AF_INET6, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_GRE)
+    };
+    assert!(fd >= 0, "a raw socket: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new and has no other owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }.into()
+}
+
+/// Has the kernel write a Tunnel Encapsulation Limit of 4 (RFC 2473) and
+/// padding before what the socket sends.
+fn write_options(socket: &UdpSocket) {
+    // The kernel fills in the first byte, the next header.
+    let options: [u8; 8] = [0, 0, 4, 1, 4, 1, 1, 0];
+    let len = options.len() as libc::socklen_t;
+    // SAFETY: the options live through the call and are as long as said.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_DSTOPTS,
+            options.as_ptr().cast(),
+            len,
+        )
+    };
+    assert_eq!(set, 0, "IPV6_DSTOPTS: {}", std::io::Error::last_os_error());
+}
+
+fn echoes_of_sockets(
+    lab: &Lab,
     [flows, bursts, burst, size]: [usize; 4],
+    open: impl Fn() -> UdpSocket + Send + 'static,
 ) -> usize {
     within(&lab.client, move || {
-        let vip: IpAddr = vip.parse().unwrap();
-        let any = if vip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let one_flow = || {
-            let socket = UdpSocket::bind(any).unwrap();
-            socket.connect((vip, port)).unwrap();
+            let socket = open();
             socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
             (0..bursts).map(|_| echoed(&socket, burst, size)).sum::<usize>()
         };
@@ -322,9 +381,10 @@ pub fn echoes_of_port(
 fn echoed(socket: &UdpSocket, burst: usize, size: usize) -> usize {
     let datagram = |number: usize| -> Vec<u8> { (0..size).map(|at| (at + number) as u8).collect() };
     for number in 0..burst {
-        // Refused: the kernel had the one before, and nobody listens there.
+        // The kernel had the one before, without a socket of its port or protocol.
         if let Err(error) = socket.send(&datagram(number)) {
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+            let refused = matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPROTO));
+            assert!(refused, "{error}");
         }
     }
     let mut buffer = vec![0; size + 1];
