@@ -98,7 +98,7 @@ func (d *drawing) mark(x, y int, good bool) {
 func (r *Report) picture() string {
 	var d drawing
 	top := 100
-	below := top + len(r.Events)*rowHeight + 34
+	below := top + len(r.Events)*rowHeight + 40
 	height := below + max(len(r.Shares)*24, 120) + 30
 	fmt.Fprintf(&d, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n",
 		pictureWidth, height, pictureWidth, height)
@@ -107,6 +107,7 @@ func (r *Report) picture() string {
 	d.text(margin, 36, "title", "make demo: what clients saw")
 	d.text(pictureWidth-margin, 36, "soft end", "%s", r.summary())
 	r.drawEvents(&d, top)
+	d.text(margin+22, below-40, "soft", "In brackets: how many are allowed to: what the server that dies served, or what only the load balancer that dies knew.")
 	r.drawShares(&d, below)
 	r.drawFigures(&d, below)
 	d.WriteString("</svg>\n")
@@ -143,7 +144,10 @@ func (r *Report) drawEvents(d *drawing, top int) {
 		d.text(x+13, head, "head", "%s", machine)
 	}
 	d.line(margin, float64(top-20), pictureWidth-margin, float64(top-20), "line")
-	pauseMax, packetsMax := r.scales()
+	pauseMax := time.Duration(1)
+	for _, e := range r.Events {
+		pauseMax = max(pauseMax, e.LongestPause)
+	}
 	for i, e := range r.Events {
 		y := top + i*rowHeight
 		d.mark(margin, y, len(e.Problems) == 0)
@@ -155,26 +159,22 @@ func (r *Report) drawEvents(d *drawing, top int) {
 		pause := pauseWidth * float64(e.LongestPause) / float64(pauseMax)
 		d.box(pauseBegin, y-barHeight+8, max(pause, 1), 3, "pause")
 		d.text(pauseBegin, y-4, "soft", "%d ms", e.LongestPause.Milliseconds())
-		at := float64(packetsBegin)
-		for i, machine := range r.Machines {
-			width := packetsWidth * float64(e.Packets[machine]) / float64(packetsMax)
-			d.box(at, y-barHeight, width, barHeight, machineClass(i))
-			at += width
-		}
+		r.drawPackets(d, y, e.Packets)
 	}
 }
 
-// scales of pauses and packets: the largest of any event.
-func (r *Report) scales() (pause time.Duration, packets uint64) {
-	pause, packets = 1, 1
-	for _, e := range r.Events {
-		var sum uint64
-		for _, n := range e.Packets {
-			sum += n
-		}
-		pause, packets = max(pause, e.LongestPause), max(packets, sum)
+// drawPackets of an event, as the load balancers' shares.
+func (r *Report) drawPackets(d *drawing, y int, packets map[string]uint64) {
+	var all uint64
+	for _, n := range packets {
+		all += n
 	}
-	return pause, packets
+	at := float64(packetsBegin)
+	for i, machine := range r.Machines {
+		width := packetsWidth * float64(packets[machine]) / float64(max(all, 1))
+		d.box(at, y-barHeight, width, barHeight, machineClass(i))
+		at += width
+	}
 }
 
 func withAllowed(count, allowed int) string {
