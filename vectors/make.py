@@ -24,7 +24,7 @@ from primitives import MASK, aes128, internet_checksum, siphash  # noqa: E402
 HERE = Path(__file__).parent
 
 
-# The flow hash: DESIGN, "Track and select".
+# The flow hash (datapath/src/flow_hash.rs).
 
 def blocks(family, protocol, source, destination, source_port, destination_port):
     size = 4 if family == 4 else 16
@@ -82,7 +82,7 @@ def flow_hash():
     return cases
 
 
-# The identification of outer IPv4 headers: DESIGN, "Encapsulate".
+# The identification of outer IPv4 headers (datapath/src/quoted.rs).
 
 def outer_id():
     def answer(key, own, target):
@@ -94,7 +94,7 @@ def outer_id():
     return [{kind: text, "ids": [answer(flow_hash_key(kind, text), *pair) for pair in pairs]} for kind, text in SECRETS]
 
 
-# Maglev hashing: paper, section 3.4, and DESIGN's rule for weights.
+# Maglev hashing: paper, section 3.4, with weights: quotas by largest remainder, then turns in proportion.
 
 OFFSET_KEYS = tuple(int.from_bytes(half, "big") for half in (b"guideway", b"offset01"))
 SKIP_KEYS = tuple(int.from_bytes(half, "big") for half in (b"guideway", b"skip0001"))

@@ -1,4 +1,4 @@
-"""Match (DESIGN section 4), the plain way: every Vip is tried against every packet.
+"""Match (docs/journey.md), the plain way: every Vip is tried against every packet.
 
 A Vip is (service, target, protocol, ports): the target an address, or (group, suffix, bits); the protocol tcp, udp or
 any; ports a list of ranges, empty for all.

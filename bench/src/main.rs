@@ -1,5 +1,5 @@
 //! `guideway-bench`: what a packet costs on one core, in memory, beside what
-//! the machine itself costs in the same run (DESIGN section 10).
+//! the machine itself costs in the same run (docs/performance.md).
 //!
 //! Every figure is processor time of this thread. All measurements take
 //! their samples in turn, in many short rounds, so that what disturbs the

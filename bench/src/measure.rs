@@ -21,7 +21,7 @@ pub struct Subject {
     pub setup: Setup,
     /// The packets.
     pub kind: Kind,
-    /// Nanoseconds that DESIGN sets as the goal, with its parameters.
+    /// The goal in nanoseconds, with its parameters (docs/performance.md).
     pub goal_ns: Option<f64>,
 }
 

@@ -12,7 +12,7 @@ pub struct Builds {
     pub size: u32,
     /// Milliseconds for a table, its permutations and fingerprint included.
     pub ms: Samples,
-    /// Milliseconds that DESIGN sets as the goal, with 1,000 backends.
+    /// The goal in milliseconds, with 1,000 backends (docs/performance.md).
     pub goal_ms: Option<f64>,
     candidates: Vec<Candidate>,
 }

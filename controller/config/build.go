@@ -175,7 +175,7 @@ func (b *builder) community(path, text string) uint32 {
 	return uint32(first)<<16 | uint32(second)
 }
 
-// routerID follows DESIGN: from the machine.
+// routerID is the machine's first IPv4 address, or made from its name.
 func routerID(machine Machine) netip.Addr {
 	for _, address := range machine.Addresses {
 		if address.Is4() {

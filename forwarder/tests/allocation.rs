@@ -1,4 +1,4 @@
-//! Workers neither allocate nor free once they run (DESIGN, limits): real
+//! Workers neither allocate nor free once they run: real
 //! workers, and a steering thread, on a device in memory, while everything
 //! that has a path of its own goes through them and plans change.
 //!

@@ -229,8 +229,8 @@ impl<'f> Golden<'f> {
         words.next().map(str::to_owned)
     }
 
-    /// DESIGN section 8: each received frame has one final verdict, and files
-    /// hold what the counters say.
+    /// Each received frame has one final verdict, and files hold what the counters
+    /// say (docs/counters.md).
     fn check_conservation(&mut self, replayed: &Replayed) {
         let count = |key: &str| replayed.counters[key].as_u64().expect("a count");
         let sum = |key: &str| -> u64 {

@@ -7,7 +7,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, 64); /* workers, so queues: the limit of DESIGN section 9 */
+	__uint(max_entries, 64); /* as many as workers, each of which has a queue */
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");

@@ -1,6 +1,6 @@
 //! Generic routing encapsulation (RFC 2784, keys and sequence numbers by
 //! RFC 2890), with the recursion control of RFC 1701 that only our own machines
-//! ever set (DESIGN, "Fragments").
+//! ever set (datapath/src/decapsulate.rs).
 
 use crate::checksum;
 use crate::ethernet::EtherType;

@@ -216,7 +216,8 @@ fn text(options: &Options, tables: &[Tracked]) -> String {
     )
 }
 
-/// DESIGN's, for a full table made for so many connections, and for twice.
+/// Per cent that are to be tracked, in a table made for that number of connections,
+/// and for twice.
 fn goal(roominess: u64, share: u64) -> &'static str {
     match (roominess, share) {
         (1, 100) => "99",

@@ -4,7 +4,7 @@
     forwarder/tests/golden/make.py [folder ...]
 
 A scenario is a function: it adds frames one after the other, each with what must become of it. Those
-expectations (frames.txt) are written by people from DESIGN and RFCs, never by the code under test; what the code
+expectations (frames.txt) are written by people from docs/journey.md and RFCs, never by the code under test; what the code
 under test writes (out.pcap, passed.pcap, counters.json, journeys.json) comes from `make golden`.
 Running this again changes nothing: no randomness, no clock.
 """

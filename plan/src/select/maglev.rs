@@ -465,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Rounds with weights as DESIGN has them, one try after another.
+    /// Rounds with weights as `populate` has them, one try after another.
     fn plain_rounds(permutations: &[Permutation], weights: &[u32], size: u32) -> Vec<u16> {
         let quotas = quotas(weights, size);
         let weight_max = u64::from(*weights.iter().max().unwrap());
