@@ -43,6 +43,99 @@ func codeMap(t *tree) (violations []violation, looked int) {
 	return violations, looked
 }
 
+// mapEntry is a folder's line in the map with those that continue it.
+var mapEntry = regexp.MustCompile(`(?m)^([a-z]+)/ {2,}\S.*\n(?: {4,}\S.*\n)*`)
+
+var mappedFolder = regexp.MustCompile(`\b([a-z0-9_]+)/(?:[^a-zA-Z0-9_]|$)`)
+
+// codeFolders: in the map, each folder's entry names the folders of code in it,
+// and none that is not there. It looked at entries.
+func codeFolders(t *tree) (violations []violation, looked int) {
+	text := t.read(architecture)
+	for _, at := range mapEntry.FindAllStringSubmatchIndex(text, -1) {
+		looked++
+		folder, entry := text[at[2]:at[3]], text[at[0]:at[1]]
+		within := foldersOf(t, folder)
+		named := map[string]bool{}
+		for _, found := range mappedFolder.FindAllStringSubmatch(entry, -1) {
+			named[found[1]] = true
+			if found[1] != folder && len(t.under(folder, "")) > 0 && !slices.ContainsFunc(t.under(folder, ""), func(file string) bool { return strings.Contains(file, "/"+found[1]+"/") }) {
+				violations = append(violations, violation{architecture, lineOf(text, at[0]), folder + "/ has no folder " + found[1] + "/, which its line in the code map names"})
+			}
+		}
+		for _, inside := range within {
+			if !named[inside] {
+				violations = append(violations, violation{architecture, lineOf(text, at[0]), "the code map does not name " + inside + "/ in " + folder + "/: say what it is for"})
+			}
+		}
+	}
+	return violations, looked
+}
+
+// foldersOf a folder that have product code in them, without `src`.
+func foldersOf(t *tree, folder string) (names []string) {
+	for _, file := range t.under(folder, "") {
+		if !strings.HasSuffix(file, ".rs") && !strings.HasSuffix(file, ".go") || isGeneratedGo(file) {
+			continue
+		}
+		parts := strings.Split(strings.TrimPrefix(file, folder+"/"), "/")
+		if parts[0] == "src" {
+			parts = parts[1:]
+		}
+		if len(parts) > 1 && !slices.Contains([]string{"tests", "testdata", "examples", "fuzz_targets", "guideway"}, parts[0]) && !slices.Contains(names, parts[0]) {
+			names = append(names, parts[0])
+		}
+	}
+	return names
+}
+
+// threadName that a thread is started with.
+var threadName = regexp.MustCompile(`\bname\(\s*"([a-z-]+)"\.(?:into|to_owned|to_string)\(\)`)
+
+// threads: each thread of the forwarder that has a name of its own is in
+// ARCHITECTURE.md's table. It looked at names.
+func threads(t *tree) (violations []violation, looked int) {
+	text := t.read(architecture)
+	for _, file := range t.under("forwarder/src", ".rs") {
+		product, source := t.rustProduct(file), t.read(file)
+		for _, at := range threadName.FindAllStringSubmatchIndex(source, -1) {
+			if product == "" || product[at[0]] == ' ' {
+				continue // a test's
+			}
+			looked++
+			if name := source[at[2]:at[3]]; !strings.Contains(text, "\n| `"+name+"` |") {
+				violations = append(violations, violation{file, lineOf(source, at[0]), "the thread " + name + " is not in " + architecture + ": say what it does"})
+			}
+		}
+	}
+	return violations, looked
+}
+
+// documentPath in backticks: of this tree, if it begins with one of its folders.
+var documentPath = regexp.MustCompile("`([a-z_]+)/([a-zA-Z0-9_./-]*)`")
+
+// documentPaths: files and folders that documents name are there. It looked at
+// paths.
+func documentPaths(t *tree) (violations []violation, looked int) {
+	for _, file := range t.under("", ".md") {
+		if file == "CHANGELOG.md" { // what was
+			continue
+		}
+		text := t.read(file)
+		for _, at := range documentPath.FindAllStringSubmatchIndex(text, -1) {
+			if len(t.under(text[at[2]:at[3]], "")) == 0 {
+				continue
+			}
+			looked++
+			target := strings.TrimRight(text[at[2]:at[5]], "/")
+			if !slices.Contains(t.paths, target) && len(t.under(target, "")) == 0 {
+				violations = append(violations, violation{file, lineOf(text, at[0]), target + " is not there"})
+			}
+		}
+	}
+	return violations, looked
+}
+
 // documentLinks: links between documents lead somewhere. It looked at links.
 func documentLinks(t *tree) (violations []violation, looked int) {
 	for _, file := range t.under("", ".md") {
