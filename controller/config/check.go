@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math/big"
 	"net/netip"
 	"slices"
 )
@@ -132,9 +131,18 @@ func tableSizeFor(n int) uint32 {
 	return nextPrime(uint32(min(n*tableEntriesPerBackend, tableSizeMax)))
 }
 
+// isPrime tries divisors: there are some 400 for the largest table, and
+// thousands of services may each name one.
 func isPrime(n uint32) bool {
-	// Exact below 2^64.
-	return big.NewInt(int64(n)).ProbablyPrime(0)
+	if n < 2 || n%2 == 0 {
+		return n == 2
+	}
+	for d := uint64(3); d*d <= uint64(n); d += 2 {
+		if uint64(n)%d == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func nextPrime(n uint32) uint32 {
