@@ -68,6 +68,8 @@ type Controller struct {
 	// A missing capability is said once.
 	peersForbidden sync.Once
 
+	reloading sync.Mutex
+
 	// To the goroutine that owns the brain.
 	events chan brain.Event
 	asks   chan func()

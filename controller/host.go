@@ -55,12 +55,12 @@ func (c *Controller) notReady(ctx context.Context) (missing []string, err error)
 
 // Reload reads the files anew.
 func (c *Controller) Reload(ctx context.Context) ([]string, error) {
+	problem, err := c.reload(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var warnings []string
-	var problem error
-	err := c.ask(ctx, func() {
-		problem = c.reload()
-		warnings = c.brain.View(false).Config.Warnings
-	})
+	err = c.ask(ctx, func() { warnings = c.brain.Warnings() })
 	return warnings, errors.Join(err, problem)
 }
 

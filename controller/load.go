@@ -2,6 +2,8 @@ package controller
 
 // Reading the config: at start, by command, by SIGHUP, when a file changes.
 // A bad one changes nothing; at start the last good one is served instead.
+// Files are read and parsed in the goroutine that requests it, because a large
+// config takes longer than the brain may be busy.
 
 import (
 	"context"
@@ -34,7 +36,7 @@ type loadedConfigs struct {
 // serving and the state says that it is stale.
 func (c *Controller) loadAtStart() error {
 	c.loaded.sources = map[*config.Config][]config.Source{}
-	problem := c.loadFiles()
+	problem := c.load(readFiles(c.options.Config))
 	if problem == nil {
 		return nil
 	}
@@ -55,31 +57,40 @@ func (c *Controller) loadAtStart() error {
 	return nil
 }
 
-// loadFiles reads, parses and hands the config to the brain.
-func (c *Controller) loadFiles() error {
-	sources, err := config.Read(c.options.Config...)
+// candidate is a config that was read and parsed, or why it cannot be used.
+type candidate struct {
+	sources []config.Source
+	parsed  *config.Config
+	err     error
+}
+
+func readFiles(paths []string) candidate {
+	sources, err := config.Read(paths...)
 	if err != nil {
-		c.metrics.Reloaded(false, time.Now())
-		return err
+		return candidate{err: err}
 	}
 	parsed, err := config.Parse(sources, config.ReadFromDisk)
+	return candidate{sources, parsed, err}
+}
+
+// load hands a config that can follow the one in use to the brain.
+func (c *Controller) load(read candidate) error {
+	err := read.err
 	if err == nil {
-		err = config.CheckChange(c.loaded.inUse, parsed)
+		err = config.CheckChange(c.loaded.inUse, read.parsed)
 	}
+	if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
+		c.logWarnings(refusal.Warnings)
+	}
+	if err == nil {
+		err = c.refuseOtherSecret(read.parsed)
+	}
+	c.metrics.Reloaded(err == nil, time.Now())
 	if err != nil {
-		c.metrics.Reloaded(false, time.Now())
-		if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
-			c.logWarnings(refusal.Warnings)
-		}
 		return err
 	}
-	if err := c.refuseOtherSecret(parsed); err != nil {
-		c.metrics.Reloaded(false, time.Now())
-		return err
-	}
-	c.metrics.Reloaded(true, time.Now())
-	c.logWarnings(parsed.Warnings)
-	c.use(parsed, sources, strings.Join(c.options.Config, ", "))
+	c.logWarnings(read.parsed.Warnings)
+	c.use(read.parsed, read.sources, strings.Join(c.options.Config, ", "))
 	return nil
 }
 
@@ -106,18 +117,25 @@ func (c *Controller) use(parsed *config.Config, sources []config.Source, from st
 	c.step(brain.ConfigLoaded{Config: parsed})
 }
 
-// reload is for a running controller.
-func (c *Controller) reload() error {
+// reload is for a running controller, from any goroutine but the brain's. The
+// error says that the controller stops; problem, why the config is refused.
+func (c *Controller) reload(ctx context.Context) (problem, err error) {
+	c.reloading.Lock() // so that of two reloads the later one's files count
+	defer c.reloading.Unlock()
 	c.notify.reloading()
 	defer c.notify.ready()
-	err := c.loadFiles()
-	if err != nil {
-		c.log.Error("reload: the config is refused, the former one serves", "error", err)
-		c.step(brain.ConfigRefused{Problem: err.Error()})
-		return err
+	read := readFiles(c.options.Config)
+	err = c.ask(ctx, func() { problem = c.load(read); c.tellReload(problem) })
+	return problem, err
+}
+
+func (c *Controller) tellReload(problem error) {
+	if problem == nil {
+		c.log.Info("config reloaded")
+		return
 	}
-	c.log.Info("config reloaded")
-	return nil
+	c.log.Error("reload: the config is refused, the former one serves", "error", problem)
+	c.step(brain.ConfigRefused{Problem: problem.Error()})
 }
 
 // keepGoodConfig writes a config to the state directory once the forwarder
@@ -171,7 +189,7 @@ func watchFiles(ctx context.Context, c *Controller) {
 			continue // a file that is being replaced may be missing for a moment
 		}
 		seen = now
-		if err := c.ask(ctx, func() { _ = c.reload() }); errors.Is(err, errStopping) {
+		if _, err := c.reload(ctx); errors.Is(err, errStopping) {
 			return
 		}
 	}

@@ -33,7 +33,7 @@ func watchSignals(ctx context.Context, c *Controller) {
 	for {
 		select {
 		case <-hangups:
-			_ = c.ask(ctx, func() { _ = c.reload() }) // its outcome is in the log and the state
+			_, _ = c.reload(ctx) // its outcome is in the log and the state
 		case <-ctx.Done():
 			return
 		}

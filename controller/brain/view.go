@@ -95,11 +95,9 @@ func (s *State) View(withBackends bool) View {
 		v.Neighbors[address] = state
 	}
 	v.Config = ConfigView{LoadedAt: s.configs.loadedAt, Stale: s.configs.stale, Problem: s.configs.problem, ProblemAt: s.configs.problemAt}
+	v.Config.Warnings = s.Warnings()
 	if s.current == nil {
 		return v
-	}
-	for _, warning := range s.current.config.Warnings {
-		v.Config.Warnings = append(v.Config.Warnings, warning.String())
 	}
 	v.Peers = s.viewPeers()
 	only := map[string]string{} // services that are alone in their groups
@@ -121,6 +119,18 @@ func (s *State) View(withBackends bool) View {
 		}
 	}
 	return v
+}
+
+// Warnings of the config in use.
+func (s *State) Warnings() []string {
+	if s.current == nil {
+		return nil
+	}
+	var warnings []string
+	for _, warning := range s.current.config.Warnings {
+		warnings = append(warnings, warning.String())
+	}
+	return warnings
 }
 
 // viewRoutes in order of prefix, as they are announceable.
