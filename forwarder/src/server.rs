@@ -191,7 +191,11 @@ impl Forwarder for Service {
         &self,
         request: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        answer(&request, self.queue(&self.states, Control::status).await?)
+        let with_tables = request.get_ref().with_tables;
+        answer(
+            &request,
+            self.queue(&self.states, move |control| control.status(with_tables)).await?,
+        )
     }
 
     async fn get_counters(

@@ -46,9 +46,10 @@ impl Control {
         &self.health
     }
 
-    /// How the forwarder is.
+    /// How the forwarder is; with the fingerprint of each service's table only
+    /// on request, because a controller polls ten times a second.
     #[must_use]
-    pub fn status(&self) -> proto::GetStatusResponse {
+    pub fn status(&self, with_tables: bool) -> proto::GetStatusResponse {
         let shown = self.shown.load_full();
         let empty = proto::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -71,7 +72,7 @@ impl Control {
                 &running.view.plan,
                 &running.snapshot,
             ),
-            tables: running.maglev_tables(),
+            tables: if with_tables { running.maglev_tables() } else { Vec::new() },
             path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
             ..empty
         }

@@ -143,7 +143,10 @@ impl Forwarder {
     }
 
     pub fn status(&mut self) -> GetStatusResponse {
-        self.runtime.block_on(self.client.get_status(GetStatusRequest {})).unwrap().into_inner()
+        self.runtime
+            .block_on(self.client.get_status(GetStatusRequest::default()))
+            .unwrap()
+            .into_inner()
     }
 
     pub fn counters(&mut self) -> GetCountersResponse {
@@ -265,7 +268,10 @@ impl Client {
     }
 
     pub fn status(&mut self) -> GetStatusResponse {
-        self.runtime.block_on(self.client.get_status(GetStatusRequest {})).unwrap().into_inner()
+        self.runtime
+            .block_on(self.client.get_status(GetStatusRequest::default()))
+            .unwrap()
+            .into_inner()
     }
 }
 

@@ -200,7 +200,9 @@ func (x *GetPlanResponse) GetPlan() *v1.Plan {
 }
 
 type GetStatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Answer with `tables` too: one for each service, some 40 bytes each.
+	WithTables    bool `protobuf:"varint,1,opt,name=with_tables,json=withTables,proto3" json:"with_tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +237,13 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{4}
 }
 
+func (x *GetStatusRequest) GetWithTables() bool {
+	if x != nil {
+		return x.WithTables
+	}
+	return false
+}
+
 type GetStatusResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -252,7 +261,7 @@ type GetStatusResponse struct {
 	// Not empty: what needs a restart, and why.
 	RestartRequired string `protobuf:"bytes,8,opt,name=restart_required,json=restartRequired,proto3" json:"restart_required,omitempty"`
 	UptimeMs        uint64 `protobuf:"varint,9,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
-	// Fingerprints of the Maglev tables by service.
+	// Fingerprints of the Maglev tables by service, if requested.
 	Tables []*Table `protobuf:"bytes,10,rep,name=tables,proto3" json:"tables,omitempty"`
 	// Not empty: why the running plan is not on disk. A restart would start from
 	// an older one.
@@ -2693,8 +2702,10 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\x10\n" +
 	"\x0eGetPlanRequest\"=\n" +
 	"\x0fGetPlanResponse\x12*\n" +
-	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"\x12\n" +
-	"\x10GetStatusRequest\"\xbf\x05\n" +
+	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"3\n" +
+	"\x10GetStatusRequest\x12\x1f\n" +
+	"\vwith_tables\x18\x01 \x01(\bR\n" +
+	"withTables\"\xbf\x05\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
