@@ -231,7 +231,7 @@ fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narr
 }
 
 fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
-    let members = plan.services().flat_map(|service| service.group.members());
+    let members = plan.groups.iter().flat_map(|group| group.members());
     members
         .filter(|member| member.admission == Admission::All)
         .map(|member| member.backend)

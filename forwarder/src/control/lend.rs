@@ -330,7 +330,7 @@ impl Prepared<'_> {
             hash,
             connections_max: machine.connections_max(),
             view,
-            before: Arc::default(),
+            before: Arc::new(super::NamedTotals::new(Arc::clone(&plan))),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
             path_mtus,

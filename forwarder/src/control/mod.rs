@@ -398,7 +398,7 @@ impl Control {
             hash,
             connections_max,
             view,
-            before: Arc::default(),
+            before: Arc::new(NamedTotals::new(Arc::clone(&plan))),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
             path_mtus,
@@ -443,9 +443,8 @@ impl Control {
         }
         let mut before = (*running.before).clone();
         before.add(&running.view);
-        before.retain(&plan);
+        let before = Arc::new(before.carried_to(&plan));
         let unresolved = egress::unresolved(&plan, &snapshot).into();
-        let before = Arc::new(before);
         Ok(Forwarding { view, before, unresolved, snapshot, path_mtus, build, ..running })
     }
 

@@ -2,9 +2,11 @@
 //! replaced, plus what the present one counts.
 //!
 //! A plan with other members gets counters of its own; what its predecessor
-//! counted is kept here by name, so that no number ever goes back.
+//! counted is carried over by name, so that no number ever goes back.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
 
 use datapath::{MatchTotal, View};
 use plan::{Plan, Service};
@@ -12,9 +14,9 @@ use plan::{Plan, Service};
 use crate::proto::{BackendCounters, ServiceCounters};
 
 /// A Vip with one protocol and port range: service, target, protocol, ports.
-type MatchName = (String, String, &'static str, String);
+type MatchName<'p> = (&'p str, &'p str, &'p str, &'p str);
 /// Service and backend; no service if several count together.
-type MemberName = (String, String);
+type MemberName<'p> = (&'p str, &'p str);
 
 /// What a backend got of a service, or of all that count together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,92 +26,137 @@ struct MemberTotal {
     new_connections: u64,
 }
 
-/// Totals by name.
-#[derive(Debug, Clone, Default)]
+/// Totals of everything that a plan names, by its index there: adding to them
+/// compares no names.
+#[derive(Debug, Clone)]
 pub struct NamedTotals {
-    matches: BTreeMap<MatchName, MatchTotal>,
-    members: BTreeMap<MemberName, MemberTotal>,
+    plan: Arc<Plan>,
+    matches: Vec<MatchTotal>,
+    members: Vec<MemberTotal>,
 }
 
 impl NamedTotals {
-    /// Adds what a view has counted. To be called once for each view that no
-    /// worker uses any more, or on a copy.
+    /// Zeros.
+    #[must_use]
+    pub fn new(plan: Arc<Plan>) -> NamedTotals {
+        let matches = vec![MatchTotal::default(); plan.matches.len()];
+        let members = vec![MemberTotal::default(); plan.members as usize];
+        NamedTotals { plan, matches, members }
+    }
+
+    /// Adds what a view of the same plan has counted. To be called once for
+    /// each view that no worker uses any more, or on a copy.
     pub fn add(&mut self, view: &View) {
-        self.add_matches(view);
-        self.add_members(view);
-    }
-
-    /// Forgets what the plan does not name: a removed service's counters end.
-    pub fn retain(&mut self, plan: &Plan) {
-        let matches: std::collections::BTreeSet<MatchName> = match_names(plan).collect();
-        let members: std::collections::BTreeSet<MemberName> = member_names(plan).collect();
-        self.matches.retain(|name, _| matches.contains(name));
-        self.members.retain(|name, _| members.contains(name));
-    }
-
-    /// As the gRPC answer lists them.
-    #[must_use]
-    pub fn services(&self) -> Vec<ServiceCounters> {
-        let line =
-            |((service, vip, protocol, ports), total): (&MatchName, &MatchTotal)| ServiceCounters {
-                service: service.clone(),
-                vip: vip.clone(),
-                protocol: (*protocol).to_owned(),
-                ports: ports.clone(),
-                packets: total.packets,
-                bytes: total.bytes,
-                new_connections: total.new_connections,
-            };
-        self.matches.iter().map(line).collect()
-    }
-
-    /// As the gRPC answer lists them.
-    #[must_use]
-    pub fn backends(&self) -> Vec<BackendCounters> {
-        let line = |((service, backend), total): (&MemberName, &MemberTotal)| BackendCounters {
-            service: service.clone(),
-            backend: backend.clone(),
-            packets: total.packets,
-            bytes: total.bytes,
-            new_connections: total.new_connections,
-        };
-        self.members.iter().map(line).collect()
-    }
-
-    fn add_matches(&mut self, view: &View) {
-        for (index, name) in match_names(&view.plan).enumerate() {
-            let total = self.matches.entry(name).or_default();
-            for worker in view.counters.iter() {
+        assert_eq!(self.plan.serial, view.plan.serial, "the view is of the totals' plan");
+        for worker in view.counters.iter() {
+            for (index, total) in self.matches.iter_mut().enumerate() {
                 let more = worker.match_totals(&view.plan, index);
                 total.packets += more.packets;
                 total.bytes += more.bytes;
                 total.new_connections += more.new_connections;
             }
-        }
-    }
-
-    fn add_members(&mut self, view: &View) {
-        for (index, name) in member_names(&view.plan).enumerate() {
-            let total = self.members.entry(name).or_default();
-            for worker in view.counters.iter() {
-                total.packets += worker.members[index].packets.get();
-                total.bytes += worker.members[index].bytes.get();
-                total.new_connections += worker.new_connections[index].get();
+            let counted = worker.members.iter().zip(&worker.new_connections);
+            for (total, (traffic, new_connections)) in self.members.iter_mut().zip(counted) {
+                total.packets += traffic.packets.get();
+                total.bytes += traffic.bytes.get();
+                total.new_connections += new_connections.get();
             }
         }
     }
+
+    /// The totals as the next plan begins with them. What it does not name is
+    /// forgotten: a removed service's counters end.
+    #[must_use]
+    pub fn carried_to(&self, next: &Arc<Plan>) -> NamedTotals {
+        let matches = by_name(match_names(&self.plan), &self.matches, |total, more| {
+            total.packets += more.packets;
+            total.bytes += more.bytes;
+            total.new_connections += more.new_connections;
+        });
+        let members = by_name(member_names(&self.plan), &self.members, MemberTotal::add);
+        NamedTotals {
+            plan: Arc::clone(next),
+            matches: carried(matches, match_names(next)),
+            members: carried(members, member_names(next)),
+        }
+    }
+
+    /// As the gRPC answer lists them: in order of their names.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceCounters> {
+        let mut lines: Vec<_> = match_names(&self.plan).zip(&self.matches).collect();
+        lines.sort_unstable_by_key(|(name, _)| *name);
+        let line = |((service, vip, protocol, ports), total): (MatchName<'_>, &MatchTotal)| {
+            ServiceCounters {
+                service: service.to_owned(),
+                vip: vip.to_owned(),
+                protocol: protocol.to_owned(),
+                ports: ports.to_owned(),
+                packets: total.packets,
+                bytes: total.bytes,
+                new_connections: total.new_connections,
+            }
+        };
+        lines.into_iter().map(line).collect()
+    }
+
+    /// As the gRPC answer lists them: in order of their names. A backend of
+    /// several groups whose services count together is one.
+    #[must_use]
+    pub fn backends(&self) -> Vec<BackendCounters> {
+        let named = by_name(member_names(&self.plan), &self.members, MemberTotal::add);
+        let mut lines: Vec<(MemberName<'_>, MemberTotal)> = named.into_iter().collect();
+        lines.sort_unstable_by_key(|(name, _)| *name);
+        let line = |((service, backend), total): (MemberName<'_>, MemberTotal)| BackendCounters {
+            service: service.to_owned(),
+            backend: backend.to_owned(),
+            packets: total.packets,
+            bytes: total.bytes,
+            new_connections: total.new_connections,
+        };
+        lines.into_iter().map(line).collect()
+    }
+}
+
+impl MemberTotal {
+    fn add(&mut self, more: &MemberTotal) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.new_connections += more.new_connections;
+    }
+}
+
+/// Totals by name; what has the same name is added up.
+fn by_name<N: Hash + Eq, T: Copy + Default>(
+    names: impl Iterator<Item = N>,
+    totals: &[T],
+    add: impl Fn(&mut T, &T),
+) -> HashMap<N, T> {
+    let mut named = HashMap::with_capacity(totals.len());
+    for (name, total) in names.zip(totals) {
+        add(named.entry(name).or_default(), total);
+    }
+    named
+}
+
+/// A total for each name in order: the first that has it gets all.
+fn carried<N: Hash + Eq, T: Default>(
+    mut named: HashMap<N, T>,
+    names: impl Iterator<Item = N>,
+) -> Vec<T> {
+    names.map(|name| named.remove(&name).unwrap_or_default()).collect()
 }
 
 /// The names of the plan's matches, by index.
-fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName> {
+fn match_names(plan: &Plan) -> impl Iterator<Item = MatchName<'_>> {
     plan.matches.iter().map(|entry| {
         let service = plan.service_of(&entry.matched);
-        (service.name.clone(), entry.target.clone(), entry.protocol, entry.ports.clone())
+        (service.name.as_str(), entry.target.as_str(), entry.protocol, entry.ports.as_str())
     })
 }
 
 /// The names of all members that are counted, by their index.
-fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
+fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName<'_>> {
     let has_members = |service: &&Service| !service.group.members().is_empty();
     let mut services: Vec<&Service> = plan.services().filter(has_members).collect();
     services.sort_by_key(|service| service.first_member);
@@ -119,16 +166,13 @@ fn member_names(plan: &Plan) -> impl Iterator<Item = MemberName> {
     places.into_iter().flat_map(move |(service, alone)| {
         service.group.members().iter().map(move |member| {
             let backend = plan.backend(member.backend).expect("members are backends");
-            let service = if alone { service.name.clone() } else { String::new() };
-            (service, backend.name.clone())
+            (if alone { service.name.as_str() } else { "" }, backend.name.as_str())
         })
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use datapath::Egress;
     use plan::{Found, Planner, proto};
     use wire::{Family, Protocol, Target};
@@ -232,7 +276,7 @@ mod tests {
     fn a_vip_gets_what_was_counted_for_it_or_for_its_services_members() {
         let view = view(&mut Planner::default(), true);
         count(&view);
-        let mut totals = NamedTotals::default();
+        let mut totals = NamedTotals::new(Arc::clone(&view.plan));
         totals.add(&view);
         hold(&totals, 1, &BY_SERVICE);
     }
@@ -242,27 +286,58 @@ mod tests {
         let view = view(&mut Planner::default(), false);
         assert_eq!(view.plan.members, 2, "places for each backend of the group, once");
         count(&view);
-        let mut totals = NamedTotals::default();
+        let mut totals = NamedTotals::new(Arc::clone(&view.plan));
         totals.add(&view);
         hold(&totals, 1, &[("", "b1", 8), ("", "b2", 17)]);
     }
 
     #[test]
     fn counters_in_another_order_are_the_same_by_name() {
-        let (mut planner, mut totals) = (Planner::default(), NamedTotals::default());
+        let mut planner = Planner::default();
         let first_members = |view: &View| {
             let of = |name| view.plan.services().find(|service| service.name == name);
             ["alone", "several"].map(|name| of(name).unwrap().first_member)
         };
         let first = view(&mut planner, true);
         count(&first);
+        let mut totals = NamedTotals::new(Arc::clone(&first.plan));
         totals.add(&first);
         let mut reversed = message(true);
         reversed.services.reverse();
         let second = view_of(&mut planner, reversed);
+        let mut totals = totals.carried_to(&second.plan);
         assert_eq!([first_members(&first), first_members(&second)], [[0, 2], [2, 0]]);
         count(&second);
         totals.add(&second);
         hold(&totals, 2, &BY_SERVICE);
+    }
+
+    #[test]
+    fn a_backend_of_two_groups_is_one_line_and_keeps_its_count() {
+        let mut planner = Planner::default();
+        let other = proto::Group { name: "h".into(), members: vec![group().members[0].clone()] };
+        let of_other =
+            |name: &str, vip: &str| proto::Service { group: "h".into(), ..service(name, &[vip]) };
+        let services = vec![
+            service("a", &["203.0.113.1"]),
+            service("b", &["203.0.113.2"]),
+            of_other("c", "203.0.113.3"),
+            of_other("d", "203.0.113.4"),
+        ];
+        let message = proto::Plan { groups: vec![group(), other], services, ..message(false) };
+        let first = view_of(&mut planner, message.clone());
+        for (place, packets) in [3, 4, 5].into_iter().enumerate() {
+            (0..packets).for_each(|_| first.counters[0].members[place].count(100));
+        }
+        let mut totals = NamedTotals::new(Arc::clone(&first.plan));
+        totals.add(&first);
+        let second = view_of(&mut planner, message);
+        let mut totals = totals.carried_to(&second.plan);
+        second.counters[0].members[2].count(100);
+        totals.add(&second);
+        let lines = totals.backends().into_iter();
+        let lines: Vec<_> = lines.map(|line| (line.service, line.backend, line.packets)).collect();
+        let line = |backend: &str, packets| (String::new(), backend.to_owned(), packets);
+        assert_eq!(lines, [line("b1", 3 + 5 + 1), line("b2", 4)]);
     }
 }
