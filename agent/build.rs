@@ -1,8 +1,8 @@
-//! Compiles the kernel-side program in `bpf/`.
+//! Compiles the eBPF program in `bpf/`.
 
-#[path = "../tools/bpf.rs"]
-mod bpf;
+#[path = "../ebpf/compile.rs"]
+mod compile;
 
 fn main() {
-    bpf::compile_all(&["decapsulate"]);
+    compile::compile_all(&["decapsulate"]);
 }

@@ -1,8 +1,8 @@
-//! Compiles the kernel-side filters in `bpf/`.
+//! Compiles the eBPF filters in `bpf/`.
 
-#[path = "../tools/bpf.rs"]
-mod bpf;
+#[path = "../ebpf/compile.rs"]
+mod compile;
 
 fn main() {
-    bpf::compile_all(&["redirect", "packet"]);
+    compile::compile_all(&["redirect", "packet"]);
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::af_xdp::{ModePreference, QueueOptions};
 use nic::wait::{Waiter, Waker};
 use nic::{DeviceConfig, Driver, IpPrefix, QueueCounters, WorkerIo};
 use wire::Batch;
@@ -33,10 +33,10 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         return Err("usage: reflector INTERFACE native|generic|auto|af_packet PREFIX...".into());
     };
     let (driver, mode) = match how.as_str() {
-        "native" => (Driver::AfXdp, ModeWish::Native),
-        "generic" => (Driver::AfXdp, ModeWish::Generic),
-        "auto" => (Driver::AfXdp, ModeWish::Auto),
-        "af_packet" => (Driver::AfPacket, ModeWish::Auto),
+        "native" => (Driver::AfXdp, ModePreference::Native),
+        "generic" => (Driver::AfXdp, ModePreference::Generic),
+        "auto" => (Driver::AfXdp, ModePreference::Auto),
+        "af_packet" => (Driver::AfPacket, ModePreference::Auto),
         other => {
             return Err(format!("{other:?} is none of native, generic, auto, af_packet").into());
         }

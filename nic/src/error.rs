@@ -2,9 +2,10 @@
 
 use std::io;
 
+use ebpf::ObjectError;
+
 use crate::af_xdp::{MTU_MAX, ProgramFailure, QUEUES_MAX};
 use crate::claim::ClaimError;
-use crate::filter::FilterError;
 use crate::interface::InterfaceError;
 
 /// Why a device cannot be opened.
@@ -26,14 +27,14 @@ pub enum OpenError {
     PacketFilter {
         /// The interface.
         name: String,
-        /// "load", "attach" or "replace".
+        /// "attach" or "replace".
         action: &'static str,
         /// The kernel's reason.
         error: String,
     },
-    /// The filter's tables cannot be had.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
+    /// The filter of a packet socket is not taken by the kernel.
+    #[error("the packet filter: {0}")]
+    Object(#[from] ObjectError),
     /// Its frames are too long for XDP.
     #[error(
         "interface {name} has an MTU of {mtu}; AF_XDP takes at most {MTU_MAX}: ip link set {name} mtu 1600"

@@ -8,9 +8,8 @@ use std::net::IpAddr;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
-
-use crate::bpf::with_causes;
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use ebpf::{ObjectError, table, with_causes};
 use wire::IpPrefix;
 
 /// Limits of bpf/destination.h, for messages.
@@ -42,9 +41,6 @@ pub struct FilterCounters {
 /// Why the tables cannot be as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// The object lacks a table: it and this program are of different builds.
-    #[error("the filter has no table {0}: rebuild")]
-    NoTable(&'static str),
     /// The kernel refused an entry.
     #[error("the filter cannot {action} {entry}: {error} (it holds at most {limit} of a kind)")]
     Entry {
@@ -69,7 +65,7 @@ impl From<MapError> for FilterError {
 }
 
 impl Filter {
-    pub(crate) fn take(object: &mut Ebpf) -> Result<Filter, FilterError> {
+    pub(crate) fn take(object: &mut Ebpf) -> Result<Filter, ObjectError> {
         Ok(Filter {
             prefixes_v4: table(object, "prefixes_v4")?,
             prefixes_v6: table(object, "prefixes_v6")?,
@@ -137,14 +133,6 @@ impl Filter {
             IpAddr::V6(v6) => self.prefixes_v6.remove(&Key::new(bits, v6.octets())),
         }
     }
-}
-
-fn table<T: TryFrom<Map, Error = MapError>>(
-    object: &mut Ebpf,
-    name: &'static str,
-) -> Result<T, FilterError> {
-    let map = object.take_map(name).ok_or(FilterError::NoTable(name))?;
-    Ok(T::try_from(map)?)
 }
 
 /// IPv4 as ::ffff:a.b.c.d, as the filter looks it up.

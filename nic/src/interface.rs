@@ -1,10 +1,10 @@
 //! What the kernel knows of a network interface: by ioctl, because sysfs
 //! shows the network namespace it was mounted in and not the caller's.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use ebpf::NoInterface;
 use wire::MacAddress;
 
 /// The kernel's command for `ethtool -l`; libc has none of these.
@@ -32,13 +32,8 @@ pub struct Interface {
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
     /// No interface of that name.
-    #[error("there is no interface {name}; there are: {}", present.join(", "))]
-    Missing {
-        /// The name asked for.
-        name: String,
-        /// The names that exist.
-        present: Vec<String>,
-    },
+    #[error(transparent)]
+    Missing(#[from] NoInterface),
     /// The kernel refused to tell.
     #[error("cannot read {what} of interface {name}: {error}")]
     Query {
@@ -54,13 +49,7 @@ pub enum InterfaceError {
 impl Interface {
     /// Looks an interface up.
     pub fn find(name: &str) -> Result<Interface, InterfaceError> {
-        let missing = || InterfaceError::Missing { name: name.to_string(), present: names() };
-        let c_name = CString::new(name).map_err(|_| missing())?;
-        // SAFETY: the pointer is to a C string that lives through the call.
-        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
-        if index == 0 {
-            return Err(missing());
-        }
+        let index = ebpf::index_of(name)?;
         Interface::query(name, index)
     }
 
@@ -77,29 +66,6 @@ impl Interface {
         let up = flags & libc::IFF_UP != 0;
         Ok(Interface { name: name.to_string(), index, mac, mtu, rx_queues, up })
     }
-}
-
-/// The names of all interfaces, in the kernel's order.
-#[must_use]
-pub fn names() -> Vec<String> {
-    // SAFETY: a call without arguments; null on failure.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return Vec::new();
-    }
-    let mut names = Vec::new();
-    let mut entry = list;
-    // SAFETY: the list is an array that ends in an entry without a name;
-    // names are C strings that live until it is freed.
-    while let Some(name) = unsafe { entry.as_ref() }.filter(|entry| !entry.if_name.is_null()) {
-        // SAFETY: as above.
-        names
-            .push(unsafe { std::ffi::CStr::from_ptr(name.if_name) }.to_string_lossy().into_owned());
-        entry = entry.wrapping_add(1);
-    }
-    // SAFETY: the list came from if_nameindex and is freed once.
-    unsafe { libc::if_freenameindex(list) };
-    names
 }
 
 /// ioctl requests about one interface.
@@ -215,7 +181,6 @@ mod tests {
     fn the_loopback_interface_is_what_it_always_is() {
         let lo = Interface::find("lo").unwrap();
         assert_eq!((lo.mac, lo.mtu, lo.rx_queues), (MacAddress([0; 6]), 65536, 1));
-        assert!(names().contains(&"lo".to_string()));
     }
 
     #[test]

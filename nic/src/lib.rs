@@ -6,14 +6,12 @@
 
 pub mod af_packet;
 pub mod af_xdp;
-mod bpf;
 mod claim;
 pub mod device;
 mod error;
 pub mod filter;
 pub mod folder;
 pub mod interface;
-mod link;
 pub mod mapping;
 pub mod memory;
 pub mod memory_device;

@@ -15,7 +15,7 @@ use std::fmt;
 use wire::{BATCH_MAX, CHUNK_BYTES};
 
 use crate::af_packet::PacketDevice;
-use crate::af_xdp::{self, Mode, ModeWish, QueueOptions, Umem, XdpDevice};
+use crate::af_xdp::{self, Mode, ModePreference, QueueOptions, Umem, XdpDevice};
 use crate::device::Queue;
 use crate::error::OpenError;
 use crate::filter::Filter;
@@ -57,7 +57,7 @@ pub struct DeviceConfig {
     /// Queues to own; 0 for all it has. With AF_XDP all must be owned.
     pub queues: u32,
     /// How the XDP filter is attached.
-    pub mode: ModeWish,
+    pub mode: ModePreference,
 }
 
 /// An open interface, as the control thread holds it. Dropping it takes the

@@ -6,20 +6,20 @@ mod support;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::af_xdp::{ModePreference, QueueOptions};
 use nic::{DeviceConfig, Driver, OpenError};
 use support::{
     ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,
     is_root, receive, run, within,
 };
 
-fn config(driver: Driver, mode: ModeWish) -> DeviceConfig {
+fn config(driver: Driver, mode: ModePreference) -> DeviceConfig {
     DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
 }
 
 /// What is to the VIPs is ours, whole; the kernel has the rest and nothing
 /// of ours.
-fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModeWish, expected: &str) {
+fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModePreference, expected: &str) {
     let lab = Lab::new();
     if driver == Driver::AfXdp {
         lab.client_completes_checksums();
@@ -61,7 +61,7 @@ fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModeWish, expe
     );
     assert_eq!(counted.queues.len(), 2);
     // veth tells its queue to native XDP and to packet sockets only.
-    if mode != ModeWish::Generic {
+    if mode != ModePreference::Generic {
         let idle = counted.queues.iter().filter(|queue| queue.received == 0).count();
         assert_eq!(idle, 0, "16 flows must meet both queues");
     }
@@ -70,7 +70,11 @@ fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModeWish, expe
 #[test]
 fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
     if is_root("af_xdp_native_takes_the_vip_and_passes_the_rest") {
-        the_vip_is_ours_and_the_rest_the_kernels(Driver::AfXdp, ModeWish::Auto, "af_xdp native");
+        the_vip_is_ours_and_the_rest_the_kernels(
+            Driver::AfXdp,
+            ModePreference::Auto,
+            "af_xdp native",
+        );
     }
 }
 
@@ -79,7 +83,7 @@ fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
     if is_root("af_xdp_generic_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
             Driver::AfXdp,
-            ModeWish::Generic,
+            ModePreference::Generic,
             "af_xdp generic",
         );
     }
@@ -88,7 +92,11 @@ fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
 #[test]
 fn af_packet_takes_the_vip_and_passes_the_rest() {
     if is_root("af_packet_takes_the_vip_and_passes_the_rest") {
-        the_vip_is_ours_and_the_rest_the_kernels(Driver::AfPacket, ModeWish::Auto, "af_packet");
+        the_vip_is_ours_and_the_rest_the_kernels(
+            Driver::AfPacket,
+            ModePreference::Auto,
+            "af_packet",
+        );
     }
 }
 
@@ -102,8 +110,11 @@ fn bursts_of_whole_batches_come_back_whole() {
     for driver in [Driver::AfXdp, Driver::AfPacket] {
         let lab = Lab::new();
         lab.client_completes_checksums();
-        let echo =
-            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        let echo = Echo::start(
+            &lab,
+            vec![config(driver, ModePreference::Auto)],
+            lab.mac(&lab.client, "eth0"),
+        );
         assert_eq!(echoes(&lab, VIP_V4, 1, 30, 128, 64), 30 * 128, "{driver:?}");
         let counted = &echo.stop()[0];
         assert_eq!(counted.sum(|queue| queue.transmitted), 30 * 128, "{driver:?}");
@@ -164,8 +175,11 @@ fn frames_longer_than_a_chunk_are_counted() {
         for namespace in [&lab.client, &lab.forwarder] {
             run(&["ip", "-n", namespace, "link", "set", "eth0", "mtu", "3000"]);
         }
-        let echo =
-            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        let echo = Echo::start(
+            &lab,
+            vec![config(driver, ModePreference::Auto)],
+            lab.mac(&lab.client, "eth0"),
+        );
         assert_eq!(echoes(&lab, VIP_V4, 1, 1, 3, 2500), 0);
         assert_eq!(echoes(&lab, VIP_V4, 1, 1, 3, 1700), 3);
         let counted = &echo.stop()[0];
@@ -184,9 +198,9 @@ fn a_second_forwarder_on_the_interface_is_told_so() {
         return;
     }
     let lab = Lab::new();
-    let echo = Echo::start(&lab, vec![config(Driver::AfXdp, ModeWish::Auto)], [2; 6]);
+    let echo = Echo::start(&lab, vec![config(Driver::AfXdp, ModePreference::Auto)], [2; 6]);
     for driver in [Driver::AfXdp, Driver::AfPacket] {
-        let error = open_error(&lab, config(driver, ModeWish::Auto)).to_string();
+        let error = open_error(&lab, config(driver, ModePreference::Auto)).to_string();
         let pid = std::process::id().to_string();
         assert!(
             error.contains("eth0") && error.contains("another forwarder") && error.contains(&pid),
@@ -207,7 +221,7 @@ fn another_products_xdp_program_is_not_pushed_aside() {
         let link =
             ["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", mode];
         run(&[&link[..], &["obj", object, "sec", "xdp"]].concat());
-        let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto)).to_string();
+        let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Auto)).to_string();
         assert!(error.contains("already has an XDP program"), "{error}");
         assert!(error.contains("ip link set eth0 xdp off"), "{error}");
         run(&[&link[..], &["off"]].concat());
@@ -224,8 +238,11 @@ fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
     for driver in [Driver::AfXdp, Driver::AfPacket] {
         let lab = Lab::new();
         lab.client_completes_checksums();
-        let echo =
-            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        let echo = Echo::start(
+            &lab,
+            vec![config(driver, ModePreference::Auto)],
+            lab.mac(&lab.client, "eth0"),
+        );
         let came = |port| {
             ["10.77.0.2", "fd77::2"].map(|own| echoes_of_port(&lab, own, port, [1, 1, 2, 64]))
         };
@@ -251,8 +268,11 @@ fn tunnels_behind_destination_options_are_ours() {
     for driver in [Driver::AfXdp, Driver::AfPacket] {
         let lab = Lab::new();
         lab.client_completes_checksums();
-        let echo =
-            Echo::start(&lab, vec![config(driver, ModeWish::Auto)], lab.mac(&lab.client, "eth0"));
+        let echo = Echo::start(
+            &lab,
+            vec![config(driver, ModePreference::Auto)],
+            lab.mac(&lab.client, "eth0"),
+        );
         assert!(lab.kernel_answers(), "what waits for a neighbour would come later");
         let came = |port| echoes_behind_options(&lab, "fd77::2", port, [1, 1, 2, 64]);
         assert_eq!(came(None), 0, "{driver:?}: GRE, while tunnels are the kernel's");
@@ -277,7 +297,7 @@ fn an_interface_can_be_opened_again_at_once() {
         for driver in [Driver::AfXdp, Driver::AfPacket] {
             let echo = Echo::start(
                 &lab,
-                vec![config(driver, ModeWish::Auto)],
+                vec![config(driver, ModePreference::Auto)],
                 lab.mac(&lab.client, "eth0"),
             );
             assert_eq!(echoes(&lab, VIP_V4, 2, 1, 1, 64), 2);
@@ -296,13 +316,13 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let error = open_error(&lab, missing).to_string();
     assert!(error.contains("eth7") && error.contains("lo, eth0"), "{error}");
 
-    let too_few = DeviceConfig { queues: 1, ..config(Driver::AfXdp, ModeWish::Auto) };
+    let too_few = DeviceConfig { queues: 1, ..config(Driver::AfXdp, ModePreference::Auto) };
     let error = open_error(&lab, too_few);
     assert!(matches!(error, OpenError::QueuesDiffer { queues: 2, workers: 1, .. }), "{error}");
     assert!(error.to_string().contains("ethtool -L eth0"), "{error}");
 
     run(&["ip", "-n", &lab.forwarder, "link", "set", "eth0", "mtu", "4000"]);
-    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Auto));
+    let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Auto));
     assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
 }
@@ -317,11 +337,11 @@ fn where_native_mode_cannot_be_generic_mode_is() {
     let lab = Lab::new();
     lab.client_completes_checksums();
     run(&["ip", "-n", &lab.client, "link", "set", "eth0", "mtu", "9000"]);
-    let error = open_error(&lab, config(Driver::AfXdp, ModeWish::Native)).to_string();
+    let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Native)).to_string();
     assert!(error.contains("native") && error.contains("eth0"), "{error}");
     let echo = Echo::start(
         &lab,
-        vec![config(Driver::AfXdp, ModeWish::Auto)],
+        vec![config(Driver::AfXdp, ModePreference::Auto)],
         lab.mac(&lab.client, "eth0"),
     );
     assert_eq!(echo.description, "af_xdp generic");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::af_xdp::{ModePreference, QueueOptions};
 use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
 use nic::{Device, DeviceConfig, Driver, WorkerIo};
 use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};
@@ -83,7 +83,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
 }
 
 /// The number of datagrams that came back while the device changed hands.
-fn echoed_through_hand_overs(driver: Driver, mode: ModeWish) -> usize {
+fn echoed_through_hand_overs(driver: Driver, mode: ModePreference) -> usize {
     let lab = Lab::new();
     lab.client_completes_checksums();
     let destination = lab.mac(&lab.client, "eth0");
@@ -148,7 +148,7 @@ fn echoes() -> usize {
 #[test]
 fn af_xdp_sockets_change_hands_without_a_loss() {
     if is_root("af_xdp_sockets_change_hands_without_a_loss") {
-        for mode in [ModeWish::Native, ModeWish::Generic] {
+        for mode in [ModePreference::Native, ModePreference::Generic] {
             assert_eq!(echoed_through_hand_overs(Driver::AfXdp, mode), DATAGRAMS, "{mode:?}");
         }
     }
@@ -157,7 +157,7 @@ fn af_xdp_sockets_change_hands_without_a_loss() {
 #[test]
 fn packet_sockets_change_hands_without_a_loss() {
     if is_root("packet_sockets_change_hands_without_a_loss") {
-        let came = echoed_through_hand_overs(Driver::AfPacket, ModeWish::Auto);
+        let came = echoed_through_hand_overs(Driver::AfPacket, ModePreference::Auto);
         assert_eq!(came, DATAGRAMS);
     }
 }

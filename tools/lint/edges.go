@@ -19,9 +19,11 @@ var crateEdges = map[string][]string{
 	"wire":      {},
 	"plan":      {"wire"},
 	"datapath":  {"wire", "plan"},
-	"nic":       {"wire"},
+	// Loads and attaches what the kernel runs; knows no packet.
+	"ebpf":      {},
+	"nic":       {"wire", "ebpf"},
 	"forwarder": {"wire", "plan", "datapath", "nic"},
-	"agent":     {"wire"},
+	"agent":     {"wire", "ebpf"},
 	// Tries the thinking crates with any input; a workspace of its own.
 	"fuzz": {"wire", "plan", "datapath"},
 	// Measures the others; nobody depends on it.

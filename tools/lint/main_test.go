@@ -36,7 +36,7 @@ func goodTree() map[string]string {
 	files[architecture] = "# Threads\n| thread |\n| `health` |\n# Code map\n"
 	insideOf := map[string]string{"controller": "brain/, metrics/, prober/", "bench": "figures/"}
 	for _, folder := range []string{
-		"wire", "plan", "datapath", "nic", "forwarder", "agent", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
+		"wire", "plan", "datapath", "ebpf", "nic", "forwarder", "agent", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
 		files[architecture] += folder + "/   what is in it\n"
 		if inside := insideOf[folder]; inside != "" {
@@ -144,6 +144,7 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a print in a literal", "wire/src/ip.rs", "const A: &str = r#\"println!(\"#; const B: char = '\"'; const C: &str = \"\\\"println!(\";\n", ""},
 		{"a random hasher in plan", "plan/src/ids.rs", "type S = std::hash::RandomState;\n", "uses randomness"},
 
+		{"unsafe in the agent", "agent/src/program.rs", "fn load() {\n    unsafe { f() }\n}\n", "program.rs:2: unsafe code belongs in nic/"},
 		{"unsafe in the forwarder", "forwarder/src/main.rs", "fn main() {\n    unsafe { f() }\n}\n", "main.rs:2: unsafe code belongs in nic/"},
 		{"unsafe elsewhere in the datapath", "datapath/src/batch.rs", "unsafe fn f() {}\n", "batch.rs:1: unsafe"},
 		{"the word in a comment", "forwarder/src/main.rs", "// unsafe\nfn main<'a>() {}\n", ""},

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// unsafeFolders may hold unsafe code: the drivers, and the agent's loader.
-var unsafeFolders = []string{"nic", "agent"}
+// unsafeFolders may hold unsafe code: the drivers, and the loader of what the
+// kernel runs.
+var unsafeFolders = []string{"nic", "ebpf"}
 
 // prefetchFile is the one exception in the datapath: a hint to the CPU that
 // cannot be given otherwise.
@@ -29,7 +30,7 @@ func unsafePlaces(t *tree) (violations []violation, looked int) {
 		code := t.rustCode(file)
 		for _, at := range unsafeWord.FindAllStringIndex(code, -1) {
 			violations = append(violations, violation{file, lineOf(code, at[0]),
-				"unsafe code belongs in nic/ (or the agent's loader)"})
+				"unsafe code belongs in nic/ or ebpf/"})
 		}
 	}
 	return violations, looked
@@ -40,6 +41,7 @@ func unsafeForbidden(t *tree) (violations []violation, looked int) {
 	for file, attributes := range map[string][]string{
 		"wire/src/lib.rs":     {"#![forbid(unsafe_code)]"},
 		"plan/src/lib.rs":     {"#![forbid(unsafe_code)]"},
+		"agent/src/lib.rs":    {"#![forbid(unsafe_code)]"},
 		"datapath/src/lib.rs": {"#![forbid(unsafe_code)]", "#![deny(unsafe_code)]"},
 	} {
 		code := t.rustCode(file)

@@ -59,7 +59,7 @@ impl PacketDevice {
     /// Shares a predecessor's claim, and loads the filters beside its own.
     pub(crate) fn inherit(name: &str, queues: u32, held: Held) -> Result<PacketDevice, OpenError> {
         let interface = Interface::find(name)?;
-        let (program, filter) = Program::inherit(&interface, held.link)?;
+        let (program, filter) = Program::inherit(held.link)?;
         let (claim, sockets) = (Claim::inherit(held.claim), Vec::new());
         Ok(PacketDevice { interface, program, filter, group: None, queues, claim, sockets })
     }

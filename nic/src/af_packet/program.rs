@@ -4,16 +4,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use aya::Ebpf;
 use aya::programs::tc::{self, TcAttachType};
-use aya::programs::{Program as Loaded, SchedClassifier, SocketFilter};
+use aya::programs::{SchedClassifier, SocketFilter};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfLoader};
+use ebpf::{Hook, Link, ObjectError, with_causes};
 
-use crate::bpf::with_causes;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::link::{Hook, Link};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/packet.bpf.o"));
 
@@ -30,18 +29,15 @@ pub(super) struct Program {
 impl Program {
     /// Loads both filters, empty, and attaches the dropping one.
     pub(super) fn attach(interface: &Interface) -> Result<(Program, Filter), OpenError> {
-        let (mut program, filter) = Program::load(interface)?;
+        let (mut program, filter) = Program::load()?;
         program.drop_in_traffic_control(interface).map_err(failed(interface, "attach"))?;
         Ok((program, filter))
     }
 
     /// Loads both filters, empty, beside those of a predecessor, which stay
     /// until [`Program::switch`].
-    pub(super) fn inherit(
-        interface: &Interface,
-        link: Option<OwnedFd>,
-    ) -> Result<(Program, Filter), OpenError> {
-        let (program, filter) = Program::load(interface)?;
+    pub(super) fn inherit(link: Option<OwnedFd>) -> Result<(Program, Filter), ObjectError> {
+        let (program, filter) = Program::load()?;
         Ok((Program { link: link.map(Link::inherit), ..program }, filter))
     }
 
@@ -60,12 +56,11 @@ impl Program {
         self.link.as_ref().map(Link::fd)
     }
 
-    fn load(interface: &Interface) -> Result<(Program, Filter), OpenError> {
-        let mut object = EbpfLoader::new()
-            .load(OBJECT)
-            .map_err(|error| failed(interface, "load")(with_causes(&error)))?;
+    fn load() -> Result<(Program, Filter), ObjectError> {
+        let mut object = ebpf::load(OBJECT)?;
         let filter = Filter::take(&mut object)?;
-        load(&mut object).map_err(failed(interface, "load"))?;
+        ebpf::verify(TAKE, ebpf::program::<SocketFilter>(&mut object, TAKE)?.load())?;
+        ebpf::verify(DROP, ebpf::program::<SchedClassifier>(&mut object, DROP)?.load())?;
         Ok((Program { object, link: None }, filter))
     }
 
@@ -81,7 +76,8 @@ impl Program {
         // It is there already, or the attachment fails and says why.
         let _ = tc::qdisc_add_clsact(&interface.name);
         let _ = tc::qdisc_detach_program(&interface.name, TcAttachType::Ingress, DROP);
-        let drop: &mut SchedClassifier = program(&mut self.object, DROP)?;
+        let drop: &mut SchedClassifier =
+            ebpf::program(&mut self.object, DROP).map_err(|error| error.to_string())?;
         let attached = drop.attach(&interface.name, TcAttachType::Ingress);
         attached.map(|_| ()).map_err(|error| with_causes(&error))
     }
@@ -96,33 +92,17 @@ impl Program {
     }
 }
 
-fn load(object: &mut Ebpf) -> Result<(), String> {
-    let take: &mut SocketFilter = program(object, TAKE)?;
-    take.load().map_err(|error| with_causes(&error))?;
-    let drop: &mut SchedClassifier = program(object, DROP)?;
-    drop.load().map_err(|error| with_causes(&error))
-}
-
 fn failed(interface: &Interface, action: &'static str) -> impl FnOnce(String) -> OpenError {
     let name = interface.name.clone();
     move |error| OpenError::PacketFilter { name, action, error }
 }
 
 fn dropping(object: &mut Ebpf) -> Result<BorrowedFd<'_>, String> {
-    let drop: &mut SchedClassifier = program(object, DROP)?;
+    let drop: &mut SchedClassifier =
+        ebpf::program(object, DROP).map_err(|error| error.to_string())?;
     drop.fd().map(|fd| fd.as_fd()).map_err(|error| with_causes(&error))
 }
 
 fn has_links() -> bool {
     KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
-}
-
-fn program<'o, P>(object: &'o mut Ebpf, name: &str) -> Result<&'o mut P, String>
-where
-    &'o mut P: TryFrom<&'o mut Loaded>,
-{
-    object
-        .program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or_else(|| format!("the object lacks {name}: rebuild"))
 }

@@ -25,11 +25,11 @@ mod queue;
 mod ring;
 mod socket;
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+pub use ebpf::xdp::{Mode, ModePreference};
 pub use program::ProgramFailure;
 pub use queue::XdpQueue;
 pub use socket::Umem;
@@ -49,36 +49,6 @@ pub const MTU_MAX: u32 = 3498;
 
 /// Queues an interface may have: entries of the filter's table of sockets.
 pub const QUEUES_MAX: u32 = 64;
-
-/// How the filter is to be attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ModeWish {
-    /// Natively if the driver can, else generically, with a warning.
-    #[default]
-    Auto,
-    /// In the driver, or not at all.
-    Native,
-    /// In the kernel's generic path.
-    Generic,
-}
-
-/// How the filter is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In the driver, before the kernel allocates anything.
-    Native,
-    /// In the kernel's generic path: works with every driver, slowly.
-    Generic,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Native => "native",
-            Mode::Generic => "generic",
-        })
-    }
-}
 
 /// How sockets are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +90,11 @@ pub struct XdpDevice {
 impl XdpDevice {
     /// Claims an interface and attaches the filter, which lets everything
     /// pass until told otherwise.
-    pub fn open(name: &str, wish: ModeWish) -> Result<XdpDevice, OpenError> {
+    pub fn open(name: &str, preference: ModePreference) -> Result<XdpDevice, OpenError> {
         let interface = Interface::find(name)?;
         refuse_what_cannot_work(&interface)?;
         let claim = Claim::new(&interface)?;
-        let (program, filter) = Program::attach(&interface, wish)?;
+        let (program, filter) = Program::attach(&interface, preference)?;
         tracing::info!(interface = name, mode = %program.mode(), queues = interface.rx_queues, "XDP filter attached");
         Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
     }

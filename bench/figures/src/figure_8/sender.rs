@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nic::af_xdp::{ModeWish, QueueOptions};
+use nic::af_xdp::{ModePreference, QueueOptions};
 use nic::{DeviceConfig, Driver, IpPrefix, WorkerIo};
 use serde_json::{Value, json};
 use wire::{Batch, MacAddress};
@@ -52,8 +52,12 @@ fn parse_mac(text: &str) -> Result<MacAddress, String> {
 pub fn run(options: &Options) -> Result<Value, String> {
     let name = options.interface.clone();
     let source = nic::Interface::find(&name).map_err(|error| error.to_string())?.mac;
-    let config =
-        DeviceConfig { interface: name, driver: Driver::AfXdp, queues: 0, mode: ModeWish::Auto };
+    let config = DeviceConfig {
+        interface: name,
+        driver: Driver::AfXdp,
+        queues: 0,
+        mode: ModePreference::Auto,
+    };
     let (mut devices, lanes) =
         nic::open(&[config], &QueueOptions::default()).map_err(|error| error.to_string())?;
     devices[0].filter().set(&options.returns, &[], false).map_err(|error| error.to_string())?;

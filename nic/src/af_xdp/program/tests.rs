@@ -2,7 +2,7 @@
 //! (BPF_PROG_TEST_RUN). No socket is connected, so that what is ours shows as
 //! dropped and counted `no_socket`.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use aya::programs::{Program as Loaded, TestRun, TestRunOptions};
 use wire::IpPrefix;
@@ -26,9 +26,7 @@ fn filter_or_skip(test: &str) -> Option<Loose> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let mut object = EbpfLoader::new().load(OBJECT).unwrap();
-    let filter = Filter::take(&mut object).unwrap();
-    program(&mut object).unwrap().load().unwrap();
+    let (object, _, filter) = load().unwrap();
     Some(Loose { object, filter })
 }
 
@@ -42,7 +40,7 @@ impl Loose {
     /// Whether a frame is ours; the counters agree with the verdict.
     fn is_ours(&self, frame: &[u8]) -> bool {
         let before = self.filter.counters().unwrap();
-        let Some(Loaded::Xdp(xdp)) = self.object.program("guideway_filter") else { panic!() };
+        let Some(Loaded::Xdp(xdp)) = self.object.program(FILTER) else { panic!() };
         let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
         let verdict = xdp.test_run(options).unwrap().return_value;
         let after = self.filter.counters().unwrap();

@@ -1,6 +1,7 @@
-//! Compiles kernel-side programs with clang, for the build scripts of the
-//! crates that load them. A file that both take in: neither may depend on the
-//! other, and a crate for one function would be one more to build.
+//! Compiles eBPF programs with clang, for the build scripts of the crates that
+//! load them. A file that they take in, and no part of the library: a build
+//! script that depends on the library would have it and the BPF loader built a
+//! second time.
 
 use std::env;
 use std::path::Path;
@@ -12,7 +13,7 @@ const CURE: &str = "install it with: apt-get install clang libbpf-dev";
 /// wrong becomes the build's error.
 pub fn compile_all(names: &[&str]) {
     println!("cargo::rerun-if-changed=bpf");
-    println!("cargo::rerun-if-changed=../tools/bpf.rs");
+    println!("cargo::rerun-if-changed=../ebpf/compile.rs");
     for name in names {
         if let Err(problem) = compile(name) {
             println!("cargo::error=bpf/{name}.bpf.c: {problem}");

@@ -18,8 +18,8 @@ const BPF_TCX_INGRESS: u32 = 46;
 
 /// Where a program may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hook {
-    /// XDP, with the flags that choose the mode.
+pub enum Hook {
+    /// XDP, with the flags that choose the mode (linux/if_link.h).
     Xdp(u32),
     /// Traffic control, received frames (Linux 6.6).
     TcIngress,
@@ -27,7 +27,7 @@ pub(crate) enum Hook {
 
 /// A program on an interface, until the last copy is dropped.
 #[derive(Debug)]
-pub(crate) struct Link(OwnedFd);
+pub struct Link(OwnedFd);
 
 /// The beginning of union bpf_attr for BPF_LINK_CREATE.
 #[repr(C)]
@@ -49,11 +49,7 @@ struct Update {
 
 impl Link {
     /// Attaches a program.
-    pub(crate) fn create(
-        program: BorrowedFd,
-        interface_index: u32,
-        hook: Hook,
-    ) -> io::Result<Link> {
+    pub fn create(program: BorrowedFd, interface_index: u32, hook: Hook) -> io::Result<Link> {
         let (attach_type, flags) = match hook {
             Hook::Xdp(flags) => (BPF_XDP, flags),
             Hook::TcIngress => (BPF_TCX_INGRESS, 0),
@@ -63,18 +59,18 @@ impl Link {
         // SAFETY: the structure begins the command's, and the kernel takes
         // what is missing of that for zero.
         let fd = unsafe { bpf(BPF_LINK_CREATE, &mut create) }?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and ours alone.
         Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// The link that a predecessor handed over.
-    pub(crate) fn inherit(link: OwnedFd) -> Link {
+    pub fn inherit(link: OwnedFd) -> Link {
         Link(link)
     }
 
     /// Puts another program in the place of the one that is attached: each
     /// frame meets the one or the other.
-    pub(crate) fn replace(&self, program: BorrowedFd) -> io::Result<()> {
+    pub fn replace(&self, program: BorrowedFd) -> io::Result<()> {
         let (link, program) = (self.0.as_raw_fd() as u32, program.as_raw_fd() as u32);
         let mut update = Update { link, program, flags: 0, old_program: 0 };
         // SAFETY: as in `create`.
@@ -82,7 +78,7 @@ impl Link {
     }
 
     /// The descriptor, for a successor.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }

@@ -1,0 +1,20 @@
+//! Programs that the kernel runs: loaded, attached to an interface, kept there.
+//!
+//! ```text
+//!  object file ─ load ─► tables
+//!                   └──► program ─ xdp::attach ─► Link ─► attached until its last copy is closed
+//! ```
+//!
+//! For the filters of `nic` and the agent's decapsulation. What the kernel
+//! refuses is told with its cure. Knows nothing of what a program does, nor of
+//! its tables. Their C is compiled by `compile.rs`, from build scripts.
+#![warn(missing_docs)]
+
+mod interface;
+mod link;
+mod object;
+pub mod xdp;
+
+pub use interface::{NoInterface, index_of};
+pub use link::{Hook, Link};
+pub use object::{ObjectError, load, program, table, verify, with_causes};

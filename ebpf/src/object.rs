@@ -1,0 +1,92 @@
+//! Object files: loaded, and what is in them by name.
+
+use std::error::Error;
+
+use aya::maps::{Map, MapError};
+use aya::programs::{Program, ProgramError};
+use aya::{Ebpf, EbpfLoader};
+
+/// Why an object cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The kernel refuses its tables.
+    #[error(
+        "cannot load the eBPF object: {0}; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.16 or later"
+    )]
+    Load(String),
+    /// The object and this program are of different builds.
+    #[error("the eBPF object lacks {0}: rebuild")]
+    Missing(&'static str),
+    /// The kernel does not verify a program.
+    #[error(
+        "the kernel refuses the eBPF program {name} (it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {error}"
+    )]
+    Refused {
+        /// The program.
+        name: &'static str,
+        /// The kernel's reason.
+        error: String,
+    },
+    /// A table is not of the kind that this program knows.
+    #[error("the eBPF table {name} cannot be used: {error}")]
+    Table {
+        /// The table.
+        name: &'static str,
+        /// What is wrong with it.
+        error: String,
+    },
+}
+
+/// Makes the tables of an object; its programs are not in the kernel yet.
+pub fn load(bytes: &[u8]) -> Result<Ebpf, ObjectError> {
+    EbpfLoader::new().load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
+}
+
+/// A program of an object.
+pub fn program<'o, P>(object: &'o mut Ebpf, name: &'static str) -> Result<&'o mut P, ObjectError>
+where
+    &'o mut P: TryFrom<&'o mut Program>,
+{
+    let found = object.program_mut(name).and_then(|program| program.try_into().ok());
+    found.ok_or(ObjectError::Missing(name))
+}
+
+/// What became of loading a program into the kernel, which verifies it.
+pub fn verify(name: &'static str, loaded: Result<(), ProgramError>) -> Result<(), ObjectError> {
+    loaded.map_err(|error| ObjectError::Refused { name, error: with_causes(&error) })
+}
+
+/// Takes a table out of an object.
+pub fn table<T>(object: &mut Ebpf, name: &'static str) -> Result<T, ObjectError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let map = object.take_map(name).ok_or(ObjectError::Missing(name))?;
+    T::try_from(map).map_err(|error| ObjectError::Table { name, error: with_causes(&error) })
+}
+
+/// An error with all its causes, which aya's own text leaves out.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("loading failed")]
+        struct LoadFailed(#[source] std::io::Error);
+        let error = LoadFailed(std::io::Error::other("not permitted"));
+        assert_eq!(with_causes(&error), "loading failed: not permitted");
+    }
+
+    #[test]
+    fn bytes_that_are_no_object_are_refused() {
+        let error = load(b"no object file").unwrap_err();
+        assert!(matches!(error, ObjectError::Load(_)), "{error}");
+    }
+}
