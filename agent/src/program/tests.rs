@@ -1,7 +1,7 @@
 //! The program itself, run by the kernel on frames of ours
 //! (BPF_PROG_TEST_RUN): what comes out, and what it was counted as.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use aya::programs::{TestRun, TestRunOptions};
 use proptest::prelude::*;
@@ -34,9 +34,7 @@ impl Program {
     fn run(&self, frame: &[u8]) -> (u32, Vec<u8>, &'static str) {
         let before = self.counters.read().unwrap();
         let mut out = vec![0; frame.len() + 64];
-        let Some(aya::programs::Program::Xdp(xdp)) = self.object.program("guideway_agent") else {
-            panic!()
-        };
+        let Some(aya::programs::Program::Xdp(xdp)) = self.object.program(PROGRAM) else { panic!() };
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
