@@ -169,7 +169,7 @@ func placeProblems(live []load.Live, places map[load.Flow][]place) []string {
 	return problems
 }
 
-// addBackend: nobody breaks, and the new one gets its share of new connections.
+// addBackend: no connection breaks, and the new one gets its share of new connections.
 func addBackend(ctx context.Context, s *stage) error {
 	spare := s.lab.Backends()[s.options.Backends]
 	s.screen.Step("add %s to the pools", spare)
@@ -192,7 +192,7 @@ func addBackend(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// drainBackend: nobody breaks, and the drained one gets no new connection.
+// drainBackend: no connection breaks, and the drained one gets no new connection.
 func drainBackend(ctx context.Context, s *stage) error {
 	drained := s.victim(s.configured())
 	s.screen.Step("drain %s: weight 0", drained)
@@ -268,7 +268,7 @@ func servedBy(live []load.Live, backend string) map[load.Flow]bool {
 	return list
 }
 
-// killLoadBalancer: nobody notices, because the others have the same table.
+// killLoadBalancer: clients do not notice, because the others have the same table.
 func killLoadBalancer(ctx context.Context, s *stage) error {
 	dying := s.victim(s.lab.LoadBalancers())
 	s.result.Detail = dying + " died"
@@ -284,7 +284,7 @@ func killBeforeRestore(ctx context.Context, s *stage) error {
 	return err
 }
 
-// restoreLoadBalancer: nobody notices, and it takes its part of the traffic.
+// restoreLoadBalancer: clients do not notice, and it takes its part of the traffic.
 func restoreLoadBalancer(ctx context.Context, s *stage) error {
 	restored := s.result.Detail
 	s.screen.Step("restore %s", restored)

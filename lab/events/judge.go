@@ -13,7 +13,7 @@ import (
 type allowance struct {
 	// connections that may end, counted and named before anything is killed.
 	connections map[load.Flow]bool
-	// request tells whether a failed request was the event's right to break;
+	// request: whether a failed request was the event's right to break;
 	// nil: none is. Requests begin and end while an event goes on, so this is
 	// a rule; the rule is fixed before the load stops.
 	request func(load.Failure) bool

@@ -72,7 +72,7 @@ func flowKey(flow load.Flow) *forwarderv1.FlowKey {
 	return hosts.FlowKey(tcp, flow.Source, flow.Destination)
 }
 
-// selectBackends tells where a plan sends flows that no table knows. Only the
+// selectBackends returns where a plan sends flows that no table knows. Only the
 // forwarder hashes: its program answers, from the plan as a file.
 func selectBackends(ctx context.Context, l *hosts.Lab, plan *planv1.Plan, flows []load.Flow) (map[load.Flow]string, error) {
 	content, err := protojson.Marshal(plan)
@@ -119,7 +119,7 @@ func parseSelected(out []byte, flows []load.Flow) (map[load.Flow]string, error) 
 // be known before it does.
 //
 // The machines that take over know none of them (a table is one machine's
-// own), so they select by the present plan: whoever is served by another
+// own), so they select by the present plan: a connection that is served by another
 // backend than selected breaks. With two machines only flows of the dying one
 // move; the router spreads over more than two in a way of its own, so then any
 // flow may.

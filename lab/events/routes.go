@@ -12,7 +12,7 @@ import (
 )
 
 // routeLog watches the router during an event: a machine whose routes go
-// although nobody killed it makes flows move, and explains what breaks then.
+// although it was not killed makes flows move, and explains what breaks then.
 type routeLog struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -67,7 +67,7 @@ func (log *routeLog) see(routes topology.Routes, addresses map[string][]netip.Ad
 	}
 }
 
-// stop watching; tells which machines lost their routes without being killed.
+// stop watching; returns which machines lost their routes without being killed.
 func (log *routeLog) stop(killed string) ([]string, error) {
 	log.cancel()
 	select {
@@ -82,7 +82,7 @@ func (log *routeLog) stop(killed string) ([]string, error) {
 			times--
 		}
 		if times > 0 {
-			problems = append(problems, fmt.Sprintf("%s withdrew its routes %d times though nobody killed it: its controller.log says why (is this machine overloaded?)", machine, times))
+			problems = append(problems, fmt.Sprintf("%s withdrew its routes %d times without having been killed: its controller.log says why (is this machine overloaded?)", machine, times))
 		}
 	}
 	return problems, log.err

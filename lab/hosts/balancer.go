@@ -80,7 +80,7 @@ func (lab *Lab) LoadBalancers() []string { return topology.Names(lab.Network.Loa
 func (lab *Lab) Backends() []string { return topology.Names(lab.Network.Backends) }
 
 // KillLoadBalancer ends forwarder and controller at once, as a crash of the
-// machine would, and tells when.
+// machine would, and returns when.
 func (lab *Lab) KillLoadBalancer(name string) (time.Time, error) {
 	at := time.Now()
 	return at, lab.killProcesses(name, "forwarder", "controller")
@@ -213,7 +213,7 @@ func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// planMatches tells where a plan differs from the present weights and
+// planMatches says where a plan differs from the present weights and
 // settings.
 func (lab *Lab) planMatches(plan *planv1.Plan, cluster int) error {
 	if len(plan.GetServices()) == 0 {

@@ -53,7 +53,7 @@ func Up(ctx context.Context, o topology.Options, owned bool) (*Lab, error) {
 	if err := lab.build(ctx); err != nil {
 		what := keepLogs
 		if ctx.Err() != nil {
-			what = removeLogs // somebody changed their mind: nothing to look into
+			what = removeLogs // cancelled by a person: nothing to look into
 		}
 		return nil, errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), lab.remove(what))
 	}
@@ -200,7 +200,7 @@ func Down(name, runDir string) error {
 	if !topology.ValidName(name) {
 		return fmt.Errorf("lab %q: not a name of a lab", name)
 	}
-	// Without a state file (or with a broken one) namespaces tell the rest.
+	// Without a state file (or with a broken one) namespaces say the rest.
 	s, _ := readState(runDir)
 	s.Options.Name, s.Options.RunDir = name, runDir
 	return (&Lab{state: s}).remove(removeLogs)

@@ -102,7 +102,7 @@ func TestOnlyFilesOfTheLabAreRemoved(t *testing.T) {
 		t.Error("the lab's directory is still there")
 	}
 	if _, err := os.Stat(theirs); err != nil {
-		t.Error("somebody else's file is gone")
+		t.Error("a file that is not the lab's is gone")
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 // killLimit of the time that the kernel takes to end a process.
 const killLimit = 20 * time.Second
 
-// process is one that the lab has started. A pid alone may belong to somebody
-// else by now; with its start time it cannot.
+// process is one that the lab has started. A pid alone may belong to another
+// process by now; with its start time it cannot.
 type process struct {
 	// Name is <node>/<what>, as lb-1/forwarder.
 	Name string
@@ -57,7 +57,7 @@ func parseStat(stat string) (start uint64, zombie bool, err error) {
 	return start, fields[0] == "Z", err
 }
 
-// alive tells whether this very process still runs.
+// alive: this very process still runs.
 func (p process) alive() bool {
 	now, err := identify(p.Name, p.Pid)
 	return err == nil && now.Start == p.Start
@@ -75,11 +75,11 @@ func (p process) kill(signal syscall.Signal) error {
 }
 
 // stop asks, waits for a while, and then insists.
-func (p process) stop(patience time.Duration) error {
+func (p process) stop(timeout time.Duration) error {
 	if err := p.kill(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if p.endsWithin(patience) {
+	if p.endsWithin(timeout) {
 		return nil
 	}
 	return p.kill(syscall.SIGKILL)
@@ -87,8 +87,8 @@ func (p process) stop(patience time.Duration) error {
 
 // endsWithin waits for its end. A killed process runs on for as long as the
 // kernel takes to give its memory back, when its sockets may be closed already.
-func (p process) endsWithin(patience time.Duration) bool {
-	for end := time.Now().Add(patience); p.alive(); {
+func (p process) endsWithin(timeout time.Duration) bool {
+	for end := time.Now().Add(timeout); p.alive(); {
 		if time.Now().After(end) {
 			return false
 		}

@@ -59,7 +59,7 @@ func writeWhole(path string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-// exists tells whether anything of the instance is there: state or namespaces.
+// exists, if anything of the instance is there: state or namespaces.
 func exists(o topology.Options) (bool, error) {
 	if _, err := os.Stat(filepath.Join(o.RunDir, stateFile)); err == nil {
 		return true, nil

@@ -53,7 +53,7 @@ func (e *EventResult) Problem(format string, args ...any) {
 	e.Problems = append(e.Problems, fmt.Sprintf(format, args...))
 }
 
-// Good tells whether everything went as it should.
+// Good if everything went as it should.
 func (r *Report) Good() bool {
 	for _, e := range r.Events {
 		if len(e.Problems) > 0 {

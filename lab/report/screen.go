@@ -11,7 +11,7 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
-// Screen tells people what goes on.
+// Screen shows people what goes on.
 type Screen struct {
 	output io.Writer
 	// Begun is when the first step was taken.
@@ -59,7 +59,7 @@ func (s *Screen) Follow(running *load.Remote) {
 			}
 			r, err := running.Progress()
 			if err != nil {
-				return // whoever asks next says so
+				return // the next request says so
 			}
 			s.Step("  %s requests, %d failed; %d of %d connections open, %d broken; %s messages",
 				thousands(r.Requests), r.Failed, r.Open, r.Connections, r.Broken, thousands(r.Messages))

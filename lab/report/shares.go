@@ -17,7 +17,7 @@ type Share struct {
 }
 
 // NewShares of the backends, which all have the same weight. A backend that
-// served nobody has its line too; one that should not have served has an
+// served no connection has its line too; one that should not have served has an
 // ideal of zero.
 func NewShares(counts map[string]int, backends []string) []Share {
 	total := 0
@@ -54,5 +54,5 @@ func (s Share) Deviation() float64 {
 // Tolerance: the larger of 5 % and what chance exceeds once in 16,000 times.
 func (s Share) Tolerance() float64 { return max(0.05, 4*s.Sigma) }
 
-// Good tells whether chance explains the share.
+// Good if chance explains the share.
 func (s Share) Good() bool { return math.Abs(s.Deviation()) <= s.Tolerance() }

@@ -28,7 +28,7 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
-// needLab skips where no lab can be built, and tells where the programs are.
+// needLab skips where no lab can be built, and returns where the programs are.
 func needLab(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -418,7 +418,7 @@ func floodPacket(random *rand.Rand, number int, networks []netip.Prefix) []byte 
 	return flood.Packet(kind, netip.AddrPortFrom(address, uint16(1024+random.IntN(60_000))), netip.AddrPortFrom(vip, port))
 }
 
-// wait until so many more packets of each kind are sent.
+// wait until `each` further packets of each kind are sent.
 func (a *attack) wait(t *testing.T, each int) {
 	t.Helper()
 	first := -1

@@ -47,7 +47,8 @@ func dial(t *testing.T, running *hosts.Lab, network string, source, vip netip.Ad
 	return topology.DialInside(t.Context(), running.Network.Client.Namespace, dialer, network, netip.AddrPortFrom(vip, topology.EchoPort).String())
 }
 
-// askDatagram sends one of so many bytes, and tells who sent it back whole.
+// askDatagram sends one of `size` bytes, and returns which backend sent it back
+// whole.
 func askDatagram(t *testing.T, running *hosts.Lab, source, vip netip.Addr, size int) (backend string, err error) {
 	t.Helper()
 	connection, err := dial(t, running, "udp", source, vip)

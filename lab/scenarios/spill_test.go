@@ -96,7 +96,7 @@ func redirectedFragmentsAreSpilled(t *testing.T, running *hosts.Lab, sources []n
 		after, first := metricsOf(t, running, name), name == "lb-1" || name == "lb-2"
 		redirected[first] += grew(t, before[name], after, `guideway_fragments_total{action="redirected"}`)
 		if dropped := grew(t, before[name], after, `guideway_drop_packets_total{reason="no_backend"}`); dropped != 0 {
-			t.Errorf("%s dropped %v fragments for want of a backend", name, dropped)
+			t.Errorf("%s dropped %v fragments for lack of a backend", name, dropped)
 		}
 	}
 	if redirected[true] == 0 || redirected[false] == 0 {
@@ -216,7 +216,7 @@ func tracesCrossClusters(t *testing.T, running *hosts.Lab, vip netip.Addr, sourc
 		hops := packet.Hops
 		if len(hops) != 2 || hops[0].Machine != "lb-1" || hops[0].Verdict != "redirected" || hops[1].Machine == "lb-1" ||
 			hops[1].Verdict != "sent" || hops[1].Budget != 2 {
-			t.Errorf("a packet's way: %s", way(packet))
+			t.Errorf("a packet's way: %s", pathOf(packet))
 		}
 	}
 	ways := map[string]int{}
@@ -225,7 +225,7 @@ func tracesCrossClusters(t *testing.T, running *hosts.Lab, vip netip.Addr, sourc
 			continue
 		}
 		result := traceVIP(t, running, vip, "--fragment", "--protocol", "udp", "--port", fmt.Sprint(topology.EchoPort), "--src", source.String())
-		ways[way(result.Packets[0])]++
+		ways[pathOf(result.Packets[0])]++
 	}
 	const spilled = "lb-1 slow, lb-1 redirected, "
 	for found := range ways {
@@ -273,14 +273,14 @@ func nothingIsSpilledTwice(t *testing.T, running *hosts.Lab, host *topology.Host
 				}
 			}
 			if dropped != spilledTwice {
-				return fmt.Errorf("%v of %d were dropped for want of a backend", dropped, spilledTwice)
+				return fmt.Errorf("%v of %d were dropped for lack of a backend", dropped, spilledTwice)
 			}
 			return nil
 		})
 	}
 }
 
-// sendAs the host so many packets, not too fast for anybody.
+// sendAs the host `count` packets, no faster than two cores can forward.
 func sendAs(t *testing.T, host *topology.Host, count int, packet func(i int) []byte) {
 	t.Helper()
 	err := topology.Inside(host.Namespace(), func() error {

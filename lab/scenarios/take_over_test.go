@@ -99,7 +99,7 @@ func takeOverUnderLoad(t *testing.T, running *hosts.Lab) {
 			if note == nil || len(note.GetEmptied()) > 0 {
 				t.Fatalf("%s: taken over %+v", name, note)
 			}
-			t.Logf("%s: nobody forwarded for %d us", name, note.GetPauseUs())
+			t.Logf("%s: no frame was taken from the devices for %d us", name, note.GetPauseUs())
 		}
 		if err := <-changed; err != nil {
 			t.Fatal(err)

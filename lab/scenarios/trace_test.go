@@ -33,8 +33,8 @@ func traceVIP(t *testing.T, running *hosts.Lab, vip netip.Addr, args ...string) 
 	return result
 }
 
-// way of a traced packet: machine and verdict of each hop.
-func way(packet tracer.Traced) string {
+// pathOf a traced packet: machine and verdict of each hop.
+func pathOf(packet tracer.Traced) string {
 	var hops []string
 	for _, hop := range packet.Hops {
 		hops = append(hops, hop.Machine+" "+hop.Verdict)
@@ -87,7 +87,7 @@ func fragmentsShowTheirWay(t *testing.T, running *hosts.Lab, vip netip.Addr, sou
 				hops[1].Machine == hops[2].Machine && hops[1].Verdict == "slow" && hops[2].Verdict == "sent" && hops[2].Budget == 3:
 				handed++
 			default:
-				t.Errorf("a fragment's way from %s: %s", source, way(packet))
+				t.Errorf("a fragment's way from %s: %s", source, pathOf(packet))
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func fragmentsShowTheirWay(t *testing.T, running *hosts.Lab, vip netip.Addr, sou
 	}
 }
 
-// floodOfMarksGetsFewReports: a worker makes 100 a second, whoever signs.
+// floodOfMarksGetsFewReports: a worker makes 100 a second, by any key.
 func floodOfMarksGetsFewReports(t *testing.T, running *hosts.Lab, vip netip.Addr) {
 	t.Helper()
 	const count, perSecond = 1_000, 100
@@ -200,7 +200,7 @@ func (m marks) send(t *testing.T, packets ...[]byte) {
 	}
 }
 
-// reportsSince then, once so many packets more have been sent to backends.
+// reportsSince then, once `packets` more have been sent to backends.
 func reportsSince(t *testing.T, running *hosts.Lab, before map[string]float64, packets float64) float64 {
 	t.Helper()
 	var after map[string]float64

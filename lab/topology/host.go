@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Host is somebody out there whom a scenario adds to a lab: it floods, or
+// Host is a further machine that a scenario adds to a lab: it floods, or
 // tunnels packets to load balancers. It has an address of its own in each
 // family, and networks from which it may send, too.
 type Host struct {
@@ -62,7 +62,7 @@ func (h *Host) Addresses() []netip.Addr {
 	return []netip.Addr{h.Node.Address(0), h.Node.Address(1)}
 }
 
-// Networks behind it, IPv4 then IPv6: nobody lives there.
+// Networks behind it, IPv4 then IPv6: no host has an address there.
 func (h *Host) Networks() []netip.Prefix {
 	own := h.Node.Address(0).As4()
 	number := int(own[2])

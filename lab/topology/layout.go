@@ -80,7 +80,7 @@ type Settings struct {
 	FabricMTU int
 	// ConnectionsMax of each load balancer; 0: plenty.
 	ConnectionsMax int
-	// Steering: rss (or empty), or software, with so many workers (0: as many
+	// Steering: rss (or empty), or software, with Workers workers (0: as many
 	// as the forwarder likes).
 	Steering string
 	Workers  int
@@ -137,7 +137,7 @@ type Node struct {
 	Queues int
 	MTU    int
 	// RouteMTU of what it sends; 0: the link's. Backends' answers are as small
-	// as the clients' network wants them: nobody on the way would cut an IPv6
+	// as the clients' network has them: no router on the way would cut an IPv6
 	// datagram, and the first large one would be lost.
 	RouteMTU int
 	// Cluster that it belongs to, 0 or 1: see Settings.TwoClusters.

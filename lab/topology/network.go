@@ -138,7 +138,7 @@ func nodad(address netip.Addr) string {
 }
 
 // computeChecksums makes local senders finish their transport checksums. veth
-// would leave that to nobody, and XDP on the other side would hand on packets
+// would leave them unfinished, and XDP on the other side would hand on packets
 // with wrong ones.
 func computeChecksums(ctx context.Context, namespace, link string) error {
 	return Run(ctx, "", "ip", "netns", "exec", namespace, "ethtool", "-K", link, "tx", "off")

@@ -149,7 +149,7 @@ func join(path string, field protoreflect.FieldDescriptor) string {
 	return path + "." + name
 }
 
-// isSection tells messages with fields of their own from durations.
+// isSection: a message with fields of its own, not a duration.
 func isSection(field protoreflect.FieldDescriptor) bool {
 	return field.Kind() == protoreflect.MessageKind && !isDuration(field)
 }

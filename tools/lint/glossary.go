@@ -102,7 +102,7 @@ var bannedPhrases = []struct {
 	{"whatever there is", phrase(`whatever there is`), "name it"},
 	{"what it is asked for", phrase(`what it is asked for`), "name it"},
 	{"asks for", phrase(`ask(?:s|ed|ing)? for`), "requests, needs, prefetches"},
-	{"wants", phrase(`wants?`), "needs, requires; for a person: say what for"},
+	{"wants", phrase(`wants`), "needs, requires; for a person: say what for"},
 	{"tells", phrase(`tells?`), "returns, reports, says"},
 	{"believes", phrase(`believe[sd]?`), "accepts, assumes"},
 	{"patience", phrase(`patience`), "timeout"},

@@ -58,7 +58,7 @@ func parse(args []string) (o options, only *regexp.Regexp, err error) {
 	o = options{output: os.Stdout, logs: logs}
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	flags.IntVar(&o.times, "times", 20, "rounds")
-	minutes := flags.Float64("minutes", 0, "start nothing after so many minutes; 0: no limit")
+	minutes := flags.Float64("minutes", 0, "start nothing after this number of minutes; 0: no limit")
 	flags.DurationVar(&o.limit, "limit", 10*time.Minute, "of one run of one program")
 	flags.IntVar(&o.load, "load", 0, "busy loops beside the tests")
 	pattern := flags.String("only", "", "programs whose name matches, as `forwarder/|TestFloods`")

@@ -34,7 +34,7 @@ type tally struct {
 	failed []string // the logs
 }
 
-// soak runs the programs in rounds, tells what failed, and whether any did.
+// soak runs the programs in rounds, prints what failed, and whether any did.
 func soak(ctx context.Context, programs []program, o options) (failed bool, err error) {
 	if err := os.RemoveAll(o.logs); err != nil {
 		return false, err

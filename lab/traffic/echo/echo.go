@@ -23,7 +23,7 @@ import (
 type Server struct {
 	// Name of the backend, without white space.
 	Name string
-	// TCP and UDP are addresses to listen on. UDP wants each address by
+	// TCP and UDP are addresses to listen on. UDP needs each address by
 	// itself: on a wildcard, replies would not leave with the VIP as source.
 	TCP []string
 	UDP []string
@@ -91,7 +91,7 @@ func (s Server) serveConnection(connection net.Conn) {
 }
 
 // receiveBytes is room for a burst of large datagrams while the machine, which
-// plays a whole data centre, is busy with somebody else. A fragment of 1500
+// plays a whole data centre, is busy with other parts. A fragment of 1500
 // bytes takes 2304 of it.
 const receiveBytes = 8 << 20
 

@@ -1,5 +1,5 @@
-// Package flood makes the packets of attackers, and of whoever else has packet
-// headers of his own making: whole IP packets with right checksums, sent by a
+// Package flood makes the packets of attackers, and of others who write
+// packet headers themselves: whole IP packets with right checksums, sent by a
 // raw socket.
 //
 // It guarantees that what it sends is well formed (a lab counts wrong

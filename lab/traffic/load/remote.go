@@ -18,12 +18,12 @@ import (
 //	{"do": "live"}                 {"live": [{…}]}
 //	{"do": "mark"}                 {}
 //	{"do": "stop"}                 {"report": {…}}, the last one
-type question struct {
+type request struct {
 	Do   string `json:"do"`
 	Spec *Spec  `json:"spec,omitempty"`
 }
 
-type answer struct {
+type response struct {
 	Error  string  `json:"error,omitempty"`
 	Report *Report `json:"report,omitempty"`
 	Live   []Live  `json:"live,omitempty"`
@@ -31,21 +31,21 @@ type answer struct {
 
 // Serve answers until it is told to stop or the input ends.
 func Serve(input io.Reader, output io.Writer) error {
-	questions, answers := json.NewDecoder(input), json.NewEncoder(output)
+	requests, responses := json.NewDecoder(input), json.NewEncoder(output)
 	var l *Load
 	for {
-		var q question
-		if err := questions.Decode(&q); errors.Is(err, io.EOF) {
-			return nil // whoever asked is gone, and so are we
+		var q request
+		if err := requests.Decode(&q); errors.Is(err, io.EOF) {
+			return nil // the process that asked is gone, and so are we
 		} else if err != nil {
-			return fmt.Errorf("read question: %w", err)
+			return fmt.Errorf("read request: %w", err)
 		}
 		a, err := reply(&l, q)
 		if err != nil {
 			a.Error = err.Error()
 		}
-		if err := answers.Encode(a); err != nil {
-			return fmt.Errorf("write answer: %w", err)
+		if err := responses.Encode(a); err != nil {
+			return fmt.Errorf("write response: %w", err)
 		}
 		if q.Do == "stop" {
 			return nil
@@ -53,7 +53,7 @@ func Serve(input io.Reader, output io.Writer) error {
 	}
 }
 
-func reply(l **Load, q question) (a answer, err error) {
+func reply(l **Load, q request) (a response, err error) {
 	if q.Do == "start" && *l == nil && q.Spec != nil {
 		*l, err = Start(*q.Spec)
 		return a, err
@@ -73,7 +73,7 @@ func reply(l **Load, q question) (a answer, err error) {
 		report := (*l).Stop()
 		a.Report = &report
 	default:
-		err = fmt.Errorf("unknown question %q", q.Do)
+		err = fmt.Errorf("unknown request %q", q.Do)
 	}
 	return a, err
 }
@@ -101,16 +101,16 @@ func StartRemote(command *exec.Cmd, spec Spec) (*Remote, error) {
 		return nil, fmt.Errorf("start load: %w", err)
 	}
 	r := &Remote{command: command, input: input, output: bufio.NewReader(output)}
-	if _, err := r.ask(question{Do: "start", Spec: &spec}); err != nil {
+	if _, err := r.ask(request{Do: "start", Spec: &spec}); err != nil {
 		return nil, errors.Join(err, r.Abandon())
 	}
 	return r, nil
 }
 
-func (r *Remote) ask(q question) (answer, error) {
+func (r *Remote) ask(q request) (response, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	var a answer
+	var a response
 	if err := json.NewEncoder(r.input).Encode(q); err != nil {
 		return a, fmt.Errorf("ask load to %s: %w", q.Do, err)
 	}
@@ -128,12 +128,12 @@ func (r *Remote) ask(q question) (answer, error) {
 }
 
 func (r *Remote) askReport(do string) (Report, error) {
-	a, err := r.ask(question{Do: do})
+	a, err := r.ask(request{Do: do})
 	if err != nil {
 		return Report{}, err
 	}
 	if a.Report == nil {
-		return Report{}, fmt.Errorf("ask load to %s: no report in the answer", do)
+		return Report{}, fmt.Errorf("ask load to %s: no report in the response", do)
 	}
 	return *a.Report, nil
 }
@@ -143,13 +143,13 @@ func (r *Remote) Progress() (Report, error) { return r.askReport("progress") }
 
 // Live connections now.
 func (r *Remote) Live() ([]Live, error) {
-	a, err := r.ask(question{Do: "live"})
+	a, err := r.ask(request{Do: "live"})
 	return a.Live, err
 }
 
 // Mark begins a new count of fresh connections.
 func (r *Remote) Mark() error {
-	_, err := r.ask(question{Do: "mark"})
+	_, err := r.ask(request{Do: "mark"})
 	return err
 }
 

@@ -13,10 +13,10 @@ import (
 // served answers over pipes, as the process in the namespace does.
 func served(t *testing.T) *Remote {
 	t.Helper()
-	questions, input := io.Pipe()
+	requests, input := io.Pipe()
 	output, answers := io.Pipe()
 	go func() {
-		if err := Serve(questions, answers); err != nil {
+		if err := Serve(requests, answers); err != nil {
 			t.Error(err)
 		}
 		answers.Close()
@@ -25,11 +25,11 @@ func served(t *testing.T) *Remote {
 	return &Remote{input: input, output: bufio.NewReader(output)}
 }
 
-func TestQuestionsAreAnsweredInOrder(t *testing.T) {
+func TestRequestsAreAnsweredInOrder(t *testing.T) {
 	remote := served(t)
 	spec := testSpec()
 	spec.Echo, spec.Connections, spec.MessageRate = []netip.AddrPort{startEcho(t)}, 2, 50
-	if _, err := remote.ask(question{Do: "start", Spec: &spec}); err != nil {
+	if _, err := remote.ask(request{Do: "start", Spec: &spec}); err != nil {
 		t.Fatal(err)
 	}
 	for open := 0; open < 2; time.Sleep(5 * time.Millisecond) {
@@ -55,12 +55,12 @@ func TestQuestionsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
-func TestQuestionsThatMakeNoSenseGetAnError(t *testing.T) {
+func TestRequestsThatMakeNoSenseGetAnError(t *testing.T) {
 	remote := served(t)
 	if _, err := remote.Progress(); err == nil || !strings.Contains(err.Error(), "no load was started") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := remote.ask(question{Do: "start", Spec: &Spec{}}); err == nil {
+	if _, err := remote.ask(request{Do: "start", Spec: &Spec{}}); err == nil {
 		t.Error("an empty spec was taken")
 	}
 }

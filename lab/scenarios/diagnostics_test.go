@@ -20,7 +20,7 @@ import (
 
 // What people ask when something goes nowhere, of machines that forward: the
 // answers are held against what was seen to happen.
-func TestQuestions(t *testing.T) {
+func TestDiagnostics(t *testing.T) {
 	running := up(t, options(t, "questions"))
 	host, err := running.Network.AddHost(t.Context(), 1)
 	if err != nil {
@@ -112,7 +112,7 @@ func explainTellsTheTruth(t *testing.T, running *hosts.Lab, vip netip.Addr) {
 	}
 }
 
-// dropsAreShown: packets to a port of a VIP that no service wants.
+// dropsAreShown: packets to a port of a VIP that no service has.
 func dropsAreShown(t *testing.T, running *hosts.Lab, host *topology.Host) {
 	t.Helper()
 	const closedPort, captured, each = 4711, 10, 200
@@ -121,7 +121,7 @@ func dropsAreShown(t *testing.T, running *hosts.Lab, host *topology.Host) {
 	}
 	file := filepath.Join(t.TempDir(), "drops.pcapng")
 	done := startCapture(t, running, "lb-1", file, "--reason", "no_service", "--count", fmt.Sprint(captured))
-	// Sent again and again: nobody tells when the capture has begun.
+	// Sent again and again: nothing reports when the capture has begun.
 	eventually(t, 20*time.Second, "the capture is full", func() error {
 		sendAs(t, host, each, func(i int) []byte {
 			family := i % 2
