@@ -233,7 +233,7 @@ var inTunnel = []struct{ encap, layers string }{
 func tshark(t *testing.T, file string) []decoded {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "tshark", "-n", "-r", file,
-		"-X", "lua_script:../forwarder/tests/golden/gue.lua",
+		"-X", "lua_script:../../forwarder/tests/golden/gue.lua",
 		"-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.ignore_ipv6_zero_checksum:TRUE",
 		// Else it takes random bytes on that port for something that they are not.
 		"-d", fmt.Sprintf("tcp.port==%d,echo", topology.EchoPort), "-d", fmt.Sprintf("udp.port==%d,echo", topology.EchoPort),
