@@ -64,16 +64,16 @@ func (d Definitions) Differences(document string) []Problem {
 	present, wanted := strings.Split(document, "\n"), strings.Split(updated, "\n")
 	for _, row := range wanted {
 		if !slices.Contains(present, row) {
-			problems = append(problems, Problem{Document, 0, "lacks the row " + row + ": run `make generate`"})
+			problems = append(problems, Problem{Document, 0, "lacks the row " + row + ": run `make generate`, or `go run ./tools/counterdoc` for these tables alone"})
 		}
 	}
 	for i, row := range present {
 		if !slices.Contains(wanted, row) {
-			problems = append(problems, Problem{Document, i + 1, "a stale row: run `make generate`"})
+			problems = append(problems, Problem{Document, i + 1, "a stale row: run `make generate`, or `go run ./tools/counterdoc` for these tables alone"})
 		}
 	}
 	if len(problems) == 0 && document != updated {
-		problems = append(problems, Problem{Document, 0, "its tables have another order: run `make generate`"})
+		problems = append(problems, Problem{Document, 0, "its tables have another order: run `make generate`, or `go run ./tools/counterdoc` for these tables alone"})
 	}
 	return problems
 }
