@@ -25,7 +25,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{LookV4, Matched, Whereabouts};
+use plan::{LookupKey, LookupV4, Matched};
 use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
 
 use crate::decide::{ChosenMember, Why, steady_member};
@@ -64,7 +64,7 @@ enum To<'v> {
     /// Nobody: it has its verdict.
     Nobody,
     /// Whoever has this address and port.
-    SocketV4(SocketV4, LookV4<'v>),
+    SocketV4(SocketV4, LookupV4<'v>),
     /// The same; they wait in a list.
     SocketV6,
     /// The service of this match.
@@ -91,7 +91,7 @@ struct Travellers<'v> {
     all: [Traveller<'v>; BATCH_MAX],
     flows: Flows,
     /// Where those to a [`To::SocketV6`] are to, in their order.
-    targets_v6: ArrayVec<Whereabouts, BATCH_MAX>,
+    targets_v6: ArrayVec<LookupKey, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
 
@@ -148,7 +148,7 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
-        self.resolved.follow(&view.plan);
+        self.match_cache.follow(&view.plan);
         let frames = batch.as_mut_slice();
         let mut travellers = Travellers::none();
         self.read_all(view, frames, &mut travellers, verdicts);
@@ -193,7 +193,7 @@ impl<'m> Datapath<'m> {
     ) {
         *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
         verdicts.truncate(frames.len());
-        let (vips, resolves) = (&view.plan.vips, self.resolves.get());
+        let (vips, uses_match_cache) = (&view.plan.vips, self.uses_match_cache.get());
         for at in 0..frames.len().min(BATCH_MAX) {
             if let Some(ahead) = frames.get(at + FRAMES_AHEAD) {
                 // Where the outer header will end, and where it will begin.
@@ -206,24 +206,24 @@ impl<'m> Datapath<'m> {
             {
                 travellers.flows.set(at, &plain.blocks());
                 let socket = plain.target();
-                let look = vips.look_v4(socket);
-                prefetch(look.place());
-                if resolves {
-                    prefetch_at(self.resolved.first_look_v4(socket));
+                let lookup = vips.lookup_v4(socket);
+                prefetch(lookup.bucket());
+                if uses_match_cache {
+                    prefetch_at(self.match_cache.prefetch_v4(socket));
                 }
                 travellers.all[at].begin(
                     plain.facts,
                     RecursionLimit::FRESH,
-                    To::SocketV4(socket, look),
+                    To::SocketV4(socket, lookup),
                 );
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
                 travellers.flows.set(at, &plain.blocks());
-                let target = Whereabouts::of(&plain.target());
-                prefetch_at(vips.first_look_v6(&target));
-                if resolves {
-                    prefetch_at(self.resolved.first_look_v6(&target));
+                let target = LookupKey::of(&plain.target());
+                prefetch_at(vips.prefetch_v6(&target));
+                if uses_match_cache {
+                    prefetch_at(self.match_cache.prefetch_v6(&target));
                 }
                 travellers.targets_v6.push(target);
                 travellers.all[at].begin(plain.facts, RecursionLimit::FRESH, To::SocketV6);
@@ -272,7 +272,7 @@ impl<'m> Datapath<'m> {
     ) {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
-        let mut further = 0;
+        let mut rest = 0;
         for (at, ((traveller, hash), verdict)) in
             all.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
         {
@@ -282,10 +282,10 @@ impl<'m> Datapath<'m> {
             }
             traveller.hash = hash;
             let found = match traveller.to {
-                To::SocketV4(_, look) => look.found(),
+                To::SocketV4(_, lookup) => lookup.matched(),
                 To::SocketV6 => {
                     target_v6 = targets_v6.next();
-                    target_v6.and_then(|target| vips.find_socket_v6(target))
+                    target_v6.and_then(|target| vips.lookup_v6(target))
                 }
                 To::Matched(matched) => {
                     traveller.to = To::Service(matched, home);
@@ -294,8 +294,8 @@ impl<'m> Datapath<'m> {
                 _ => continue,
             };
             let Some(matched) = found else {
-                further += 1;
-                traveller.to = self.find_further(view, traveller.to, target_v6, home, verdict);
+                rest += 1;
+                traveller.to = self.match_rest(view, traveller.to, target_v6, home, verdict);
                 continue;
             };
             if selects && let Some(entry) = view.plan.group_of(matched).first_look(hash) {
@@ -304,25 +304,22 @@ impl<'m> Datapath<'m> {
             traveller.to = To::Service(matched, home);
         }
         // Batches are alike.
-        self.resolves.set(further > 0);
+        self.uses_match_cache.set(rest > 0);
     }
 
     /// Matches what no port of its own is for, or says its verdict.
     #[inline(never)]
-    fn find_further<'v>(
+    fn match_rest<'v>(
         &self,
         view: &'v View,
         to: To<'v>,
-        target_v6: Option<&Whereabouts>,
+        target_v6: Option<&LookupKey>,
         home: &'v Home,
         verdict: &mut Verdict,
     ) -> To<'v> {
         let found = match (to, target_v6) {
-            (To::SocketV4(socket, look), _) => match view.plan.vips.find_behind_v4(look) {
-                Some(matched) => return To::Service(matched, home),
-                None => self.resolved.find_v4(&view.plan, socket),
-            },
-            (To::SocketV6, Some(target)) => self.resolved.find_v6(&view.plan, target),
+            (To::SocketV4(socket, _), _) => self.match_cache.find_v4(&view.plan, socket),
+            (To::SocketV6, Some(target)) => self.match_cache.find_v6(&view.plan, target),
             _ => unreachable!("all others are matched"),
         };
         match destination(found) {

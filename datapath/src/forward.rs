@@ -12,11 +12,11 @@ use crate::decapsulate::decapsulate;
 use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
+use crate::match_cache::MatchCache;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
 use crate::recursion_limit::RecursionLimit;
-use crate::resolved::Resolved;
 use crate::send::{AnswerLimits, Answering, redirect, send};
 use crate::table::{Class, ConnectionTable, Entry, Expiry, Slot, Ticks};
 use crate::trace::{Mark, Reporter, Traced, Tracer};
@@ -37,8 +37,8 @@ pub struct Datapath<'m> {
     /// Many of the last batch's packets had no entry.
     pub(crate) selects: Cell<bool>,
     /// Some of the last batch's packets took more than one lookup to match.
-    pub(crate) resolves: Cell<bool>,
-    pub(crate) resolved: Resolved,
+    pub(crate) uses_match_cache: Cell<bool>,
+    pub(crate) match_cache: MatchCache,
 }
 
 impl<'m> Datapath<'m> {
@@ -61,8 +61,8 @@ impl<'m> Datapath<'m> {
             clock,
             worker,
             selects: Cell::new(false),
-            resolves: Cell::new(false),
-            resolved: Resolved::new(),
+            uses_match_cache: Cell::new(false),
+            match_cache: MatchCache::new(),
         }
     }
 

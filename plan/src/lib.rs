@@ -31,7 +31,7 @@ pub mod proto {
 pub use decode::{FEATURES, PlanError, Planner};
 pub use group::{Admission, Group};
 pub use ids::{BackendId, Ids, ServiceId};
-pub use matching::{Found, LookV4, Matched, Vips, Whereabouts};
+pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, Tunnel};
 pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};

@@ -6,7 +6,7 @@ use wire::ip::{self, AddressBits};
 use wire::{Family, Protocol};
 
 use super::{Decoding, PlanError, parse_address, parse_prefix, refuse};
-use crate::matching::{AddressInfo, Matched, Place, Ports, low_mask};
+use crate::matching::{AddressInfo, AddressPattern, Matched, Ports, low_mask};
 use crate::plan::Match;
 use crate::proto;
 
@@ -55,14 +55,14 @@ impl<'m> Decoding<'m, '_> {
         of_service: Matched,
         info: AddressInfo,
     ) -> Result<(), PlanError> {
-        let (target, places) = self.places(path, vip)?;
+        let (target, patterns) = self.patterns(path, vip)?;
         for ports in ports {
             let matched = Matched { matched: self.matches.len() as u32, ..of_service };
             let (protocol, text) = ports_text(ports);
             let target = target.clone();
             self.matches.push(Match { matched, vip: index, target, protocol, ports: text });
-            for place in &places {
-                if let Err(conflict) = self.vips.add(*place, ports, matched, info) {
+            for pattern in &patterns {
+                if let Err(conflict) = self.vips.add(*pattern, ports, matched, info) {
                     return self.refuse_conflict(path, &conflict.with);
                 }
             }
@@ -82,28 +82,32 @@ impl<'m> Decoding<'m, '_> {
         )
     }
 
-    /// Where a Vip is, and how people write that.
-    fn places(&self, path: &str, vip: &proto::Vip) -> Result<(String, Vec<Place>), PlanError> {
+    /// A Vip's address or suffixes, and how people write that.
+    fn patterns(
+        &self,
+        path: &str,
+        vip: &proto::Vip,
+    ) -> Result<(String, Vec<AddressPattern>), PlanError> {
         match &vip.target {
             Some(proto::vip::Target::Address(text)) => {
                 let address = parse_address(text, || format!("{path}.address"))?;
                 Ok((
                     address.to_string(),
-                    vec![Place::Exact(Family::of(address), ip::address_bits(address))],
+                    vec![AddressPattern::Exact(Family::of(address), ip::address_bits(address))],
                 ))
             }
             Some(proto::vip::Target::PrefixSuffix(target)) => {
-                self.suffix_places(&format!("{path}.prefix_suffix"), target)
+                self.suffix_patterns(&format!("{path}.prefix_suffix"), target)
             }
             None => refuse(path, "has neither an address nor a prefix group with a suffix"),
         }
     }
 
-    fn suffix_places(
+    fn suffix_patterns(
         &self,
         path: &str,
         target: &proto::PrefixSuffix,
-    ) -> Result<(String, Vec<Place>), PlanError> {
+    ) -> Result<(String, Vec<AddressPattern>), PlanError> {
         let Some(classes) = self.groups.get(target.prefix_group.as_str()) else {
             return refuse(
                 format!("{path}.prefix_group"),
@@ -112,20 +116,20 @@ impl<'m> Decoding<'m, '_> {
         };
         let address = parse_address(&target.suffix, || format!("{path}.suffix"))?;
         let (family, suffix) = (Family::of(address), ip::address_bits(address));
-        let mut places = Vec::new();
+        let mut patterns = Vec::new();
         for (_, prefix_bits, class) in classes.iter().filter(|(other, _, _)| *other == family) {
             let host = family.address_bits() - prefix_bits;
             let bits = if target.suffix_bits == 0 { host } else { target.suffix_bits };
             check_suffix(path, suffix, bits, family, *prefix_bits)?;
-            places.push(Place::Suffix { class: *class, bits, suffix });
+            patterns.push(AddressPattern::Suffix { class: *class, bits, suffix });
         }
-        if places.is_empty() {
+        if patterns.is_empty() {
             return refuse(
                 format!("{path}.suffix"),
                 format!("no prefix of `{}` has its family", target.prefix_group),
             );
         }
-        Ok((format!("{}:{address}", target.prefix_group), places))
+        Ok((format!("{}:{address}", target.prefix_group), patterns))
     }
 }
 

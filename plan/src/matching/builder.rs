@@ -6,10 +6,10 @@ use wire::ip::AddressBits;
 use wire::{Family, Protocol, SocketV4, Target};
 
 use super::flat_map::{FlatMap, Key};
-use super::ports_v4::{SocketsV4Builder, Under};
+use super::ports_v4::{PortsV4Builder, SuffixKey};
 use super::{
-    Address, AddressInfo, Class, Matched, Place, PortTable, Ports, Range, Vips, exact_key, merge,
-    prefix_key, socket_key, suffix_key, suffix_socket_key,
+    Address, AddressInfo, AddressPattern, Matched, PortTable, Ports, PrefixClass, Range, Vips,
+    exact_key, merge, port_key, prefix_key, suffix_key,
 };
 
 /// Two Vips that claim the same packets.
@@ -22,7 +22,7 @@ pub struct Conflict {
 /// Collects Vips and prefixes into a [`Vips`].
 #[derive(Debug, Default)]
 pub struct VipsBuilder {
-    places: BTreeMap<Place, BuildingAddress>,
+    patterns: BTreeMap<AddressPattern, BuildingAddress>,
     prefixes: HashMap<Key, u32>,
     prefix_bits: [BTreeSet<u32>; 2],
     classes: Vec<BTreeSet<u32>>,
@@ -56,21 +56,21 @@ impl VipsBuilder {
         self.prefixes.insert(prefix_key(family, bits, prefix_bits), class).is_none()
     }
 
-    /// Adds what a service wants at a place.
+    /// Adds what a service has of a pattern.
     ///
     /// # Errors
     /// If another Vip claims some of the same packets at the same step.
     pub fn add(
         &mut self,
-        place: Place,
+        pattern: AddressPattern,
         ports: Ports,
         matched: Matched,
         info: AddressInfo,
     ) -> Result<(), Conflict> {
-        if let Place::Suffix { class, bits, .. } = place {
+        if let AddressPattern::Suffix { class, bits, .. } = pattern {
             self.classes[class as usize].insert(bits);
         }
-        let address = self.places.entry(place).or_default();
+        let address = self.patterns.entry(pattern).or_default();
         merge(&mut address.info, info);
         let taken = match ports {
             Ports::Any => address.any.replace(matched),
@@ -87,91 +87,64 @@ impl VipsBuilder {
     pub fn build(self) -> Vips {
         let mut ranges = Vec::new();
         let addresses: Vec<Address> =
-            self.places.values().map(|building| building.build(&mut ranges)).collect();
+            self.patterns.values().map(|building| building.build(&mut ranges)).collect();
         let keys: Vec<(Key, u32)> =
-            self.places.keys().zip(0..).map(|(place, index)| (place.key(), index)).collect();
-        let mut sockets = Sockets::default();
-        let mut classes: Vec<Class> = self
-            .classes
-            .iter()
-            .map(|bits| Class { suffix_bits: descending(bits), is_wide: false })
-            .collect();
-        let mut is_wide = false;
+            self.patterns.keys().zip(0..).map(|(pattern, index)| (pattern.key(), index)).collect();
+        let (mut ports_v4, mut ports_v6) = (PortsV4Builder::default(), Vec::new());
         for (Key { bits, scope }, class) in &self.prefixes {
             if scope >> 8 == Family::V4 as u64 {
                 let longest = self.classes[*class as usize].last().copied();
-                sockets.v4.prefix(*bits as u32, (scope & 0xff) as u32, *class, longest);
+                ports_v4.prefix(*bits as u32, (scope & 0xff) as u32, *class, longest);
             }
         }
-        for (place, building) in &self.places {
-            sockets.add(place, building);
-            match place {
-                Place::Exact(..) => is_wide |= building.is_wide(),
-                Place::Suffix { class, .. } => {
-                    classes[*class as usize].is_wide |= building.is_wide()
+        for (pattern, building) in &self.patterns {
+            match *pattern {
+                AddressPattern::Exact(family, address) => {
+                    if family == Family::V4 {
+                        ports_v4.address(address as u32);
+                    }
+                    for (protocol, port, matched) in building.single_ports() {
+                        let target = Target { address, family, protocol, port };
+                        match SocketV4::of(&target) {
+                            Some(socket) => ports_v4.port(socket, matched),
+                            None => ports_v6.push((port_key(&target), matched)),
+                        }
+                    }
+                }
+                AddressPattern::Suffix { class, bits, suffix } => {
+                    for (protocol, port, matched) in building.single_ports() {
+                        ports_v4.port_at_suffix(
+                            SuffixKey { class, bits, suffix, protocol, port },
+                            matched,
+                        );
+                    }
                 }
             }
         }
+        let class = |bits: &BTreeSet<u32>| PrefixClass { suffix_bits: descending(bits) };
         Vips {
-            sockets_v4: sockets.v4.build(),
-            sockets_v6: FlatMap::new(&sockets.v6),
-            suffix_sockets: FlatMap::new(&sockets.at_suffixes),
-            is_wide,
-            places: FlatMap::new(&keys),
+            ports_v4: ports_v4.build(),
+            ports_v6: FlatMap::new(&ports_v6),
+            patterns: FlatMap::new(&keys),
             addresses: addresses.into(),
             ranges: ranges.into(),
+            classes: self.classes.iter().map(class).collect(),
             prefixes: FlatMap::new(&self.prefixes.into_iter().collect::<Vec<_>>()),
-            prefix_bits: self.prefix_bits.map(|bits| descending(&bits).into()),
-            classes: classes.into(),
+            prefix_bits: self.prefix_bits.map(|bits| descending(&bits)),
         }
     }
 }
 
 /// Longest first.
-fn descending(bits: &BTreeSet<u32>) -> Vec<u32> {
+fn descending(bits: &BTreeSet<u32>) -> Box<[u32]> {
     bits.iter().rev().copied().collect()
 }
 
-/// Single ports, by how they are looked up.
-#[derive(Default)]
-struct Sockets {
-    v4: SocketsV4Builder,
-    v6: Vec<(Key, Matched)>,
-    at_suffixes: Vec<(Key, Matched)>,
-}
-
-impl Sockets {
-    fn add(&mut self, place: &Place, building: &BuildingAddress) {
-        if let Place::Exact(Family::V4, address) = *place {
-            self.v4.address(address as u32);
-        }
-        for (protocol, port, matched) in building.single_ports() {
-            match *place {
-                Place::Exact(family, address) => {
-                    let target = Target { address, family, protocol, port };
-                    match SocketV4::of(&target) {
-                        Some(socket) => self.v4.socket(socket, matched),
-                        None => self.v6.push((socket_key(&target), matched)),
-                    }
-                }
-                Place::Suffix { class, bits, suffix: address } => {
-                    // Its class knows the family.
-                    let target = Target { address, family: Family::V4, protocol, port };
-                    self.at_suffixes.push((suffix_socket_key(class, bits, &target), matched));
-                    if let Some(socket) = SocketV4::of(&target) {
-                        self.v4.socket_at_suffix(Under { class, bits }, socket, matched);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Place {
+impl AddressPattern {
     fn key(&self) -> Key {
         match *self {
-            Place::Exact(family, bits) => exact_key(family, bits),
-            Place::Suffix { class, bits, suffix } => suffix_key(class, bits, suffix),
+            AddressPattern::Exact(family, bits) => exact_key(family, bits),
+            AddressPattern::Suffix { class, bits, suffix } => suffix_key(class, bits, suffix),
         }
     }
 }
@@ -201,12 +174,6 @@ impl BuildingAddress {
         single.map(|((protocol, port), (_, matched))| (*protocol, *port, *matched))
     }
 
-    /// True if there are others than single ports.
-    fn is_wide(&self) -> bool {
-        let all_single = self.single_ports().count() == self.ranges.len();
-        self.any.is_some() || !self.all.is_empty() || !all_single
-    }
-
     fn build(&self, ranges: &mut Vec<Range>) -> Address {
         let mut table = |protocol: Protocol| {
             let first = ranges.len() as u32;
@@ -226,7 +193,7 @@ impl BuildingAddress {
             tcp: table(Protocol::TCP),
             udp: table(Protocol::UDP),
             any: self.any,
-            info: self.info.expect("every place was added with its info"),
+            info: self.info.expect("every pattern was added with its info"),
         }
     }
 }

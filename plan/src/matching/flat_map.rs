@@ -47,11 +47,11 @@ impl<V: Copy + Default> FlatMap<V> {
     pub fn new(entries: &[(Key, V)]) -> FlatMap<V> {
         let spread = Spread::of(entries.iter().map(|(key, _)| key.hash()), 1);
         let empty = Slot { bits: 0, scope: NOTHING, value: V::default() };
-        let mut slots = vec![empty; spread.places()].into_boxed_slice();
+        let mut slots = vec![empty; spread.slots()].into_boxed_slice();
         for (key, value) in entries {
             let (Key { bits, scope }, value) = (*key, *value);
             debug_assert!(scope != NOTHING);
-            let mut at = spread.home(key.hash());
+            let mut at = spread.index(key.hash());
             while slots[at].scope != NOTHING {
                 assert!((slots[at].bits, slots[at].scope) != (bits, scope), "keys differ");
                 at = (at + 1) & (slots.len() - 1);
@@ -61,10 +61,11 @@ impl<V: Copy + Default> FlatMap<V> {
         FlatMap { slots, spread }
     }
 
-    /// The slots, and where the search for a key of that hash begins.
+    /// The slots, and where the search for a key of that hash begins, for a
+    /// prefetch.
     #[inline(always)]
-    pub fn first_look(&self, hash: u64) -> (&[impl Sized], usize) {
-        (&self.slots, self.spread.home(hash))
+    pub fn prefetch(&self, hash: u64) -> (&[impl Sized], usize) {
+        (&self.slots, self.spread.index(hash))
     }
 
     /// The value of `key`.
@@ -76,7 +77,7 @@ impl<V: Copy + Default> FlatMap<V> {
     /// The value of `key`, whose hash is known.
     #[inline(always)]
     pub fn get_hashed(&self, key: Key, hash: u64) -> Option<&V> {
-        let mut at = self.spread.home(hash);
+        let mut at = self.spread.index(hash);
         loop {
             let slot = &self.slots[at];
             if slot.bits == key.bits && slot.scope == key.scope {
@@ -90,36 +91,33 @@ impl<V: Copy + Default> FlatMap<V> {
     }
 }
 
-/// Keys of one word, never zero, and what they stand for.
+/// Keys of one word, never zero, and what they stand for; but for some, whose
+/// bucket was full.
 ///
-/// Two keys share a bucket, and which of the two is wanted is computed, not
-/// branched on: probing one place after the other would be guessed wrong for
-/// every key that is not at its first.
+/// Two keys share a bucket, and which of the two is looked up is computed, not
+/// branched on: probing one slot after the other would be mispredicted for
+/// every key that is not at its first. So a key is in its bucket or nowhere.
 #[derive(Debug)]
 pub struct WordMap<V> {
     buckets: Box<[Bucket<V>]>,
     spread: Spread,
 }
 
-/// Two keys and their values. Key zero: the place is empty; the second one is
+/// Two keys and their values. Key zero: the slot is empty; the second one is
 /// used after the first.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub struct Bucket<V>([(u64, V); 2]);
 
 impl<V: Copy + Default> WordMap<V> {
-    /// A map of `entries`, whose keys differ and are not zero.
+    /// A map of `entries`, whose keys differ and are not zero. Of random keys
+    /// 1 in 50 or fewer find their bucket full and are left out.
     pub fn new(entries: &[(u64, V)]) -> WordMap<V> {
-        // Of random keys 1 in 50 or fewer finds its bucket full.
         let spread = Spread::of(entries.iter().map(|(key, _)| *key), 2);
-        let size = spread.places();
-        let buckets = vec![Bucket([(0, V::default()); 2]); size].into_boxed_slice();
+        let buckets = vec![Bucket([(0, V::default()); 2]); spread.slots()].into_boxed_slice();
         let mut map = WordMap { buckets, spread };
         for entry in entries {
-            let mut at = spread.home(entry.0);
-            while !map.buckets[at].add(*entry) {
-                at = (at + 1) & (size - 1);
-            }
+            map.buckets[spread.index(entry.0)].add(*entry);
         }
         map
     }
@@ -127,33 +125,17 @@ impl<V: Copy + Default> WordMap<V> {
     /// The bucket of `key`.
     #[inline(always)]
     pub fn bucket(&self, key: u64) -> &Bucket<V> {
-        &self.buckets[self.spread.home(key)]
-    }
-
-    /// The value of a key that its bucket does not have, if a later bucket
-    /// has it because that one was full.
-    pub fn get_behind(&self, key: u64) -> Option<&V> {
-        let mut at = self.spread.home(key);
-        while self.buckets[at].is_full() {
-            at = (at + 1) & (self.buckets.len() - 1);
-            if let Some(value) = self.buckets[at].get(key) {
-                return Some(value);
-            }
-        }
-        None
+        &self.buckets[self.spread.index(key)]
     }
 }
 
 impl<V> Bucket<V> {
-    /// False if it is full.
-    fn add(&mut self, entry: (u64, V)) -> bool {
+    /// Adds an entry if there is room.
+    fn add(&mut self, entry: (u64, V)) {
         debug_assert!(self.0.iter().all(|(there, _)| *there != entry.0), "keys differ");
-        let place = self.0.iter_mut().find(|(there, _)| *there == 0);
-        place.map(|place| *place = entry).is_some()
-    }
-
-    fn is_full(&self) -> bool {
-        self.0[1].0 != 0
+        if let Some(slot) = self.0.iter_mut().find(|(there, _)| *there == 0) {
+            *slot = entry;
+        }
     }
 
     /// The value of `key`, if it is here.
@@ -164,35 +146,35 @@ impl<V> Bucket<V> {
     }
 }
 
-/// Which place is a key's: the upper bits of a product, which depend on all
-/// bits of the key.
+/// Which slot a key has: the upper bits of a product, which depend on all bits
+/// of the key.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
     factor: u64,
-    /// Bits of the product that are no place.
+    /// Bits of the product that are not used.
     shift: u32,
 }
 
 impl Spread {
-    /// Keys that are alike, as addresses in a row are, make some factors
-    /// crowd them: so many are tried, fewer for very many keys, so that trying
-    /// takes some milliseconds at most.
+    /// Keys that are alike, as addresses in a row are, crowd by some factors: up
+    /// to this many are tried ...
     const TRIES: usize = 32;
-    const LOOKS: usize = 1 << 21;
+    /// ... with at most this many keys in all, which takes some milliseconds.
+    const KEYS_TRIED: usize = 1 << 21;
 
-    /// Twice as many places as keys or more; and the factor by which the
-    /// fewest keys find theirs full, of which each holds so many.
-    fn of(keys: impl ExactSizeIterator<Item = u64> + Clone, of_place: u32) -> Spread {
-        let places = (keys.len() * 2).next_power_of_two().max(2);
-        let shift = u64::BITS - places.trailing_zeros();
+    /// At least twice as many slots as keys, each for `keys_max` of them; and the
+    /// factor by which the fewest keys find theirs full.
+    fn of(keys: impl ExactSizeIterator<Item = u64> + Clone, keys_max: u32) -> Spread {
+        let slots = (keys.len() * 2).next_power_of_two().max(2);
+        let shift = u64::BITS - slots.trailing_zeros();
         let factors = std::iter::successors(Some(0x9e37_79b9_7f4a_7c15_u64), |factor| {
             Some(factor.wrapping_mul(0xd120_2ce9_56ac_8d2d))
         });
-        let tries = (Spread::LOOKS / keys.len().max(1)).clamp(1, Spread::TRIES);
+        let tries = (Spread::KEYS_TRIED / keys.len().max(1)).clamp(1, Spread::TRIES);
         let mut best = (usize::MAX, Spread { factor: 0, shift });
         for factor in factors.take(tries) {
             let spread = Spread { factor, shift };
-            let crowded = spread.crowded(keys.clone(), of_place);
+            let crowded = spread.crowded(keys.clone(), keys_max);
             if crowded < best.0 {
                 best = (crowded, spread);
             }
@@ -203,23 +185,23 @@ impl Spread {
         best.1
     }
 
-    /// How many keys come to a full place.
-    fn crowded(self, keys: impl Iterator<Item = u64>, of_place: u32) -> usize {
-        let mut counts = vec![0u32; self.places()];
+    /// How many keys find their slot full.
+    fn crowded(self, keys: impl Iterator<Item = u64>, keys_max: u32) -> usize {
+        let mut counts = vec![0u32; self.slots()];
         let is_full = |key: &u64| {
-            let count = &mut counts[self.home(*key)];
+            let count = &mut counts[self.index(*key)];
             *count += 1;
-            *count > of_place
+            *count > keys_max
         };
         keys.filter(is_full).count()
     }
 
-    fn places(self) -> usize {
+    fn slots(self) -> usize {
         1 << (u64::BITS - self.shift)
     }
 
     #[inline(always)]
-    fn home(self, key: u64) -> usize {
+    fn index(self, key: u64) -> usize {
         (key.wrapping_mul(self.factor) >> self.shift) as usize
     }
 }
@@ -244,11 +226,13 @@ mod tests {
         }
 
         #[test]
-        fn words_equal_a_hash_map(entries in proptest::collection::hash_map(1u64..300, 0u32..1000, 0..200), spread in prop::sample::select(vec![1u64, 1 << 17, 1 << 48])) {
+        fn words_equal_a_hash_map_but_for_full_buckets(entries in proptest::collection::hash_map(1u64..300, 0u32..1000, 0..200), spread in prop::sample::select(vec![1u64, 1 << 17, 1 << 48])) {
             let map = WordMap::new(&entries.iter().map(|(key, value)| (key * spread, *value)).collect::<Vec<_>>());
             for key in 1..300 {
-                let found = map.bucket(key * spread).get(key * spread).or_else(|| map.get_behind(key * spread));
-                prop_assert_eq!(found, entries.get(&key));
+                let bucket = map.bucket(key * spread);
+                let found = bucket.get(key * spread);
+                let is_left_out = found.is_none() && bucket.0[1].0 != 0;
+                prop_assert!(found == entries.get(&key) || is_left_out);
             }
         }
     }

@@ -7,10 +7,12 @@
 //! ```
 //!
 //! The first that exists wins; where a step has none the next is tried, but
-//! never a shorter prefix than the longest that fits. One hash lookup a step;
-//! one in all for a port of its own at an exact address, which most are, and
-//! one for each length of prefixes and suffixes for a port of its own at a
-//! suffix.
+//! never a shorter prefix than the longest that fits. Each step is a hash lookup.
+//!
+//! Most packets are to a single port that one lookup finds: of IPv4 at an
+//! address or a suffix ([`Vips::lookup_v4`]), of IPv6 at an address
+//! ([`Vips::lookup_v6`]). For the rest, [`Vips::lookup_rest`] takes all steps.
+//! Held by a property: both find the same.
 
 mod builder;
 mod flat_map;
@@ -21,8 +23,8 @@ use wire::{Family, Protocol, SocketV4, Target};
 
 pub use builder::{Conflict, VipsBuilder};
 use flat_map::{FlatMap, Key};
-pub use ports_v4::LookV4;
-use ports_v4::SocketsV4;
+pub use ports_v4::LookupV4;
+use ports_v4::PortsV4;
 
 use crate::ids::ServiceId;
 
@@ -50,21 +52,34 @@ pub struct Matched {
 
 /// A target as the index looks it up, hashed once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct LookupKey {
     key: Key,
     hash: u64,
 }
 
-impl Whereabouts {
-    /// Those of a target, in every index.
+impl LookupKey {
+    /// That of a target, in every index.
     #[inline(always)]
     #[must_use]
-    pub fn of(target: &Target) -> Whereabouts {
-        let key = socket_key(target);
-        Whereabouts { key, hash: key.hash() }
+    pub fn of(target: &Target) -> LookupKey {
+        let key = port_key(target);
+        LookupKey { key, hash: key.hash() }
     }
 
-    /// For tables of targets. Nobody outside chooses targets that exist, and
+    /// The target.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        let Key { bits, scope } = self.key;
+        let [.., port_high, port_low, protocol, family] = scope.to_be_bytes();
+        Target {
+            address: bits,
+            family: if family == Family::V4 as u8 { Family::V4 } else { Family::V6 },
+            protocol: Protocol(protocol),
+            port: u16::from_be_bytes([port_high, port_low]),
+        }
+    }
+
+    /// For tables of targets. Targets that exist are chosen by the config, and
     /// others may collide.
     #[inline]
     #[must_use]
@@ -107,12 +122,12 @@ pub enum Ports {
     Range(Protocol, u16, u16),
 }
 
-/// Where a Vip is: an exact address or a class and suffix.
+/// The addresses of a Vip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum AddressPattern {
     /// This address.
     Exact(Family, AddressBits),
-    /// Addresses of a class whose low `bits` are `suffix`.
+    /// Addresses under prefixes of a class whose low `bits` are `suffix`.
     Suffix {
         /// Index of the class.
         class: u32,
@@ -123,37 +138,32 @@ pub enum Place {
     },
 }
 
-/// Prefixes of one length and family in one group: packets to them look at
-/// the same suffixes.
+/// Prefixes of one length and family in one group: packets to them are looked
+/// up by the same suffixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
+struct PrefixClass {
     /// Suffix lengths in use, longest first.
-    suffix_bits: Vec<u32>,
-    /// At some of its suffixes there are more than single ports.
-    is_wide: bool,
+    suffix_bits: Box<[u32]>,
 }
 
 /// The index. Built by [`VipsBuilder`].
 #[derive(Debug)]
 pub struct Vips {
-    /// Single ports. They are at `places`, too, but here one access tells.
-    sockets_v4: SocketsV4,
-    /// At exact addresses.
-    sockets_v6: FlatMap<Matched>,
-    /// At suffixes, of either family.
-    suffix_sockets: FlatMap<Matched>,
-    /// At some exact addresses there are more than single ports.
-    is_wide: bool,
-    places: FlatMap<u32>,
+    /// Single ports, but for those whose bucket was full. All are in
+    /// `patterns`, too, but here one access finds them.
+    ports_v4: PortsV4,
+    /// Single ports at exact addresses.
+    ports_v6: FlatMap<Matched>,
+    patterns: FlatMap<u32>,
     addresses: Box<[Address]>,
     ranges: Box<[Range]>,
     prefixes: FlatMap<u32>,
     /// Prefix lengths in use, longest first; IPv4, IPv6.
     prefix_bits: [Box<[u32]>; 2],
-    classes: Box<[Class]>,
+    classes: Box<[PrefixClass]>,
 }
 
-/// Everything at one place.
+/// Everything of one pattern.
 #[derive(Debug, Clone, Copy)]
 struct Address {
     tcp: PortTable,
@@ -162,7 +172,7 @@ struct Address {
     info: AddressInfo,
 }
 
-/// Everything at one place for one protocol; ranges sorted and disjoint.
+/// Everything of one pattern for one protocol; ranges sorted and disjoint.
 #[derive(Debug, Clone, Copy, Default)]
 struct PortTable {
     first: u32,
@@ -178,77 +188,44 @@ struct Range {
 }
 
 impl Vips {
-    /// Who wants a packet to this target.
+    /// The service of packets to this target.
     #[inline]
     #[must_use]
     pub fn find(&self, target: &Target) -> Found {
-        let whereabouts = Whereabouts::of(target);
-        let found = match SocketV4::of(target) {
-            Some(socket) => {
-                let look = self.look_v4(socket);
-                look.found().or_else(|| self.find_behind_v4(look))
-            }
-            None => self.find_socket_v6(&whereabouts),
+        let port = match SocketV4::of(target) {
+            Some(socket) => self.lookup_v4(socket).matched(),
+            None => self.lookup_v6(&LookupKey::of(target)),
         };
-        found.map_or_else(|| self.find_further(&whereabouts), |found| Found::Service(*found))
+        port.map_or_else(|| self.lookup_rest(target), |matched| Found::Service(*matched))
     }
 
-    /// Where a single port is looked up.
+    /// The lookup of a single port of IPv4.
     #[inline(always)]
     #[must_use]
-    pub fn look_v4(&self, socket: SocketV4) -> LookV4<'_> {
-        self.sockets_v4.look(socket)
-    }
-
-    /// The service that has the single port where [`LookV4::found`] knows
-    /// none: few are there.
-    #[must_use]
-    pub fn find_behind_v4(&self, look: LookV4<'_>) -> Option<&Matched> {
-        self.sockets_v4.find_behind(look)
-    }
-
-    /// Where [`Vips::find_socket_v6`] looks first: memory to be asked for ahead.
-    #[inline(always)]
-    #[must_use]
-    pub fn first_look_v6(&self, whereabouts: &Whereabouts) -> (&[impl Sized], usize) {
-        self.sockets_v6.first_look(whereabouts.hash)
+    pub fn lookup_v4(&self, socket: SocketV4) -> LookupV4<'_> {
+        self.ports_v4.lookup(socket)
     }
 
     /// The service that has the IPv6 target's port at its exact address.
     #[inline(always)]
     #[must_use]
-    pub fn find_socket_v6(&self, Whereabouts { key, hash }: &Whereabouts) -> Option<&Matched> {
-        self.sockets_v6.get_hashed(*key, *hash)
+    pub fn lookup_v6(&self, LookupKey { key, hash }: &LookupKey) -> Option<&Matched> {
+        self.ports_v6.get_hashed(*key, *hash)
     }
 
-    /// Who wants the packet where no port of its own was found.
+    /// Where [`Vips::lookup_v6`] begins, for a prefetch: in which slots, at
+    /// which index.
+    #[inline(always)]
+    #[must_use]
+    pub fn prefetch_v6(&self, key: &LookupKey) -> (&[impl Sized], usize) {
+        self.ports_v6.prefetch(key.hash)
+    }
+
+    /// The service of a target that no single port was found for: by every
+    /// step.
     #[inline(never)]
     #[must_use]
-    pub fn find_further(&self, whereabouts: &Whereabouts) -> Found {
-        let target = &target_of(whereabouts.key);
-        self.find_suffix_socket(target)
-            .map_or_else(|| self.find_by_steps(target), |matched| Found::Service(*matched))
-    }
-
-    /// The service that has the target's port at a suffix, if it has none at
-    /// its address and nothing but the class of its prefix need be known.
-    fn find_suffix_socket(&self, target: &Target) -> Option<&Matched> {
-        if self.is_wide && self.at(exact_key(target.family, target.address)).is_some() {
-            return None;
-        }
-        let class = self.class(target.family, target.address)?;
-        let Class { suffix_bits, is_wide } = &self.classes[class as usize];
-        // Where others than single ports may come first, only the longest
-        // suffix is sure.
-        let sure = if *is_wide { 1 } else { suffix_bits.len() };
-        suffix_bits.iter().take(sure).find_map(|bits| {
-            let key = suffix_socket_key(class, *bits, target);
-            self.suffix_sockets.get_hashed(key, key.hash())
-        })
-    }
-
-    /// Who wants the packet, by every step.
-    fn find_by_steps(&self, target: &Target) -> Found {
+    pub fn lookup_rest(&self, target: &Target) -> Found {
         let mut known = None;
         let found = self.find_exact(target, &mut known);
         let found = found.or_else(|| self.find_suffix(target, &mut known));
@@ -298,8 +275,7 @@ impl Vips {
             .find_map(|bits| self.prefixes.get(prefix_key(family, destination, *bits)))
     }
 
-    /// What stands at the class's suffixes that the address ends in, longest
-    /// first.
+    /// What the class has for suffixes that the address ends in, longest first.
     fn suffixes(&self, class: u32, destination: AddressBits) -> impl Iterator<Item = &Address> {
         self.classes[class as usize].suffix_bits.iter().filter_map(move |bits| {
             self.at(suffix_key(class, *bits, destination & low_mask(*bits)))
@@ -307,7 +283,7 @@ impl Vips {
     }
 
     fn at(&self, key: Key) -> Option<&Address> {
-        self.places.get(key).map(|index| &self.addresses[index as usize])
+        self.patterns.get(key).map(|index| &self.addresses[index as usize])
     }
 
     fn at_ports(&self, address: &Address, target: &Target) -> Option<Matched> {
@@ -347,30 +323,9 @@ fn exact_key(family: Family, bits: AddressBits) -> Key {
 }
 
 #[inline(always)]
-fn socket_key(target: &Target) -> Key {
-    Key { bits: target.address, scope: socket_scope(target) | target.family as u64 }
-}
-
-#[inline(always)]
-fn socket_scope(target: &Target) -> u64 {
-    u64::from(target.port) << 16 | u64::from(target.protocol.0) << 8
-}
-
-#[inline]
-fn suffix_socket_key(class: u32, suffix_bits: u32, target: &Target) -> Key {
-    let place = u64::from(class) << 40 | u64::from(suffix_bits) << 32;
-    Key { bits: target.address & low_mask(suffix_bits), scope: place | socket_scope(target) }
-}
-
-/// The target that has this key.
-fn target_of(Key { bits, scope }: Key) -> Target {
-    let [.., port_high, port_low, protocol, family] = scope.to_be_bytes();
-    Target {
-        address: bits,
-        family: if family == Family::V4 as u8 { Family::V4 } else { Family::V6 },
-        protocol: Protocol(protocol),
-        port: u16::from_be_bytes([port_high, port_low]),
-    }
+fn port_key(target: &Target) -> Key {
+    let port = u64::from(target.port) << 16 | u64::from(target.protocol.0) << 8;
+    Key { bits: target.address, scope: port | target.family as u64 }
 }
 
 /// Scopes 0 and 1 are the families' exact addresses.
@@ -406,31 +361,29 @@ mod tests {
     }
 
     /// Two classes of one family, prefixes /28 and /24, over few addresses.
-    fn place(family: Family) -> impl Strategy<Value = Place> {
+    fn pattern(family: Family) -> impl Strategy<Value = AddressPattern> {
         prop_oneof![
-            (0u128..512).prop_map(move |address| Place::Exact(family, address)),
-            (0u32..2, 1u32..5, 0u128..16).prop_map(|(class, bits, suffix)| Place::Suffix {
-                class,
-                bits,
-                suffix: suffix & low_mask(bits),
+            (0u128..512).prop_map(move |address| AddressPattern::Exact(family, address)),
+            (0u32..2, 1u32..5, 0u128..16).prop_map(|(class, bits, suffix)| {
+                AddressPattern::Suffix { class, bits, suffix: suffix & low_mask(bits) }
             }),
         ]
     }
 
-    fn index(family: Family, wanted: &[(Place, Ports)]) -> Vips {
+    fn index(family: Family, wanted: &[(AddressPattern, Ports)]) -> Vips {
         let mut building = VipsBuilder::default();
         let (short, long) = (building.class(), building.class());
         for network in [0, 256] {
             building.prefix(family, network, family.address_bits() - 8, short);
         }
         building.prefix(family, 16, family.address_bits() - 4, long);
-        for ((place, ports), matched) in wanted.iter().zip(0..) {
+        for ((pattern, ports), matched) in wanted.iter().zip(0..) {
             // Conflicts leave the first one, or change nothing of interest.
             let matched = Matched { matched, ..Matched::default() };
-            if let Err(Conflict { with }) = building.add(*place, *ports, matched, INFO)
+            if let Err(Conflict { with }) = building.add(*pattern, *ports, matched, INFO)
                 && !matches!(ports, Ports::Range(..))
             {
-                building.add(*place, *ports, with, INFO).expect_err("it is there twice");
+                building.add(*pattern, *ports, with, INFO).expect_err("it is there twice");
             }
         }
         building.build()
@@ -438,22 +391,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_quick_ways_find_what_all_steps_find(
+        fn one_lookup_finds_what_all_steps_find(
             is_v6: bool,
-            places in vec((place(Family::V4), ports()), 0..40),
+            patterns in vec((pattern(Family::V4), ports()), 0..40),
             targets in vec((0u128..600, 0u16..7, prop::sample::select(vec![6u8, 17, 47])), 40),
         ) {
             let family = if is_v6 { Family::V6 } else { Family::V4 };
-            let of_family = |place| match place {
-                Place::Exact(_, address) => Place::Exact(family, address),
+            let of_family = |pattern| match pattern {
+                AddressPattern::Exact(_, address) => AddressPattern::Exact(family, address),
                 suffix => suffix,
             };
-            let places: Vec<_> =
-                places.into_iter().map(|(place, ports)| (of_family(place), ports)).collect();
-            let vips = index(family, &places);
+            let patterns: Vec<_> =
+                patterns.into_iter().map(|(pattern, ports)| (of_family(pattern), ports)).collect();
+            let vips = index(family, &patterns);
             for (address, port, protocol) in targets {
                 let target = Target { address, family, protocol: Protocol(protocol), port };
-                prop_assert_eq!(vips.find(&target), vips.find_by_steps(&target));
+                prop_assert_eq!(vips.find(&target), vips.lookup_rest(&target));
             }
         }
     }
@@ -467,22 +420,26 @@ mod tests {
             .prop_map(|(a, b, c, d)| 0xcb00_0000 | a << 20 | b << 16 | c << 8 | d << 3)
     }
 
-    fn place_among_prefixes() -> impl Strategy<Value = Place> {
+    fn pattern_among_prefixes() -> impl Strategy<Value = AddressPattern> {
         let lengths = 0..LENGTHS.len();
         prop_oneof![
-            address().prop_map(|address| Place::Exact(Family::V4, address)),
+            address().prop_map(|address| AddressPattern::Exact(Family::V4, address)),
             (lengths, 0u32..3, address()).prop_map(|(class, shorter, address)| {
                 let bits = (32 - LENGTHS[class]).saturating_sub(shorter * 4).max(1);
-                Place::Suffix { class: class as u32, bits, suffix: address & low_mask(bits) }
+                AddressPattern::Suffix {
+                    class: class as u32,
+                    bits,
+                    suffix: address & low_mask(bits),
+                }
             }),
         ]
     }
 
     proptest! {
         #[test]
-        fn under_nested_prefixes_too(
+        fn one_lookup_finds_the_same_under_nested_prefixes(
             prefixes in vec((0..LENGTHS.len(), address()), 0..12),
-            places in vec((place_among_prefixes(), ports()), 0..30),
+            patterns in vec((pattern_among_prefixes(), ports()), 0..30),
             targets in vec((address(), 0u16..7, prop::sample::select(vec![6u8, 17, 47])), 40),
         ) {
             let mut building = VipsBuilder::default();
@@ -493,16 +450,16 @@ mod tests {
                 let bits = LENGTHS[class];
                 building.prefix(Family::V4, address & !low_mask(32 - bits), bits, class as u32);
             }
-            for ((place, ports), index) in places.into_iter().zip(0..) {
+            for ((pattern, ports), index) in patterns.into_iter().zip(0..) {
                 let matched = Matched { matched: index, ..Matched::default() };
                 // Of two that conflict, either will do.
-                let _ = building.add(place, ports, matched, INFO);
+                let _ = building.add(pattern, ports, matched, INFO);
             }
             let vips = building.build();
             for (address, port, protocol) in targets {
                 let protocol = Protocol(protocol);
                 let target = Target { address, family: Family::V4, protocol, port };
-                prop_assert_eq!(vips.find(&target), vips.find_by_steps(&target));
+                prop_assert_eq!(vips.find(&target), vips.lookup_rest(&target));
             }
         }
     }

@@ -1,38 +1,38 @@
-//! Targets that took several lookups to find: suffixes under prefixes, port
-//! ranges, addresses that are no VIP. A worker remembers what it found for the
-//! latest of them, so that many services cost their packets as little as one.
-//! What was found by another plan is forgotten.
+//! Matches that take several lookups: port ranges, suffixes of IPv6, addresses
+//! that are no VIP. A worker keeps what it found for the latest targets, so that
+//! many services cost their packets about as much as one. What was found by
+//! another plan is forgotten.
 
 use std::cell::Cell;
 
-use plan::{Found, Plan, Whereabouts};
+use plan::{Found, LookupKey, Plan};
 use wire::SocketV4;
 
 /// What was found for the latest targets.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct MatchCache {
     /// The serial of the plan that all was found by.
     plan: Cell<u64>,
-    v4: Latest<SocketV4>,
-    v6: Latest<Whereabouts>,
+    v4: Sets<SocketV4>,
+    v6: Sets<LookupKey>,
 }
 
 /// The latest targets of one family.
-struct Latest<K> {
+struct Sets<K> {
     sets: Box<[Set<K>]>,
-    /// Nothing was remembered: where nobody needs it, a new plan clears nothing.
+    /// Nothing is in it, so a new plan need not clear it.
     is_empty: Cell<bool>,
 }
 
 /// The two latest targets of a hash, the later one first. Of IPv4 it is one
 /// cache line.
 #[repr(align(64))]
-struct Set<K>([Cell<Option<Known<K>>>; 2]);
+struct Set<K>([Cell<Option<Cached<K>>>; 2]);
 
 const _: () = assert!(size_of::<Set<SocketV4>>() == 64);
 
 #[derive(Clone, Copy)]
-struct Known<K> {
+struct Cached<K> {
     target: K,
     found: Found,
 }
@@ -42,10 +42,10 @@ const SETS_V4: usize = 8192;
 /// Sets for IPv6, each three lines: 1.5 MiB, as everything was measured with.
 const SETS_V6: usize = 8192;
 
-impl Resolved {
-    /// An empty memory.
-    pub(crate) fn new() -> Resolved {
-        Resolved { plan: Cell::new(0), v4: Latest::new(SETS_V4), v6: Latest::new(SETS_V6) }
+impl MatchCache {
+    /// An empty one.
+    pub(crate) fn new() -> MatchCache {
+        MatchCache { plan: Cell::new(0), v4: Sets::new(SETS_V4), v6: Sets::new(SETS_V6) }
     }
 
     /// Forgets what was found by any other plan. To be called before each
@@ -59,30 +59,30 @@ impl Resolved {
         }
     }
 
-    /// Where [`Resolved::find_v4`] looks: memory to be asked for ahead.
+    /// The set that [`MatchCache::find_v4`] looks in, for a prefetch.
     #[inline]
-    pub(crate) fn first_look_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
+    pub(crate) fn prefetch_v4(&self, socket: SocketV4) -> (&[impl Sized], usize) {
         (&self.v4.sets, self.v4.set(hash_v4(socket)))
     }
 
     /// The same for IPv6.
     #[inline]
-    pub(crate) fn first_look_v6(&self, target: &Whereabouts) -> (&[impl Sized], usize) {
-        (&self.v6.sets, self.v6.set(target.hash()))
+    pub(crate) fn prefetch_v6(&self, key: &LookupKey) -> (&[impl Sized], usize) {
+        (&self.v6.sets, self.v6.set(key.hash()))
     }
 
-    /// Who wants a packet to that target, which is no port of its own.
+    /// The service of a target that [`plan::Vips::lookup_v4`] did not find.
     #[inline]
     pub(crate) fn find_v4(&self, plan: &Plan, socket: SocketV4) -> Found {
         let set = self.v4.set(hash_v4(socket));
-        self.v4.find(set, socket, || plan.vips.find_further(&Whereabouts::of(&socket.target())))
+        self.v4.find(set, socket, || plan.vips.lookup_rest(&socket.target()))
     }
 
     /// The same for IPv6.
     #[inline]
-    pub(crate) fn find_v6(&self, plan: &Plan, target: &Whereabouts) -> Found {
-        let set = self.v6.set(target.hash());
-        self.v6.find(set, *target, || plan.vips.find_further(target))
+    pub(crate) fn find_v6(&self, plan: &Plan, key: &LookupKey) -> Found {
+        let set = self.v6.set(key.hash());
+        self.v6.find(set, *key, || plan.vips.lookup_rest(&key.target()))
     }
 }
 
@@ -93,15 +93,15 @@ fn hash_v4(socket: SocketV4) -> u64 {
     (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-impl<K: Copy + PartialEq> Latest<K> {
-    fn new(sets: usize) -> Latest<K> {
+impl<K: Copy + PartialEq> Sets<K> {
+    fn new(sets: usize) -> Sets<K> {
         let sets = (0..sets).map(|_| Set([Cell::new(None), Cell::new(None)])).collect();
-        Latest { sets, is_empty: Cell::new(true) }
+        Sets { sets, is_empty: Cell::new(true) }
     }
 
     fn clear(&self) {
         if !self.is_empty.replace(true) {
-            self.sets.iter().flat_map(|set| &set.0).for_each(|place| place.set(None));
+            self.sets.iter().flat_map(|set| &set.0).for_each(|entry| entry.set(None));
         }
     }
 
@@ -113,20 +113,20 @@ impl<K: Copy + PartialEq> Latest<K> {
     #[inline]
     fn find(&self, set: usize, target: K, look_up: impl FnOnce() -> Found) -> Found {
         let Set([later, earlier]) = &self.sets[set];
-        let is_it = |known: &Known<K>| known.target == target;
-        if let Some(known) = later.get().filter(is_it).or_else(|| earlier.get().filter(is_it)) {
-            return known.found;
+        let is_it = |cached: &Cached<K>| cached.target == target;
+        if let Some(cached) = later.get().filter(is_it).or_else(|| earlier.get().filter(is_it)) {
+            return cached.found;
         }
         let found = look_up();
         self.is_empty.set(false);
-        earlier.set(later.replace(Some(Known { target, found })));
+        earlier.set(later.replace(Some(Cached { target, found })));
         found
     }
 }
 
-impl<K> std::fmt::Debug for Latest<K> {
+impl<K> std::fmt::Debug for Sets<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Latest({} sets)", self.sets.len())
+        write!(f, "Sets({} sets)", self.sets.len())
     }
 }
 
@@ -162,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_what_the_plan_says() {
+    fn what_is_cached_is_what_the_plan_says() {
         let mut planner = Planner::default();
         let (first, second) = (plan(&mut planner, 1, 90), plan(&mut planner, 2, 85));
-        let resolved = Resolved::new();
+        let cache = MatchCache::new();
         for (family, network) in [(Family::V4, 0xcb00_7100), (Family::V6, 0x2001_0db8 << 96)] {
             // More targets than places, twice by each plan in turn.
             let sockets = (0..40).flat_map(|host| (0..600).map(move |port| (host, port)));
@@ -180,15 +180,14 @@ mod tests {
             assert!(targets.len() > 2 * SETS_V4.max(SETS_V6));
             let mut found = 0;
             for plan in [&first, &second, &first] {
-                resolved.follow(plan);
+                cache.follow(plan);
                 for target in targets.iter().chain(&targets) {
-                    let whereabouts = Whereabouts::of(target);
-                    let remembered = match SocketV4::of(target) {
-                        Some(socket) => resolved.find_v4(plan, socket),
-                        None => resolved.find_v6(plan, &whereabouts),
+                    let cached = match SocketV4::of(target) {
+                        Some(socket) => cache.find_v4(plan, socket),
+                        None => cache.find_v6(plan, &LookupKey::of(target)),
                     };
-                    assert_eq!(remembered, plan.vips.find_further(&whereabouts));
-                    found += u32::from(matches!(remembered, Found::Service(_)));
+                    assert_eq!(cached, plan.vips.lookup_rest(target));
+                    found += u32::from(matches!(cached, Found::Service(_)));
                 }
             }
             assert_eq!(found, 2 * (11 + 6 + 11));
