@@ -5,8 +5,8 @@
 //!  read all ─► hash all ─► match all ─► choose all ─► send all
 //!  headers     AES, many                track,        encapsulate,
 //!              at once                  select        count
-//!   └ asks for              └─ ask for ──┤
-//!     VIPs                     buckets   └ asks for
+//!   └ prefetches         └─ prefetch ────┤
+//!     VIPs                  buckets      └ prefetches
 //!                                          tunnels and counters
 //! ```
 //!
@@ -48,69 +48,70 @@ use crate::view::{Traffic, View};
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
 
-/// A frame whose packet's journey goes on.
+/// How far a frame's packet has come.
 #[derive(Clone, Copy)]
-struct Traveller<'v> {
-    to: To<'v>,
+struct PacketState<'v> {
+    stage: Stage<'v>,
     /// The flow hash.
     hash: u64,
     facts: Facts,
     recursion_limit: RecursionLimit,
 }
 
-/// Who is to deal with a packet.
+/// What is known of a packet, and so what is next.
 #[derive(Clone, Copy)]
-enum To<'v> {
-    /// Nobody: it has its verdict.
-    Nobody,
-    /// Whoever has this address and port.
+enum Stage<'v> {
+    /// It has its verdict.
+    Done,
+    /// Its address and port, to be matched by this lookup.
     SocketV4(SocketV4, LookupV4<'v>),
-    /// The same; they wait in a list.
+    /// The same of IPv6: the lookup's key is in [`BatchState::keys_v6`].
     SocketV6,
-    /// The service of this match.
+    /// Its match.
     Matched(&'v Matched),
-    /// The same; and where its connection is, most likely.
+    /// Its match, and the home of its connection's entry.
     Service(&'v Matched, &'v Home),
-    /// A backend: where its member is counted, and the match if apart.
+    /// Its backend: the tunnel, where its member is counted, and the match if
+    /// apart.
     Backend(&'v Tunnel, &'v Traffic, Option<&'v Traffic>),
-    /// The machine in charge of its datagram.
+    /// It goes to the machine in charge of its datagram.
     Owner,
 }
 
-/// A packet that somebody traces: it goes its way alone, behind those before it
-/// and in front of those after it, because it looks at the connection table.
+/// A packet with a mark of the tracer: it is forwarded alone, behind those before
+/// it and in front of those after it, because it reads the connection table.
 struct Marked {
     at: usize,
     arrived: Arrived,
     mark: Mark,
 }
 
-/// A batch's travellers, each at its frame's index, and what they are hashed
+/// The packets of a batch, each at its frame's index, and what they are hashed
 /// by.
-struct Travellers<'v> {
-    all: [Traveller<'v>; BATCH_MAX],
+struct BatchState<'v> {
+    packets: [PacketState<'v>; BATCH_MAX],
     flows: Flows,
-    /// Where those to a [`To::SocketV6`] are to, in their order.
-    targets_v6: ArrayVec<LookupKey, BATCH_MAX>,
+    /// Of packets at [`Stage::SocketV6`], in their order.
+    keys_v6: ArrayVec<LookupKey, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
 
-impl Travellers<'_> {
+impl BatchState<'_> {
     #[inline(always)]
-    fn none() -> Travellers<'static> {
-        Travellers {
-            all: [Traveller::NOBODY; BATCH_MAX],
+    fn new() -> BatchState<'static> {
+        BatchState {
+            packets: [PacketState::DONE; BATCH_MAX],
             flows: Flows::default(),
-            targets_v6: ArrayVec::new(),
+            keys_v6: ArrayVec::new(),
             marked: ArrayVec::new(),
         }
     }
 }
 
-impl<'v> Traveller<'v> {
+impl<'v> PacketState<'v> {
     /// Zeros throughout, so that a batch of them is quickly made.
-    const NOBODY: Traveller<'static> = Traveller {
-        to: To::Nobody,
+    const DONE: PacketState<'static> = PacketState {
+        stage: Stage::Done,
         hash: 0,
         facts: Facts {
             family: Family::V4,
@@ -123,20 +124,20 @@ impl<'v> Traveller<'v> {
     };
 
     #[inline(always)]
-    fn begin(&mut self, facts: Facts, recursion_limit: RecursionLimit, to: To<'v>) {
-        (self.facts, self.recursion_limit, self.to) = (facts, recursion_limit, to);
+    fn begin(&mut self, facts: Facts, recursion_limit: RecursionLimit, stage: Stage<'v>) {
+        (self.facts, self.recursion_limit, self.stage) = (facts, recursion_limit, stage);
     }
 }
 
-/// How far ahead frames are asked for.
+/// How many frames ahead of the one that is read are prefetched.
 const FRAMES_AHEAD: usize = 8;
-/// How far ahead connections are asked for. A processor forgets what it is
-/// asked for all at once: work between the questions is what makes them
-/// answered. So matching asks for the first ones only, and choosing for the
-/// others, one with each that it looks at.
+/// How many connections ahead of the one that is looked up are prefetched. A
+/// processor drops prefetches that come all at once, but not with work between
+/// them. So matching prefetches the first ones only, and choosing the others, one
+/// with each lookup.
 const HOMES_AHEAD: usize = 24;
 
-/// Given to those that travel on: a later stage replaces it.
+/// Of packets that are not [`Stage::Done`]: a later stage replaces it.
 const NOT_YET: Verdict = Verdict::Pass;
 
 impl<'m> Datapath<'m> {
@@ -150,19 +151,19 @@ impl<'m> Datapath<'m> {
     ) {
         self.match_cache.follow(&view.plan);
         let frames = batch.as_mut_slice();
-        let mut travellers = Travellers::none();
-        self.read_all(view, frames, &mut travellers, verdicts);
-        self.hash.flows(&mut travellers.flows, frames.len());
-        self.match_all(view, &mut travellers, verdicts);
+        let mut state = BatchState::new();
+        self.read_all(view, frames, &mut state, verdicts);
+        self.hash.flows(&mut state.flows, frames.len());
+        self.match_all(view, &mut state, verdicts);
         let mut begin = 0;
-        for marked in &travellers.marked {
+        for marked in &state.marked {
             let run = begin..marked.at;
-            self.finish(view, run, frames, &mut travellers.all, outbox, verdicts);
+            self.finish(view, run, frames, &mut state.packets, outbox, verdicts);
             self.send_marked(view, frames, marked, outbox, verdicts);
             begin = marked.at + 1;
         }
         let run = begin..frames.len();
-        self.finish(view, run, frames, &mut travellers.all, outbox, verdicts);
+        self.finish(view, run, frames, &mut state.packets, outbox, verdicts);
     }
 
     /// The last stages, of a part of the batch.
@@ -172,23 +173,23 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         run: Range<usize>,
         frames: &mut [Frame<'_>],
-        travellers: &mut [Traveller<'v>; BATCH_MAX],
+        packets: &mut [PacketState<'v>; BATCH_MAX],
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
         let begin = run.start;
-        let (frames, travellers) = (&mut frames[run.clone()], &mut travellers[run.clone()]);
-        self.choose_all(view, frames, travellers);
-        self.send_all(view, (begin, frames), travellers, outbox, &mut verdicts[run]);
+        let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
+        self.choose_all(view, frames, packets);
+        self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
     }
 
-    /// Reads the headers of all; asks for what is known of their targets.
+    /// Reads the headers of all; prefetches the lookups of their targets.
     #[inline(never)]
     fn read_all<'v>(
         &self,
         view: &'v View,
         frames: &mut [Frame<'_>],
-        travellers: &mut Travellers<'v>,
+        state: &mut BatchState<'v>,
         verdicts: &mut Verdicts,
     ) {
         *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
@@ -204,31 +205,31 @@ impl<'m> Datapath<'m> {
             if let Some(plain) = plain::read_v4(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                travellers.flows.set(at, &plain.blocks());
+                state.flows.set(at, &plain.blocks());
                 let socket = plain.target();
                 let lookup = vips.lookup_v4(socket);
                 prefetch(lookup.bucket());
                 if uses_match_cache {
                     prefetch_at(self.match_cache.prefetch_v4(socket));
                 }
-                travellers.all[at].begin(
+                state.packets[at].begin(
                     plain.facts,
                     RecursionLimit::FRESH,
-                    To::SocketV4(socket, lookup),
+                    Stage::SocketV4(socket, lookup),
                 );
             } else if let Some(plain) = plain::read_v6(frame.bytes())
                 && is_unmarked(plain.facts)
             {
-                travellers.flows.set(at, &plain.blocks());
-                let target = LookupKey::of(&plain.target());
-                prefetch_at(vips.prefetch_v6(&target));
+                state.flows.set(at, &plain.blocks());
+                let key = LookupKey::of(&plain.target());
+                prefetch_at(vips.prefetch_v6(&key));
                 if uses_match_cache {
-                    prefetch_at(self.match_cache.prefetch_v6(&target));
+                    prefetch_at(self.match_cache.prefetch_v6(&key));
                 }
-                travellers.targets_v6.push(target);
-                travellers.all[at].begin(plain.facts, RecursionLimit::FRESH, To::SocketV6);
+                state.keys_v6.push(key);
+                state.packets[at].begin(plain.facts, RecursionLimit::FRESH, Stage::SocketV6);
             } else {
-                let read = self.read_other(view, at, frame, travellers);
+                let read = self.read_other(view, at, frame, state);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
             }
         }
@@ -241,122 +242,124 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         at: usize,
         frame: &mut Frame<'_>,
-        travellers: &mut Travellers<'v>,
+        state: &mut BatchState<'v>,
     ) -> Result<Verdict, DropReason> {
         let Some(arrived) = receive(view, frame)? else { return Ok(Verdict::Pass) };
         if let Some(mark) = self.recognise(view, frame, &arrived.headers) {
-            travellers.marked.push(Marked { at, arrived, mark });
+            state.marked.push(Marked { at, arrived, mark });
             return Ok(NOT_YET);
         }
         let Arrived { headers, recursion_limit, tunnelled } = arrived;
-        let to = match match_service(view, &headers)? {
-            Destination::Service(matched) => To::Matched(of_plan(view, &matched)),
-            Destination::Owner => To::Owner,
+        let stage = match match_service(view, &headers)? {
+            Destination::Service(matched) => Stage::Matched(of_plan(view, &matched)),
+            Destination::Owner => Stage::Owner,
             Destination::Kernel if tunnelled => return Err(DropReason::NoService),
             Destination::Kernel => return Ok(Verdict::Pass),
             Destination::SlowPath => return Ok(Verdict::Slow(recursion_limit)),
         };
-        travellers.flows.set_key(at, &headers.key);
-        travellers.all[at].begin(headers.facts(), recursion_limit, to);
+        state.flows.set_key(at, &headers.key);
+        state.packets[at].begin(headers.facts(), recursion_limit, stage);
         Ok(NOT_YET)
     }
 
-    /// The services of all, and their flow hashes; asks for the first
+    /// The services of all, and their flow hashes; prefetches the first
     /// connections.
     #[inline(never)]
     fn match_all<'v>(
         &'v self,
         view: &'v View,
-        Travellers { all, flows, targets_v6, .. }: &mut Travellers<'v>,
+        BatchState { packets, flows, keys_v6, .. }: &mut BatchState<'v>,
         verdicts: &mut Verdicts,
     ) {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
-        let (mut targets_v6, mut target_v6) = (targets_v6.iter(), None);
+        let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
         let mut rest = 0;
-        for (at, ((traveller, hash), verdict)) in
-            all.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
+        for (at, ((packet, hash), verdict)) in
+            packets.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
         {
             let home = self.table.home(hash);
             if at < HOMES_AHEAD {
                 prefetch(home);
             }
-            traveller.hash = hash;
-            let found = match traveller.to {
-                To::SocketV4(_, lookup) => lookup.matched(),
-                To::SocketV6 => {
-                    target_v6 = targets_v6.next();
-                    target_v6.and_then(|target| vips.lookup_v6(target))
+            packet.hash = hash;
+            let found = match packet.stage {
+                Stage::SocketV4(_, lookup) => lookup.matched(),
+                Stage::SocketV6 => {
+                    key_v6 = keys_v6.next();
+                    key_v6.and_then(|key| vips.lookup_v6(key))
                 }
-                To::Matched(matched) => {
-                    traveller.to = To::Service(matched, home);
+                Stage::Matched(matched) => {
+                    packet.stage = Stage::Service(matched, home);
                     continue;
                 }
                 _ => continue,
             };
             let Some(matched) = found else {
                 rest += 1;
-                traveller.to = self.match_rest(view, traveller.to, target_v6, home, verdict);
+                packet.stage = self.match_rest(view, packet.stage, key_v6, home, verdict);
                 continue;
             };
             if selects && let Some(entry) = view.plan.group_of(matched).first_look(hash) {
                 prefetch_at(entry);
             }
-            traveller.to = To::Service(matched, home);
+            packet.stage = Stage::Service(matched, home);
         }
         // Batches are alike.
         self.uses_match_cache.set(rest > 0);
     }
 
-    /// Matches what no port of its own is for, or says its verdict.
+    /// Matches what no single port was found for, or sets its verdict.
     #[inline(never)]
     fn match_rest<'v>(
         &self,
         view: &'v View,
-        to: To<'v>,
-        target_v6: Option<&LookupKey>,
+        stage: Stage<'v>,
+        key_v6: Option<&LookupKey>,
         home: &'v Home,
         verdict: &mut Verdict,
-    ) -> To<'v> {
-        let found = match (to, target_v6) {
-            (To::SocketV4(socket, _), _) => self.match_cache.find_v4(&view.plan, socket),
-            (To::SocketV6, Some(target)) => self.match_cache.find_v6(&view.plan, target),
+    ) -> Stage<'v> {
+        let found = match (stage, key_v6) {
+            (Stage::SocketV4(socket, _), _) => self.match_cache.find_v4(&view.plan, socket),
+            (Stage::SocketV6, Some(target)) => self.match_cache.find_v6(&view.plan, target),
             _ => unreachable!("all others are matched"),
         };
         match destination(found) {
-            Ok(Destination::Service(matched)) => return To::Service(of_plan(view, &matched), home),
+            Ok(Destination::Service(matched)) => {
+                return Stage::Service(of_plan(view, &matched), home);
+            }
             Ok(_) => {}
             Err(reason) => *verdict = Verdict::Drop(reason),
         }
-        To::Nobody
+        Stage::Done
     }
 
-    /// The backends of all: tracked, or else selected. Asks for the further
+    /// The backends of all: tracked, or else selected. Prefetches the other
     /// connections.
     #[inline(never)]
     fn choose_all<'v>(
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
-        travellers: &mut [Traveller<'v>],
+        packets: &mut [PacketState<'v>],
     ) {
         let (counters, connections) = (self.counters_of(view), &self.counters.connections);
-        let (mut packets, misses) = (0, connections.misses.get());
+        let (mut served, misses) = (0, connections.misses.get());
         for (at, frame) in frames.iter().enumerate() {
-            if let Some(Traveller { to: To::Service(_, home), .. }) =
-                travellers.get(at + HOMES_AHEAD)
+            if let Some(PacketState { stage: Stage::Service(_, home), .. }) =
+                packets.get(at + HOMES_AHEAD)
             {
                 prefetch(*home);
             }
-            let traveller = &mut travellers[at];
-            let To::Service(matched, home) = traveller.to else { continue };
-            packets += 1;
-            let (facts, hash, service) = (&traveller.facts, traveller.hash, matched.service);
+            let packet = &mut packets[at];
+            let Stage::Service(matched, home) = packet.stage else { continue };
+            served += 1;
+            let (facts, hash, service) = (&packet.facts, packet.hash, matched.service);
             let steady = steady_member(view.plan.group_of(matched), facts, || {
                 steady_backend(home, hash, service, &self.ticks, is_tcp(facts.protocol))
             });
             let ChosenMember { member, backend } = match steady {
                 Some(chosen) => chosen,
-                None => match self.choose_other(view, matched, frame, (facts, hash)) {
+                None => match self.choose_other(view, matched, frame, facts, hash) {
                     Some(chosen) => chosen,
                     None => continue,
                 },
@@ -367,13 +370,14 @@ impl<'m> Datapath<'m> {
             prefetch(tunnel);
             let traffic = counters.member(matched, member);
             prefetch(traffic);
-            traveller.to = To::Backend(tunnel, traffic, counters.of_match(matched));
+            packet.stage = Stage::Backend(tunnel, traffic, counters.of_match(matched));
         }
         let misses = connections.misses.get() - misses;
-        connections.hits.add(packets - misses);
-        // Batches are alike: where one asks Maglev tables often, the next will.
-        if packets > 0 {
-            self.selects.set(misses > packets / 8);
+        connections.hits.add(served - misses);
+        // Batches are alike: where one often selects by Maglev tables, so will
+        // the next.
+        if served > 0 {
+            self.selects.set(misses > served / 8);
         }
     }
 
@@ -385,7 +389,8 @@ impl<'m> Datapath<'m> {
         view: &View,
         matched: &Matched,
         frame: &Frame<'_>,
-        (facts, hash): (&Facts, u64),
+        facts: &Facts,
+        hash: u64,
     ) -> Option<ChosenMember> {
         let found = self.table.find(hash, matched.service);
         let steady = steady_member(view.plan.group_of(matched), facts, || {
@@ -407,43 +412,44 @@ impl<'m> Datapath<'m> {
     fn send_all(
         &self,
         view: &View,
-        (begin, frames): (usize, &mut [Frame<'_>]),
-        travellers: &[Traveller<'_>],
+        begin: usize,
+        frames: &mut [Frame<'_>],
+        packets: &[PacketState<'_>],
         outbox: &mut Outbox<'m>,
         verdicts: &mut [Verdict],
     ) {
-        for (at, ((frame, traveller), verdict)) in
-            frames.iter_mut().zip(travellers).zip(verdicts).enumerate()
+        for (at, ((frame, packet), verdict)) in
+            frames.iter_mut().zip(packets).zip(verdicts).enumerate()
         {
-            let hash = traveller.hash;
-            if let To::Backend(tunnel, member, matched) = traveller.to
+            let hash = packet.hash;
+            if let Stage::Backend(tunnel, member, matched) = packet.stage
                 && let Some(outer) = view.egress.way(tunnel, hash)
-                && encapsulate(frame, &traveller.facts, hash, outer).is_ok()
+                && encapsulate(frame, &packet.facts, hash, outer).is_ok()
             {
-                count(member, matched, &traveller.facts);
+                count(member, matched, &packet.facts);
                 *verdict = Verdict::Send(outer.device);
             } else {
                 outbox.at = begin + at;
-                if let Some(sent) = self.send_other(view, frame, traveller, outbox) {
+                if let Some(sent) = self.send_other(view, frame, packet, outbox) {
                     *verdict = sent.unwrap_or_else(Verdict::Drop);
                 }
             }
         }
     }
 
-    /// Whatever is not simply sent. None: it has its verdict.
+    /// What is not simply sent. None: it has its verdict.
     #[cold]
     #[inline(never)]
     fn send_other(
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        Traveller { facts, hash, recursion_limit, to }: &Traveller<'_>,
+        PacketState { facts, hash, recursion_limit, stage }: &PacketState<'_>,
         outbox: &mut Outbox<'m>,
     ) -> Option<Result<Verdict, DropReason>> {
         let headers = |frame: &_| headers_of(frame, *facts);
-        Some(match to {
-            To::Backend(tunnel, member, matched) => {
+        Some(match stage {
+            Stage::Backend(tunnel, member, matched) => {
                 let Some(outer) = view.egress.way(tunnel, *hash) else {
                     return Some(Err(DropReason::NoNeighbour));
                 };
@@ -454,12 +460,12 @@ impl<'m> Datapath<'m> {
                 }
                 sent
             }
-            To::Service(matched, _) => {
+            Stage::Service(matched, _) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
                 let packet = Packet { headers, hash, recursion_limit };
                 self.spill(view, frame, matched, &packet, outbox)
             }
-            To::Owner => {
+            Stage::Owner => {
                 let (headers, recursion_limit) = (headers(frame), *recursion_limit);
                 let arrived = Arrived { headers, recursion_limit, tunnelled: frame.is_tunnelled() };
                 self.to_owner(view, frame, &arrived, outbox)
