@@ -58,7 +58,7 @@ pub struct Counters {
     /// ... and those that wait no longer.
     pub waits_ended: Counter,
     /// Frames steered to another worker than their flow's.
-    pub astray: Counter,
+    pub misdirected: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
     /// Frames that we originated beyond those received, by kind.

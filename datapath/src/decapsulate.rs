@@ -25,7 +25,9 @@ pub fn decapsulate(
     outer: &Headers,
     ingress: &Ingress,
 ) -> Result<(Headers, RecursionLimit), DropReason> {
-    let sender = ingress.sender(outer.key.family, outer.key.source).ok_or(DropReason::Stranger)?;
+    let sender = ingress
+        .sender(outer.key.family, outer.key.source)
+        .ok_or(DropReason::UntrustedTunnelSource)?;
     if outer.fragment != Fragment::Whole {
         return Err(DropReason::TunnelFragment);
     }
@@ -76,7 +78,7 @@ pub(crate) fn carry_congestion(frame: &Frame<'_>, inner: u8) -> Result<u8, DropR
     const ECT_0: u8 = 0b10;
     const ECT_1: u8 = 0b01;
     match (frame.outer_ecn(), inner & ECN) {
-        (CONGESTION, 0) => Err(DropReason::Congestion),
+        (CONGESTION, 0) => Err(DropReason::CeOnNotEct),
         (CONGESTION, _) => Ok(inner | CONGESTION),
         (ECT_1, ECT_0) => Ok(inner & !ECN | ECT_1),
         _ => Ok(inner),

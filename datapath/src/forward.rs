@@ -339,7 +339,7 @@ pub(crate) struct Flow<'t> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remember {
     All,
-    /// Updates only: of a packet that went astray.
+    /// Updates only: of a packet at another worker than its flow's.
     Known,
     /// Of a traced packet, which only looks.
     Nothing,
@@ -348,7 +348,7 @@ pub(crate) enum Remember {
 impl Remember {
     #[inline]
     pub(crate) fn of(frame: &Frame<'_>) -> Remember {
-        if frame.is_stray() { Remember::Known } else { Remember::All }
+        if frame.is_misdirected() { Remember::Known } else { Remember::All }
     }
 }
 

@@ -214,7 +214,7 @@ impl<'m> SlowPath<'m> {
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
             None if tracked.is_none() || tracked == selected => {
-                return Err(DropReason::CopyNotNeeded);
+                return Err(DropReason::IcmpCopyRedundant);
             }
             Some(permitted) if tracked.is_none() => {
                 self.copy_to_peers(view, frame, &packet, permitted, outbox);

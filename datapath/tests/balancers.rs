@@ -262,7 +262,7 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
     assert_eq!(sent[38..], inner[14..], "the inner packet is unchanged");
     assert_eq!(machine.backend(0, &tunnelled(LB_2, LB_1, 1, &inner)).unwrap(), direct);
     for (source, recursion, reason) in
-        [([10, 0, 8, 1], 0, DropReason::Stranger), (LB_2, 0, DropReason::Recursion)]
+        [([10, 0, 8, 1], 0, DropReason::UntrustedTunnelSource), (LB_2, 0, DropReason::Recursion)]
     {
         let verdict = machine.forward(0, &tunnelled(source, LB_1, recursion, &inner)).0;
         assert_eq!(verdict, Verdict::Drop(reason));
@@ -428,7 +428,7 @@ fn congestion_met_in_a_tunnel_is_told_onwards() {
     }
     let mut outer = tunnelled(LB_2, LB_1, 1, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn));
     with_ecn(&mut outer, 0b11);
-    assert_eq!(machine.forward(0, &outer).0, Verdict::Drop(DropReason::Congestion));
+    assert_eq!(machine.forward(0, &outer).0, Verdict::Drop(DropReason::CeOnNotEct));
 }
 
 #[test]
@@ -522,7 +522,7 @@ fn an_error_for_a_flow_that_only_the_peer_knows_reaches_its_backend() {
         assert_eq!(copies.len(), 1);
         let verdict = knows.backend(0, &copies[0]);
         if by_hash == backend {
-            assert_eq!(verdict, Err(DropReason::CopyNotNeeded));
+            assert_eq!(verdict, Err(DropReason::IcmpCopyRedundant));
         } else {
             assert_eq!(verdict, Ok(backend));
             redelivered += 1;

@@ -115,8 +115,8 @@ impl Rig {
         taken
     }
 
-    fn astray(&self) -> u64 {
-        self.engine.counters().iter().map(|counters| counters.astray.get()).sum()
+    fn misdirected(&self) -> u64 {
+        self.engine.counters().iter().map(|counters| counters.misdirected.get()).sum()
     }
 
     /// Packets that each worker has sent.
@@ -235,7 +235,7 @@ fn a_hanging_steering_thread_is_told_by_name() {
 fn every_flow_keeps_its_worker_and_its_order() {
     let mut rig = Rig::new(256);
     flows_keep_worker_and_order(&mut rig, 1000..1100, |packet| packet);
-    assert_eq!((rig.astray(), rig.shares().iter().sum::<u64>()), (0, 1000));
+    assert_eq!((rig.misdirected(), rig.shares().iter().sum::<u64>()), (0, 1000));
 }
 
 #[test]
@@ -267,20 +267,20 @@ fn a_flood_of_one_flow_goes_round_the_workers_and_drops_as_worker_full() {
     assert_eq!(sent + tx_full + full, 6400, "{totals:?}");
     assert_eq!(shares.iter().sum::<u64>(), sent + tx_full);
     assert!(totals.dropped[DropReason::WorkerFull.index()] > 0, "{totals:?}");
-    assert!(rig.astray() > 0, "{full} dropped, none astray");
+    assert!(rig.misdirected() > 0, "{full} dropped, none misdirected");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
     let home = rig.remembering(FLOOD);
-    assert_eq!(home.len(), 1, "who gets strays does not remember them: {home:?}");
-    assert_eq!(rig.astray(), sent + tx_full - shares[home[0]], "all others' are astray");
+    assert_eq!(home.len(), 1, "a worker does not track misdirected packets: {home:?}");
+    assert_eq!(rig.misdirected(), sent + tx_full - shares[home[0]], "all others' are misdirected");
     assert_eq!(rig.take(sent).len() as u64, sent);
-    // Not more at a time than fits: nothing of these goes astray.
-    let astray = rig.astray();
+    // Not more at a time than fits: none of these is misdirected.
+    let misdirected = rig.misdirected();
     for port in 2000..2100 {
         rig.push(&framed(&datagram(port, 0)));
         rig.at_rest();
         assert_eq!(rig.remembering(port).len(), 1);
     }
-    assert_eq!(rig.astray(), astray);
+    assert_eq!(rig.misdirected(), misdirected);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn steered_on_a_single_queue(driver: &str) {
     let status = forwarder.status();
     let workers = status.threads.iter().filter(|thread| thread.role == "worker").count();
     assert_eq!(workers, worker::cpus().len().saturating_sub(1).max(1));
-    assert!(forwarder.metrics().contains("guideway_astray_packets_total 0\n"));
+    assert!(forwarder.metrics().contains("guideway_misdirected_packets_total 0\n"));
     assert_eq!(forwarder.terminate(), Some(0));
 }
 

@@ -312,7 +312,7 @@ func strangersAreDropped(t *testing.T, running *hosts.Lab, host *topology.Host, 
 	}
 	for family, outer := range host.Addresses() {
 		// To a VIP, GRE of others is a client's packet, which no service has.
-		reasons := map[netip.Addr]string{own[family]: "stranger", topology.WebVIPs[family]: "no_service"}
+		reasons := map[netip.Addr]string{own[family]: "untrusted_tunnel_source", topology.WebVIPs[family]: "no_service"}
 		for to, reason := range reasons {
 			before := metrics(t, running)
 			sendAs(t, host, each, func(i int) []byte {

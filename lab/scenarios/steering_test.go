@@ -138,12 +138,12 @@ func floodGoesRound(t *testing.T, running *hosts.Lab, host *topology.Host) {
 	eventually(t, 30*time.Second, "packets of one flow go to other workers", func() error {
 		sendAs(t, host, 50_000, func(int) []byte { return packet })
 		after = metricsOf(t, running, "lb-1")
-		if astray := grew(t, before, after, "guideway_astray_packets_total"); astray < 100 {
-			return fmt.Errorf("%v did", astray)
+		if misdirected := grew(t, before, after, "guideway_misdirected_packets_total"); misdirected < 100 {
+			return fmt.Errorf("%v did", misdirected)
 		}
 		return nil
 	})
-	t.Logf("%v astray, %v dropped where all were full", grew(t, before, after, "guideway_astray_packets_total"),
+	t.Logf("%v misdirected, %v dropped where all were full", grew(t, before, after, "guideway_misdirected_packets_total"),
 		grew(t, before, after, `guideway_drop_packets_total{reason="worker_full"}`))
 	entries, err := running.Tracked(t.Context(), "lb-1", tcp, source, netip.AddrPortFrom(topology.WebVIPs[0], topology.HTTPPort))
 	if err != nil || len(entries) != 1 {

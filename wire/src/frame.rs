@@ -39,7 +39,7 @@ pub struct Frame<'m> {
     chunk: &'m mut [u8],
     start: u32,
     end: u32,
-    stray: bool,
+    misdirected: bool,
     tunnelled: bool,
     outer_ecn: u8,
 }
@@ -59,7 +59,7 @@ impl<'m> Frame<'m> {
             chunk,
             start: start as u32,
             end: end as u32,
-            stray: false,
+            misdirected: false,
             tunnelled: false,
             outer_ecn: 0,
         }
@@ -127,15 +127,15 @@ impl<'m> Frame<'m> {
 
     /// Marks the frame as steered to another worker than its flow's, because
     /// that one was full: it must not be remembered there.
-    pub fn set_stray(&mut self) {
-        self.stray = true;
+    pub fn set_misdirected(&mut self) {
+        self.misdirected = true;
     }
 
-    /// True for a frame that went astray.
+    /// True for a frame that was steered to another worker than its flow's.
     #[inline]
     #[must_use]
-    pub fn is_stray(&self) -> bool {
-        self.stray
+    pub fn is_misdirected(&self) -> bool {
+        self.misdirected
     }
 
     /// Marks the frame as taken out of a tunnel: the machine that it came

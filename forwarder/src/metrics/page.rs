@@ -157,11 +157,13 @@ impl Running<'_> {
         )
         .value(self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>());
         page.metric(
-            "guideway_astray_packets_total",
+            "guideway_misdirected_packets_total",
             Counter,
             "Packets steered to another worker than their flow's, which was full.",
         )
-        .value(self.engine.counters().iter().map(|counters| counters.astray.get()).sum::<u64>());
+        .value(
+            self.engine.counters().iter().map(|counters| counters.misdirected.get()).sum::<u64>(),
+        );
         let mut made = page.metric(
             "guideway_originated_packets_total",
             Counter,

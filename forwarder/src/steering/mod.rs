@@ -5,12 +5,12 @@
 //!
 //! ```text
 //!  queues ─► steering thread ─ flow hash ─► ring of its worker ─► worker ─┐
-//!    ▲             │                └ full: the others in turn, astray    │
+//!    ▲             │                └ full: the others in turn             │
 //!    └── muxing ◄──┴────────────────────────── ring of frames to send ◄───┘
 //! ```
 //!
 //! All packet memory is one pool's, and frames are never copied. Frames of a
-//! flow stay in order, unless some go astray: those pass by the full worker,
+//! flow stay in order, unless some are misdirected: those pass by the full worker,
 //! no table remembers them (a bystander whose backend has changed may break),
 //! and they are counted. Where every ring is full the frame is dropped
 //! (`worker_full`). A device that takes no more lets the rings back fill up,
@@ -214,9 +214,9 @@ impl Steerer {
         let worker = match self.placement.place(home, |worker| !links[worker].to[device].is_full())
         {
             Place::Home(worker) => worker,
-            Place::Astray(worker) => {
-                frame.set_stray();
-                books.counters.astray.add(1);
+            Place::Misdirected(worker) => {
+                frame.set_misdirected();
+                books.counters.misdirected.add(1);
                 worker
             }
             Place::Nowhere => {

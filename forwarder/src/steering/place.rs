@@ -14,7 +14,7 @@ pub enum Place {
     /// To its flow's worker.
     Home(usize),
     /// To another, because that one is full.
-    Astray(usize),
+    Misdirected(usize),
     /// All are full.
     Nowhere,
 }
@@ -46,7 +46,7 @@ impl Placement {
             let worker = self.next;
             self.next = (worker + 1) % self.workers;
             if worker != home && has_room(worker) {
-                return Place::Astray(worker);
+                return Place::Misdirected(worker);
             }
         }
         Place::Nowhere
@@ -77,14 +77,14 @@ mod tests {
     fn a_full_homes_frames_go_round_the_others() {
         let mut placement = Placement::new(4);
         let places: Vec<Place> = (0..6).map(|_| placement.place(1, |worker| worker != 1)).collect();
-        assert_eq!(places, [0, 2, 3, 0, 2, 3].map(Place::Astray));
+        assert_eq!(places, [0, 2, 3, 0, 2, 3].map(Place::Misdirected));
     }
 
     #[test]
     fn full_ones_are_left_out_and_only_if_all_are_full_it_is_nowhere() {
         let mut placement = Placement::new(4);
         for _ in 0..3 {
-            assert_eq!(placement.place(1, |worker| worker == 3), Place::Astray(3));
+            assert_eq!(placement.place(1, |worker| worker == 3), Place::Misdirected(3));
         }
         assert_eq!(placement.place(1, |_| false), Place::Nowhere);
         assert_eq!(Placement::new(1).place(0, |_| false), Place::Nowhere);
