@@ -5,7 +5,7 @@
 use arrayvec::ArrayVec;
 use wire::{BATCH_MAX, Frame};
 
-use crate::fragment::PIECES_MAX;
+use crate::fragmentation::PIECES_MAX;
 use crate::verdict::{DeviceIndex, Verdict};
 
 /// Frames that one batch of a worker can originate: each received frame may

@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{Misfit, Outer, encapsulate, inside_bytes_min};
 use crate::flow_hash::FlowHash;
-use crate::fragment;
+use crate::fragmentation;
 use crate::limiter::FairLimiter;
 use crate::outbox::{Kind, Outbox};
 use crate::packet::Packet;
@@ -172,11 +172,16 @@ fn send_pieces<'m>(
         encapsulate(frame, &Facts { packet_bytes, ..headers.facts() }, hash, outer)
             .expect("pieces are cut to fit")
     };
-    let first_bytes =
-        fragment::split(frame, headers, misfit.mtu, outbox, |outbox, mut piece, packet_bytes| {
+    let first_bytes = fragmentation::split(
+        frame,
+        headers,
+        misfit.mtu,
+        outbox,
+        |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
             outbox.push(Kind::Fragment.into(), Some(outer.device), piece);
-        });
+        },
+    );
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
     Ok(Verdict::Send(outer.device))
 }

@@ -20,7 +20,7 @@ use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
-use crate::fragments::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
+use crate::fragment_table::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
 use crate::limiter::FairLimiter;
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::packet::{Arrived, Packet};
