@@ -26,11 +26,11 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use plan::{LookupKey, LookupV4, Matched};
-use wire::{BATCH_MAX, Batch, Facts, Family, Frame, Protocol, SocketV4, plain, tcp};
+use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
 use crate::decide::{ChosenMember, Why, steady_member};
 use crate::drop_reason::DropReason;
-use crate::egress::Tunnel;
+use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
@@ -54,7 +54,7 @@ struct PacketState<'v> {
     stage: Stage<'v>,
     /// The flow hash.
     hash: u64,
-    facts: Facts,
+    meta: PacketMeta,
     recursion_limit: RecursionLimit,
 }
 
@@ -73,7 +73,7 @@ enum Stage<'v> {
     Service(&'v Matched, &'v Home),
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
-    Backend(&'v Tunnel, &'v Traffic, Option<&'v Traffic>),
+    Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
     /// It goes to the machine in charge of its datagram.
     Owner,
 }
@@ -113,7 +113,7 @@ impl<'v> PacketState<'v> {
     const DONE: PacketState<'static> = PacketState {
         stage: Stage::Done,
         hash: 0,
-        facts: Facts {
+        meta: PacketMeta {
             family: Family::V4,
             protocol: Protocol(0),
             tcp_flags: tcp::Flags(0),
@@ -124,8 +124,8 @@ impl<'v> PacketState<'v> {
     };
 
     #[inline(always)]
-    fn begin(&mut self, facts: Facts, recursion_limit: RecursionLimit, stage: Stage<'v>) {
-        (self.facts, self.recursion_limit, self.stage) = (facts, recursion_limit, stage);
+    fn begin(&mut self, meta: PacketMeta, recursion_limit: RecursionLimit, stage: Stage<'v>) {
+        (self.meta, self.recursion_limit, self.stage) = (meta, recursion_limit, stage);
     }
 }
 
@@ -203,7 +203,7 @@ impl<'m> Datapath<'m> {
             }
             let frame = &mut frames[at];
             if let Some(plain) = plain::read_v4(frame.bytes())
-                && is_unmarked(plain.facts)
+                && is_unmarked(plain.meta)
             {
                 state.flows.set(at, &plain.blocks());
                 let socket = plain.target();
@@ -213,12 +213,12 @@ impl<'m> Datapath<'m> {
                     prefetch_at(self.match_cache.prefetch_v4(socket));
                 }
                 state.packets[at].begin(
-                    plain.facts,
+                    plain.meta,
                     RecursionLimit::FRESH,
                     Stage::SocketV4(socket, lookup),
                 );
             } else if let Some(plain) = plain::read_v6(frame.bytes())
-                && is_unmarked(plain.facts)
+                && is_unmarked(plain.meta)
             {
                 state.flows.set(at, &plain.blocks());
                 let key = LookupKey::of(&plain.target());
@@ -227,7 +227,7 @@ impl<'m> Datapath<'m> {
                     prefetch_at(self.match_cache.prefetch_v6(&key));
                 }
                 state.keys_v6.push(key);
-                state.packets[at].begin(plain.facts, RecursionLimit::FRESH, Stage::SocketV6);
+                state.packets[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
             } else {
                 let read = self.read_other(view, at, frame, state);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -258,7 +258,7 @@ impl<'m> Datapath<'m> {
             Destination::SlowPath => return Ok(Verdict::Slow(recursion_limit)),
         };
         state.flows.set_key(at, &headers.key);
-        state.packets[at].begin(headers.facts(), recursion_limit, stage);
+        state.packets[at].begin(headers.meta(), recursion_limit, stage);
         Ok(NOT_YET)
     }
 
@@ -299,7 +299,7 @@ impl<'m> Datapath<'m> {
                 packet.stage = self.match_rest(view, packet.stage, key_v6, home, verdict);
                 continue;
             };
-            if selects && let Some(entry) = view.plan.group_of(matched).first_look(hash) {
+            if selects && let Some(entry) = view.plan.group_of(matched).prefetch_slot(hash) {
                 prefetch_at(entry);
             }
             packet.stage = Stage::Service(matched, home);
@@ -353,18 +353,18 @@ impl<'m> Datapath<'m> {
             let packet = &mut packets[at];
             let Stage::Service(matched, home) = packet.stage else { continue };
             served += 1;
-            let (facts, hash, service) = (&packet.facts, packet.hash, matched.service);
-            let steady = steady_member(view.plan.group_of(matched), facts, || {
-                steady_backend(home, hash, service, &self.ticks, is_tcp(facts.protocol))
+            let (meta, hash, service) = (&packet.meta, packet.hash, matched.service);
+            let steady = steady_member(view.plan.group_of(matched), meta, || {
+                steady_backend(home, hash, service, &self.ticks, is_tcp(meta.protocol))
             });
             let ChosenMember { member, backend } = match steady {
                 Some(chosen) => chosen,
-                None => match self.choose_other(view, matched, frame, facts, hash) {
+                None => match self.choose_other(view, matched, frame, meta, hash) {
                     Some(chosen) => chosen,
                     None => continue,
                 },
             };
-            let Some(tunnel) = view.egress.tunnel(matched.style, facts.family, backend) else {
+            let Some(tunnel) = view.egress.tunnel(matched.profile, meta.family, backend) else {
                 continue;
             };
             prefetch(tunnel);
@@ -389,19 +389,19 @@ impl<'m> Datapath<'m> {
         view: &View,
         matched: &Matched,
         frame: &Frame<'_>,
-        facts: &Facts,
+        meta: &PacketMeta,
         hash: u64,
     ) -> Option<ChosenMember> {
         let found = self.table.find(hash, matched.service);
-        let steady = steady_member(view.plan.group_of(matched), facts, || {
-            found?.steady_backend(&self.ticks, is_tcp(facts.protocol))
+        let steady = steady_member(view.plan.group_of(matched), meta, || {
+            found?.steady_backend(&self.ticks, is_tcp(meta.protocol))
         });
         if steady.is_some() {
             return steady;
         }
         let flow = Flow { hash, found, remember: Remember::of(frame) };
-        let key = || headers_of(frame, *facts).key;
-        let decision = self.decide(view, matched, facts, flow, key, &mut NoRecorder);
+        let key = || headers_of(frame, *meta).key;
+        let decision = self.decide(view, matched, meta, flow, key, &mut NoRecorder);
         if decision.why != Why::Tracked {
             self.counters.connections.misses.add(1);
         }
@@ -423,11 +423,11 @@ impl<'m> Datapath<'m> {
         {
             let hash = packet.hash;
             if let Stage::Backend(tunnel, member, matched) = packet.stage
-                && let Some(outer) = view.egress.way(tunnel, hash)
-                && encapsulate(frame, &packet.facts, hash, outer).is_ok()
+                && let Some(template) = view.egress.template_of(tunnel, hash)
+                && encapsulate(frame, &packet.meta, hash, template).is_ok()
             {
-                count(member, matched, &packet.facts);
-                *verdict = Verdict::Send(outer.device);
+                count(member, matched, &packet.meta);
+                *verdict = Verdict::Send(template.device);
             } else {
                 outbox.at = begin + at;
                 if let Some(sent) = self.send_other(view, frame, packet, outbox) {
@@ -444,19 +444,19 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         frame: &mut Frame<'_>,
-        PacketState { facts, hash, recursion_limit, stage }: &PacketState<'_>,
+        PacketState { meta, hash, recursion_limit, stage }: &PacketState<'_>,
         outbox: &mut Outbox<'m>,
     ) -> Option<Result<Verdict, DropReason>> {
-        let headers = |frame: &_| headers_of(frame, *facts);
+        let headers = |frame: &_| headers_of(frame, *meta);
         Some(match stage {
             Stage::Backend(tunnel, member, matched) => {
-                let Some(outer) = view.egress.way(tunnel, *hash) else {
+                let Some(template) = view.egress.template_of(tunnel, *hash) else {
                     return Some(Err(DropReason::NoNeighbour));
                 };
                 let answering = |headers: &_| self.answering_about(view, *hash, headers);
-                let sent = send(frame, facts, *hash, outer, answering, outbox);
+                let sent = send(frame, meta, *hash, template, answering, outbox);
                 if sent.is_ok() {
-                    count(member, *matched, facts);
+                    count(member, *matched, meta);
                 }
                 sent
             }
@@ -490,10 +490,10 @@ impl<'m> Datapath<'m> {
 
 /// As [`crate::view::WorkerCounters::count`] does, by places found before.
 #[inline(always)]
-fn count(member: &Traffic, matched: Option<&Traffic>, facts: &Facts) {
-    member.count(facts.packet_bytes);
+fn count(member: &Traffic, matched: Option<&Traffic>, meta: &PacketMeta) {
+    member.count(meta.packet_bytes);
     if let Some(matched) = matched {
-        matched.count(facts.packet_bytes);
+        matched.count(meta.packet_bytes);
     }
 }
 
@@ -504,6 +504,6 @@ fn of_plan<'v>(view: &'v View, matched: &Matched) -> &'v Matched {
 
 /// False for a packet that may have a mark of the tracer.
 #[inline(always)]
-fn is_unmarked(facts: Facts) -> bool {
-    facts.packet_bytes != trace::PACKET_BYTES
+fn is_unmarked(meta: PacketMeta) -> bool {
+    meta.packet_bytes != trace::PACKET_BYTES
 }

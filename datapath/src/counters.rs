@@ -9,7 +9,7 @@
 //! since (as originated ones, `released`); one that is answered or dropped in
 //! the end counts as that.
 //! Frames that we originate beyond that are counted apart, by kind. Only the
-//! worker writes; anybody may read at any time.
+//! worker writes; other threads may read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -18,7 +18,7 @@ use crate::recursion_limit::RecursionLimit;
 /// recursion limit.
 ///
 /// # Errors
-/// If the sender is a stranger, or either packet is malformed.
+/// If the sender is neither a peer nor an encapsulator, or either packet is malformed.
 #[cold]
 pub fn decapsulate(
     frame: &mut Frame<'_>,
@@ -45,7 +45,7 @@ pub fn decapsulate(
     let front = frame.replace_front(start + tunnel.header_bytes, ethernet::HEADER_BYTES);
     front.ok_or(DropReason::TunnelHeader)?.copy_from_slice(&link);
     let mut inner = headers::parse(frame.bytes())?.ok_or(DropReason::TunnelHeader)?;
-    // A peer's own question (a probe) is answered to the peer, which it came from.
+    // A peer's own request (a probe) is answered to the peer, which it came from.
     if ingress.sender(inner.key.family, inner.key.source) != Some(Sender::Peer) {
         frame.set_tunnelled();
     }
@@ -70,9 +70,9 @@ fn tunnel_of(sender: Sender, outer: &Headers, payload: &[u8]) -> Result<Tunnel, 
 const ECN: u8 = 0b11;
 
 /// RFC 6040 section 4.2, on the way out of a tunnel: congestion met in it is
-/// told onwards (in the next outer header; the inner packet stays as it is),
-/// and a packet that cannot be told is dropped. Gives the inner packet's traffic
-/// class with that, for whoever reads its headers.
+/// carried on (in the next outer header; the inner packet stays as it is),
+/// and a packet that is not ECN-capable is dropped. Gives the inner packet's traffic
+/// class with that, for those who read its headers.
 pub(crate) fn carry_congestion(frame: &Frame<'_>, inner: u8) -> Result<u8, DropReason> {
     const CONGESTION: u8 = 0b11;
     const ECT_0: u8 = 0b10;

@@ -29,11 +29,11 @@
 
 use plan::group::Selected;
 use plan::{Admission, BackendId, Group, Service, ServiceId};
-use wire::{Facts, Protocol, tcp};
+use wire::{PacketMeta, Protocol, tcp};
 
 use crate::clock::Now;
 use crate::recorder::Lookup;
-use crate::table::{Class, Entry, Expiry, Lifetimes, TableReader, Ticks};
+use crate::table::{Entry, EntryClass, Expiry, Lifetimes, TableReader, Ticks};
 
 /// What one service's packets are decided by at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -82,11 +82,11 @@ impl Signal {
     const FLAGS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
 }
 
-impl From<&Facts> for Signal {
+impl From<&PacketMeta> for Signal {
     #[inline(always)]
-    fn from(facts: &Facts) -> Signal {
-        match facts.tcp_flags {
-            _ if facts.protocol != Protocol::TCP => Signal::Datagram,
+    fn from(meta: &PacketMeta) -> Signal {
+        match meta.tcp_flags {
+            _ if meta.protocol != Protocol::TCP => Signal::Datagram,
             flags if flags.opens() => Signal::Syn,
             flags if flags.has(tcp::Flags::RST) => Signal::Rst,
             flags if flags.has(tcp::Flags::FIN) => Signal::Fin,
@@ -178,7 +178,7 @@ pub fn decide(
     let Some(Selected { member, backend, slot }) = rules.group.select(selector()) else {
         return Decision { chosen: None, why, slot: None, effect: Effect::None };
     };
-    let (service, class) = (rules.service, Class::Unconfirmed);
+    let (service, class) = (rules.service, EntryClass::Unconfirmed);
     let entry = Entry { service, backend, class, time: rules.expiry.ticks.of(class) };
     let chosen = ChosenMember { member, backend };
     Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
@@ -190,10 +190,10 @@ pub fn decide(
 #[must_use]
 pub fn steady_member(
     group: &Group,
-    facts: &Facts,
+    meta: &PacketMeta,
     steady: impl FnOnce() -> Option<BackendId>,
 ) -> Option<ChosenMember> {
-    if facts.tcp_flags.has_any(Signal::FLAGS) {
+    if meta.tcp_flags.has_any(Signal::FLAGS) {
         return None;
     }
     let backend = steady()?;
@@ -252,8 +252,8 @@ fn keep(rules: &Rules<'_>, entry: &Entry, signal: Signal) -> Result<ChosenMember
     let is_syn = signal == Signal::Syn;
     let selects_anew = match admission {
         Admission::All => None,
-        Admission::TrackedOnly { is_down: false } => Some(Class::Closing),
-        Admission::TrackedOnly { is_down: true } => Some(Class::Unconfirmed),
+        Admission::TrackedOnly { is_down: false } => Some(EntryClass::Closing),
+        Admission::TrackedOnly { is_down: true } => Some(EntryClass::Unconfirmed),
         Admission::Nothing => return Err(Why::Gone),
     };
     match is_syn && selects_anew == Some(entry.class) {
@@ -273,17 +273,17 @@ fn effect(entry: Entry, signal: Signal, ticks: &Ticks) -> Effect {
 
 /// The class and a fresh time; None: the packet changes nothing.
 #[inline]
-fn class_after(entry: &Entry, signal: Signal, ticks: &Ticks) -> Option<Class> {
+fn class_after(entry: &Entry, signal: Signal, ticks: &Ticks) -> Option<EntryClass> {
     match (entry.class, signal) {
-        (Class::Unconfirmed, Signal::Syn) => Some(Class::Unconfirmed),
+        (EntryClass::Unconfirmed, Signal::Syn) => Some(EntryClass::Unconfirmed),
         // Within a tick it may still be a flood, and a RST confirms nothing.
-        (Class::Unconfirmed, _) if signal == Signal::Rst || ticks.since(entry) == 0 => None,
-        (_, Signal::Datagram) => Some(Class::Datagram),
-        (Class::Established, Signal::Syn) => None,
-        (Class::Established, Signal::Rst) | (_, Signal::Syn) => Some(Class::Reset),
+        (EntryClass::Unconfirmed, _) if signal == Signal::Rst || ticks.since(entry) == 0 => None,
+        (_, Signal::Datagram) => Some(EntryClass::Datagram),
+        (EntryClass::Established, Signal::Syn) => None,
+        (EntryClass::Established, Signal::Rst) | (_, Signal::Syn) => Some(EntryClass::Reset),
         // More RSTs do not lengthen the ten seconds.
         (_, Signal::Rst) => None,
-        (Class::Closing, _) | (_, Signal::Fin) => Some(Class::Closing),
-        _ => Some(Class::Established),
+        (EntryClass::Closing, _) | (_, Signal::Fin) => Some(EntryClass::Closing),
+        _ => Some(EntryClass::Established),
     }
 }

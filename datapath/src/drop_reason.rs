@@ -76,7 +76,7 @@ drop_reasons! {
         "Datagrams larger than the path MTU to a service without `fragments: true`."
     FragmentBuffer "fragment_buffer"
         "A fragment came before its datagram's first one, and its share of the buffer was full."
-        "A flood of fragments; `guideway_fragments_total` tells how many are held and expire."
+        "A flood of fragments; `guideway_fragments_total` says how many are held and expire."
     TunnelFragment "tunnel_fragment"
         "A fragment of a tunnelled packet: tunnels are taken whole only."
         "An encapsulator whose link toward here is too narrow for what it adds; widen it, or have it lower the MTU inside."

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use plan::{BackendId, Owners, Plan, Service};
 use wire::{Family, FlowKey, MacAddress};
 
-use crate::encapsulate::{Outer, Style, has_source};
+use crate::encapsulate::{EncapProfile, HeaderTemplate, has_source};
 use crate::flow_hash::FlowHash;
 use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 
-/// A neighbour on one of our devices, on the way to a backend.
+/// A neighbour on one of our devices: the next hop to a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
     /// The device to transmit on.
@@ -23,7 +23,7 @@ pub struct NextHop {
     /// The longest IP packet that fits, in bytes.
     pub mtu: u16,
     /// The longest that the path behind it carries, where ICMP errors reported
-    /// one. It is believed within limits: see [`Outer::new`].
+    /// one. It is used within limits: see [`HeaderTemplate::new`].
     pub path_mtu: Option<u16>,
 }
 
@@ -31,13 +31,13 @@ pub struct NextHop {
 /// that its services spill to.
 #[derive(Debug, Default)]
 pub struct Egress {
-    /// For each of the plan's styles: by family of the inner packet, then by
+    /// For each of the plan's profiles: by family of the inner packet, then by
     /// backend id.
-    tunnels: Box<[Tunnel]>,
+    tunnels: Box<[BackendTunnel]>,
     /// Backend ids there are, used or not.
     backend_ids: usize,
     /// Of tunnels with several next hops: headers for each, behind each other.
-    further: Box<[Outer]>,
+    further: Box<[HeaderTemplate]>,
     /// By index of the peer.
     peers: Box<[PeerTunnels]>,
     /// Which machine is in charge of which fragments.
@@ -48,22 +48,22 @@ pub struct Egress {
     hash: Option<FlowHash>,
 }
 
-/// The way to one backend: the headers in front of its packets. Of the
+/// The tunnel to one backend: the headers in front of its packets. Of the
 /// shortest, GRE over IPv4, everything is in the first cache line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Tunnel {
+pub(crate) struct BackendTunnel {
     /// Next hops there are. None: the backend is not reached.
     hops: u16,
     /// If there are several: where their headers begin.
     first: u32,
     /// By the first one: for most there is no other.
-    outer: Outer,
+    template: HeaderTemplate,
 }
 
 impl Egress {
     /// The tunnels of `plan`, whose next hops `resolve` names; none if it
-    /// names none. It is asked for each of [`Plan::tunnel_targets`].
+    /// names none. It is called for each of [`Plan::tunnel_targets`].
     #[must_use]
     pub fn new(
         plan: &Plan,
@@ -88,31 +88,40 @@ impl Egress {
     }
 
     /// The headers in front of a flow's packets of that family to a backend,
-    /// in a service's style; None if no next hop is known.
+    /// in a service's profile; None if no next hop is known.
     #[inline]
     #[must_use]
-    pub fn toward(
+    pub fn template_for(
         &self,
-        style: u16,
+        profile: u16,
         family: Family,
         backend: BackendId,
         hash: u64,
-    ) -> Option<&Outer> {
-        self.way(self.tunnel(style, family, backend)?, hash)
+    ) -> Option<&HeaderTemplate> {
+        self.template_of(self.tunnel(profile, family, backend)?, hash)
     }
 
     /// The tunnel to a backend; None: the plan has no such backend.
     #[inline]
-    pub(crate) fn tunnel(&self, style: u16, family: Family, backend: BackendId) -> Option<&Tunnel> {
-        let list = usize::from(style) * FAMILIES.len() + family as usize;
+    pub(crate) fn tunnel(
+        &self,
+        profile: u16,
+        family: Family,
+        backend: BackendId,
+    ) -> Option<&BackendTunnel> {
+        let list = usize::from(profile) * FAMILIES.len() + family as usize;
         self.tunnels.get(list * self.backend_ids + backend.index())
     }
 
-    /// The way through a tunnel for this flow; None if no next hop is known.
+    /// The headers of a tunnel for this flow; None if no next hop is known.
     #[inline(always)]
-    pub(crate) fn way<'v>(&'v self, tunnel: &'v Tunnel, hash: u64) -> Option<&'v Outer> {
+    pub(crate) fn template_of<'v>(
+        &'v self,
+        tunnel: &'v BackendTunnel,
+        hash: u64,
+    ) -> Option<&'v HeaderTemplate> {
         match tunnel.hops {
-            1 => Some(&tunnel.outer),
+            1 => Some(&tunnel.template),
             0 => None,
             hops => self.further.get(tunnel.first as usize + which(hops, hash)),
         }
@@ -131,32 +140,32 @@ impl Egress {
         self.peers.get(peer).is_some_and(PeerTunnels::is_reached)
     }
 
-    /// The way to a peer for this flow's packets, which are permitted so many
-    /// further encapsulations; None if none of its addresses has a next hop.
+    /// The headers in front of this flow's packets to a peer, which are
+    /// `permitted` further encapsulations; None if none of its addresses has a next hop.
     #[must_use]
-    pub fn toward_peer(
+    pub fn template_for_peer(
         &self,
         peer: usize,
         permitted: RecursionLimit,
         family: Family,
         hash: u64,
-    ) -> Option<&Outer> {
-        self.way(self.peers.get(peer)?.tunnel(permitted, family), hash)
+    ) -> Option<&HeaderTemplate> {
+        self.template_of(self.peers.get(peer)?.tunnel(permitted, family), hash)
     }
 
-    /// The way to the address in another cluster that has the suffix of
-    /// `destination`, and that address. Of the service's clusters of that
+    /// The address in another cluster that has the suffix of the packet's
+    /// destination, and the headers in front of packets to it. Of the service's clusters of that
     /// family it is the first with a next hop that answers the controller's
     /// probes, or else the first with a next hop.
     #[must_use]
-    pub fn toward_spill(
+    pub fn template_for_spill(
         &self,
         plan: &Plan,
         service: &Service,
         key: &FlowKey,
         hash: u64,
         permitted: RecursionLimit,
-    ) -> Option<(IpAddr, Outer)> {
+    ) -> Option<(IpAddr, HeaderTemplate)> {
         let hops = self.spills.get(service.id.index())?.iter();
         let reached = || {
             let all = service.spill.iter().zip(hops.clone());
@@ -167,19 +176,20 @@ impl Egress {
         let hop = &hops[which(hops.len() as u16, hash)];
         let bits = spill.network | (key.destination & spill.host_mask);
         let there = wire::ip::address(key.family, bits);
-        let style = Style::to_balancer(permitted);
-        let outer = Outer::new(plan, self.hash.as_ref()?, there, hop, style, key.family)?;
-        Some((there, outer))
+        let profile = EncapProfile::to_balancer(permitted);
+        let template =
+            HeaderTemplate::new(plan, self.hash.as_ref()?, there, hop, profile, key.family)?;
+        Some((there, template))
     }
 }
 
-/// The ways to a peer: by family of the inner packet, for each number of
+/// The tunnels to a peer: by family of the inner packet, for each number of
 /// further encapsulations that its packets are permitted.
 #[derive(Debug, Default)]
 struct PeerTunnels {
-    redirect: [Tunnel; 2],
+    redirect: [BackendTunnel; 2],
     /// Of spilled fragments and of copies.
-    last: [Tunnel; 2],
+    last: [BackendTunnel; 2],
 }
 
 impl PeerTunnels {
@@ -187,7 +197,7 @@ impl PeerTunnels {
         self.last[0].hops > 0
     }
 
-    fn tunnel(&self, permitted: RecursionLimit, family: Family) -> &Tunnel {
+    fn tunnel(&self, permitted: RecursionLimit, family: Family) -> &BackendTunnel {
         match permitted {
             RecursionLimit::REDIRECTED => &self.redirect[family as usize],
             _ => &self.last[family as usize],
@@ -195,7 +205,7 @@ impl PeerTunnels {
     }
 }
 
-/// Which of so many next hops a flow takes. Bits between those of the
+/// Which of `hops` next hops a flow takes. Bits between those of the
 /// connection table's bucket and tag would do as well; any fixed choice keeps
 /// a flow on its path.
 #[inline]
@@ -208,30 +218,30 @@ struct Building<'p, R> {
     plan: &'p Plan,
     hash: &'p FlowHash,
     resolve: R,
-    further: Vec<Outer>,
+    further: Vec<HeaderTemplate>,
 }
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
     /// The tunnels to all backends.
-    fn tunnels(&mut self) -> Box<[Tunnel]> {
+    fn tunnels(&mut self) -> Box<[BackendTunnel]> {
         let plan = self.plan;
         let mut hops = vec![Vec::new(); plan.backend_ids()];
         for backend in plan.backends() {
             hops[backend.id.index()] = self.hops(backend.address);
         }
         let mut tunnels = Vec::new();
-        for style in &plan.styles {
+        for profile in &plan.profiles {
             for family in FAMILIES {
                 let first = tunnels.len();
-                tunnels.resize(first + hops.len(), Tunnel::default());
+                tunnels.resize(first + hops.len(), BackendTunnel::default());
                 for backend in plan.backends() {
                     let index = backend.id.index();
                     tunnels[first + index] = self.tunnel(
                         backend.address,
                         &hops[index],
-                        Style::to_backend(*style),
+                        EncapProfile::to_backend(*profile),
                         family,
                     );
                 }
@@ -244,21 +254,22 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
         &mut self,
         address: IpAddr,
         hops: &[NextHop],
-        style: Style,
+        profile: EncapProfile,
         family: Family,
-    ) -> Tunnel {
-        let outer = |hop| {
-            Outer::new(self.plan, self.hash, address, hop, style, family)
-                .expect("hops() asks for a source")
+    ) -> BackendTunnel {
+        let template = |hop| {
+            HeaderTemplate::new(self.plan, self.hash, address, hop, profile, family)
+                .expect("hops() gives none without a source")
         };
         match hops {
-            [] => Tunnel::default(),
-            [hop] => Tunnel { hops: 1, first: 0, outer: outer(hop) },
+            [] => BackendTunnel::default(),
+            [hop] => BackendTunnel { hops: 1, first: 0, template: template(hop) },
             several => {
-                let outers: Vec<Outer> = several.iter().map(outer).collect();
+                let templates: Vec<HeaderTemplate> = several.iter().map(template).collect();
                 let first = self.further.len() as u32;
-                let tunnel = Tunnel { hops: outers.len() as u16, first, outer: outers[0] };
-                self.further.extend(outers);
+                let tunnel =
+                    BackendTunnel { hops: templates.len() as u16, first, template: templates[0] };
+                self.further.extend(templates);
                 tunnel
             }
         }
@@ -284,8 +295,8 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
         });
         let Some((address, hops)) = reached else { return PeerTunnels::default() };
         let mut permitting = |recursion_limit| {
-            let style = Style::to_balancer(recursion_limit);
-            FAMILIES.map(|family| self.tunnel(address, &hops, style, family))
+            let profile = EncapProfile::to_balancer(recursion_limit);
+            FAMILIES.map(|family| self.tunnel(address, &hops, profile, family))
         };
         PeerTunnels {
             redirect: permitting(RecursionLimit::REDIRECTED),

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! All that does not depend on the packet is laid down once for a plan (see
-//! [`Outer`]); what is left is a copy of constant length and a few fields.
+//! [`HeaderTemplate`]); what is left is a copy of constant length and a few fields.
 
 use std::net::IpAddr;
 
 use plan::{Dscp, Encap, Plan};
 use wire::{
-    EtherType, Facts, Family, Frame, MacAddress, Protocol, checksum, ethernet, geneve, gre, gue,
-    ipv4, ipv6, udp,
+    EtherType, Family, Frame, MacAddress, PacketMeta, Protocol, checksum, ethernet, geneve, gre,
+    gue, ipv4, ipv6, udp,
 };
 
 use crate::egress::NextHop;
@@ -34,7 +34,7 @@ const FRONT_BYTES_MAX: usize =
 
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
+pub struct EncapProfile {
     /// The tunnel protocol.
     pub encap: Encap,
     /// The outer DSCP.
@@ -43,25 +43,25 @@ pub struct Style {
     pub recursion: u8,
 }
 
-impl Style {
+impl EncapProfile {
     /// To a backend, which encapsulates no further.
     #[must_use]
-    pub fn to_backend((encap, dscp): (Encap, Dscp)) -> Style {
-        Style { encap, dscp, recursion: RecursionLimit::TO_BACKEND.0 }
+    pub fn to_backend((encap, dscp): (Encap, Dscp)) -> EncapProfile {
+        EncapProfile { encap, dscp, recursion: RecursionLimit::TO_BACKEND.0 }
     }
 
-    /// To another load balancer, which may encapsulate so many times more.
+    /// To another load balancer, which is `permitted` further encapsulations.
     #[must_use]
-    pub fn to_balancer(permitted: RecursionLimit) -> Style {
-        Style { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
+    pub fn to_balancer(permitted: RecursionLimit) -> EncapProfile {
+        EncapProfile { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
     }
 }
 
-/// The headers in front of all packets of one family and style to one address
+/// The headers in front of all packets of one family and profile to one address
 /// by one next hop. Fields that depend on the packet are zero in it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct Outer {
+pub struct HeaderTemplate {
     /// IPv4: the sum of the header's words.
     sum: u32,
     /// IPv4: bits of the source address to take from the flow hash.
@@ -95,9 +95,9 @@ enum Shape {
     V6Geneve,
 }
 
-impl Default for Outer {
-    fn default() -> Outer {
-        Outer {
+impl Default for HeaderTemplate {
+    fn default() -> HeaderTemplate {
+        HeaderTemplate {
             sum: 0,
             source_host_mask: 0,
             mtu: 0,
@@ -120,11 +120,11 @@ pub fn has_source(plan: &Plan, destination: IpAddr) -> bool {
     }
 }
 
-impl Outer {
+impl HeaderTemplate {
     /// The headers for packets of family `inner` to `destination`. None: the
     /// machine has no address of its family.
     ///
-    /// A path MTU that was learned is believed as far as it leaves
+    /// A path MTU that was learned is used as far as it leaves
     /// [`inside_bytes_min`]: errors can be forged, and a client that is told
     /// of less than IPv6 guarantees does not send less.
     #[must_use]
@@ -133,22 +133,23 @@ impl Outer {
         hash: &FlowHash,
         destination: IpAddr,
         hop: &NextHop,
-        style: Style,
+        profile: EncapProfile,
         inner: Family,
-    ) -> Option<Outer> {
-        let (class_mask, class_bits) = traffic_class(style.dscp);
-        let protocol = protocol(inner, style.encap);
-        let least = inside_bytes_min(inner) + overhead_bytes(style.encap, Family::of(destination));
-        let mut outer = Outer {
+    ) -> Option<HeaderTemplate> {
+        let (class_mask, class_bits) = traffic_class(profile.dscp);
+        let protocol = protocol(inner, profile.encap);
+        let least =
+            inside_bytes_min(inner) + overhead_bytes(profile.encap, Family::of(destination));
+        let mut template = HeaderTemplate {
             mtu: hop.path_mtu.map_or(hop.mtu, |path| path.max(least).min(hop.mtu)),
             device: hop.device,
-            shape: shape(style.encap, Family::of(destination)),
+            shape: shape(profile.encap, Family::of(destination)),
             class_mask,
             class_bits,
             udp_checksum: plan.tunnel.udp6_checksum && protocol == Protocol::UDP,
-            ..Outer::default()
+            ..HeaderTemplate::default()
         };
-        let (link, packet) = outer.front.split_at_mut(ethernet::HEADER_BYTES);
+        let (link, packet) = template.front.split_at_mut(ethernet::HEADER_BYTES);
         let ether_type = ether_type(Family::of(destination));
         link.copy_from_slice(&ethernet::emit(hop.source, hop.destination, ether_type));
         let ip_bytes = match destination {
@@ -157,8 +158,8 @@ impl Outer {
                 let (source, source_host_mask) = plan.tunnel.source_prefix.unwrap_or((own, 0));
                 let id = hash.outer_id(own, destination.to_bits());
                 let header = header_v4((source, destination.to_bits()), id, protocol);
-                outer.sum = checksum::fold(checksum::sum(&header)).into();
-                outer.source_host_mask = source_host_mask;
+                template.sum = checksum::fold(checksum::sum(&header)).into();
+                template.source_host_mask = source_host_mask;
                 packet[..header.len()].copy_from_slice(&header);
                 header.len()
             }
@@ -168,8 +169,8 @@ impl Outer {
                 header.len()
             }
         };
-        lay_tunnel_header(&mut packet[ip_bytes..], style, inner);
-        Some(outer)
+        lay_tunnel_header(&mut packet[ip_bytes..], profile, inner);
+        Some(template)
     }
 
     /// The next hop.
@@ -289,12 +290,12 @@ fn header_v6(source: u128, destination: u128, protocol: Protocol) -> [u8; ipv6::
     header.to_bytes()
 }
 
-fn lay_tunnel_header(to: &mut [u8], style: Style, inner: Family) {
+fn lay_tunnel_header(to: &mut [u8], profile: EncapProfile, inner: Family) {
     let ether_type = ether_type(inner);
     let mut lay = |at: usize, header: &[u8]| to[at..at + header.len()].copy_from_slice(header);
-    match style.encap {
+    match profile.encap {
         Encap::Gre => {
-            lay(0, &gre::Header { recursion: style.recursion, ether_type }.to_bytes());
+            lay(0, &gre::Header { recursion: profile.recursion, ether_type }.to_bytes());
         }
         Encap::Ipip => {}
         Encap::Gue => {
@@ -310,7 +311,7 @@ fn lay_tunnel_header(to: &mut [u8], style: Style, inner: Family) {
 
 /// The packet with its outer header does not fit the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misfit {
+pub struct ExceedsMtu {
     /// The longest inner packet that would fit.
     pub mtu: u16,
 }
@@ -322,24 +323,24 @@ pub struct Misfit {
 #[inline(always)]
 pub fn encapsulate(
     frame: &mut Frame<'_>,
-    facts: &Facts,
+    meta: &PacketMeta,
     hash: u64,
-    outer: &Outer,
-) -> Result<(), Misfit> {
+    template: &HeaderTemplate,
+) -> Result<(), ExceedsMtu> {
     const V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     const V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
     const GRE: usize = gre::HEADER_BYTES;
     const GUE: usize = udp::HEADER_BYTES + gue::HEADER_BYTES;
     const GENEVE: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
-    match outer.shape {
-        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, facts, hash, outer),
-        Shape::V4Ipip => wrap_v4::<V4>(frame, facts, hash, outer),
-        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, facts, hash, outer),
-        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, facts, hash, outer),
-        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, facts, hash, outer),
-        Shape::V6Ipip => wrap_v6::<V6>(frame, facts, hash, outer),
-        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, facts, hash, outer),
-        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, facts, hash, outer),
+    match template.shape {
+        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, meta, hash, template),
+        Shape::V4Ipip => wrap_v4::<V4>(frame, meta, hash, template),
+        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, meta, hash, template),
+        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, meta, hash, template),
+        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, meta, hash, template),
+        Shape::V6Ipip => wrap_v6::<V6>(frame, meta, hash, template),
+        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, meta, hash, template),
+        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, meta, hash, template),
     }
 }
 
@@ -349,14 +350,14 @@ pub fn encapsulate(
 #[inline(always)]
 fn wrap_v4<const FRONT: usize>(
     frame: &mut Frame<'_>,
-    facts: &Facts,
+    meta: &PacketMeta,
     hash: u64,
-    outer: &Outer,
-) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer)?;
-    let class = facts.traffic_class & outer.class_mask | outer.class_bits;
-    let mut sum = outer.sum + u32::from(class) + u32::from(packet_bytes);
-    let host = hash as u32 & outer.source_host_mask;
+    template: &HeaderTemplate,
+) -> Result<(), ExceedsMtu> {
+    let (to, packet_bytes) = front::<FRONT>(frame, meta, template)?;
+    let class = meta.traffic_class & template.class_mask | template.class_bits;
+    let mut sum = template.sum + u32::from(class) + u32::from(packet_bytes);
+    let host = hash as u32 & template.source_host_mask;
     if host != 0 {
         let network = u32::from_be_bytes([to[12], to[13], to[14], to[15]]);
         to[12..16].copy_from_slice(&(network | host).to_be_bytes());
@@ -373,19 +374,19 @@ fn wrap_v4<const FRONT: usize>(
 #[inline(always)]
 fn wrap_v6<const FRONT: usize>(
     frame: &mut Frame<'_>,
-    facts: &Facts,
+    meta: &PacketMeta,
     hash: u64,
-    outer: &Outer,
-) -> Result<(), Misfit> {
-    let (to, packet_bytes) = front::<FRONT>(frame, facts, outer)?;
-    let class = facts.traffic_class & outer.class_mask | outer.class_bits;
+    template: &HeaderTemplate,
+) -> Result<(), ExceedsMtu> {
+    let (to, packet_bytes) = front::<FRONT>(frame, meta, template)?;
+    let class = meta.traffic_class & template.class_mask | template.class_bits;
     let payload_bytes = packet_bytes - ipv6::HEADER_BYTES as u16;
-    // RFC 6438: the flow label tells flows apart in the fabric.
+    // RFC 6438: the fabric spreads flows by the flow label.
     let first = 6 << 28 | u32::from(class) << 20 | (hash as u32 & 0xf_ffff);
     to[..4].copy_from_slice(&first.to_be_bytes());
     to[4..6].copy_from_slice(&payload_bytes.to_be_bytes());
     fill_udp(&mut to[ipv6::HEADER_BYTES..], payload_bytes, hash);
-    if outer.udp_checksum {
+    if template.udp_checksum {
         fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
     }
     Ok(())
@@ -397,23 +398,23 @@ fn wrap_v6<const FRONT: usize>(
 #[inline(always)]
 fn front<'f, const FRONT: usize>(
     frame: &'f mut Frame<'_>,
-    facts: &Facts,
-    outer: &Outer,
-) -> Result<(&'f mut [u8], u16), Misfit> {
+    meta: &PacketMeta,
+    template: &HeaderTemplate,
+) -> Result<(&'f mut [u8], u16), ExceedsMtu> {
     let outer_bytes = FRONT - ethernet::HEADER_BYTES;
-    let packet_bytes = usize::from(facts.packet_bytes) + outer_bytes;
-    if packet_bytes > usize::from(outer.mtu) {
-        return Err(Misfit { mtu: outer.mtu.saturating_sub(outer_bytes as u16) });
+    let packet_bytes = usize::from(meta.packet_bytes) + outer_bytes;
+    if packet_bytes > usize::from(template.mtu) {
+        return Err(ExceedsMtu { mtu: template.mtu.saturating_sub(outer_bytes as u16) });
     }
     let front = frame
-        .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(facts.packet_bytes))
+        .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(meta.packet_bytes))
         .expect("the headroom holds the longest outer header");
-    *front = *outer.front.first_chunk().expect("the longest fits");
+    *front = *template.front.first_chunk().expect("the longest fits");
     Ok((&mut front[ethernet::HEADER_BYTES..], packet_bytes as u16))
 }
 
 /// Fills the UDP header that `headers` begin with, if they do. The source
-/// port tells flows apart in the fabric: from the flow hash, in the dynamic
+/// port, by which the fabric spreads flows, is from the flow hash, in the dynamic
 /// range (RFC 8085 section 5.1.1). No checksum (RFC 6935).
 #[inline(always)]
 fn fill_udp(headers: &mut [u8], datagram_bytes: u16, hash: u64) {

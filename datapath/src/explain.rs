@@ -2,14 +2,14 @@
 //! packet: by the same stages, changing nothing.
 
 use plan::{BackendId, Found, Matched};
-use wire::{CHUNK_BYTES, Facts, FlowKey, Frame, ethernet, tcp};
+use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, ethernet, tcp};
 
 use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::egress::NextHop;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
-use crate::table::{Class, TableReader};
+use crate::table::{EntryClass, TableReader};
 use crate::view::View;
 
 /// Everything that decides about a flow.
@@ -47,7 +47,7 @@ pub struct Tracked {
     /// The backend.
     pub backend: BackendId,
     /// The class.
-    pub class: Class,
+    pub class: EntryClass,
     /// Since it was written, in milliseconds.
     pub idle_ms: u64,
     /// It decides: it has not expired, and the plan lets its backend keep it.
@@ -87,12 +87,13 @@ pub fn explain(
     let Some(backend) = told.backend else {
         return Explanation { end: Some(DropReason::NoBackend), ..told };
     };
-    let Some(outer) = view.egress.toward(matched.style, key.family, backend, flow) else {
+    let Some(template) = view.egress.template_for(matched.profile, key.family, backend, flow)
+    else {
         return Explanation { end: Some(DropReason::NoNeighbour), ..told };
     };
-    told.hop = Some(outer.next_hop());
+    told.hop = Some(template.next_hop());
     let packet_bytes = if key.family == wire::Family::V4 { 40 } else { 60 };
-    let facts = Facts {
+    let meta = PacketMeta {
         family: key.family,
         protocol: key.protocol,
         tcp_flags: tcp::Flags::default(),
@@ -103,7 +104,7 @@ pub fn explain(
     let packet = [0; 74];
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
-    match encapsulate(&mut frame, &facts, flow, outer) {
+    match encapsulate(&mut frame, &meta, flow, template) {
         Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
         Err(_) => told.end = Some(DropReason::TooBig),
     }

@@ -1,6 +1,6 @@
 //! The flow hash: AES-128 under the cluster key over the five-tuple.
 //!
-//! A pseudo-random function, so that nobody without the key can aim at a
+//! A pseudo-random function, so that without the key it is not possible to aim at a
 //! backend or a bucket; the same on every machine, CPU and version. One block
 //! for IPv4; for IPv6 CBC-MAC over three, which is sound because the first
 //! byte fixes the length. Held by `vectors/flow_hash.json`.
@@ -42,7 +42,7 @@ impl Secret {
         (secret.len() >= Secret::BYTES_MIN).then(|| Secret(SecretKind::File(secret.to_vec())))
     }
 
-    /// For a cluster without a secret: no protection against anybody who
+    /// For a cluster without a secret: no protection against those who
     /// knows its name.
     #[must_use]
     pub fn derived(cluster: &str) -> Secret {
@@ -66,7 +66,7 @@ impl Secret {
     }
 
     /// The key that marks of traced packets are signed with; None without a
-    /// secret file: anybody could sign then.
+    /// secret file, as the key would be public then.
     #[must_use]
     pub fn trace_key(&self) -> Option<[u8; 32]> {
         match &self.0 {
@@ -227,7 +227,7 @@ impl FlowHash {
 
     /// The identification of outer IPv4 headers from the machine of that
     /// address to `target`: the same for all flows, so that every error about
-    /// them quotes it, and nobody without the key can tell it. Its first byte
+    /// them quotes it, and it cannot be computed without the key. Its first byte
     /// differs from those of flows and clients.
     #[must_use]
     pub fn outer_id(&self, own: u32, target: u32) -> u16 {

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use plan::{Found, Matched, Service};
-use wire::{Facts, Family, FlowKey, Fragment, Frame, Headers, Protocol, headers};
+use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
@@ -18,7 +18,7 @@ use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
 use crate::recursion_limit::RecursionLimit;
 use crate::send::{AnswerLimits, Answering, redirect, send};
-use crate::table::{Class, ConnectionTable, Entry, Expiry, Slot, Ticks};
+use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks};
 use crate::trace::{Mark, Reporter, Traced, Tracer};
 use crate::verdict::Verdict;
 use crate::view::{View, WorkerCounters};
@@ -72,7 +72,7 @@ impl<'m> Datapath<'m> {
         &self.table
     }
 
-    /// To be called once before each batch, and while idle: tells the time in
+    /// To be called once before each batch, and while idle: sets the time in
     /// milliseconds of a monotonic clock, and sweeps the connection table a
     /// little further.
     pub fn begin(&mut self, now_ms: u32, view: &View) {
@@ -129,9 +129,9 @@ impl<'m> Datapath<'m> {
 
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let (facts, found) = (headers.facts(), self.table.find(hash, matched.service));
+        let (meta, found) = (headers.meta(), self.table.find(hash, matched.service));
         let flow = Flow { hash, found, remember };
-        let decision = self.decide(view, &matched, &facts, flow, || headers.key, recorder);
+        let decision = self.decide(view, &matched, &meta, flow, || headers.key, recorder);
         recorder.tracked(decision.why.lookup());
         let connections = &self.counters.connections;
         match decision.why {
@@ -143,16 +143,16 @@ impl<'m> Datapath<'m> {
         };
         recorder.backend(backend);
 
-        let outer = view.egress.toward(matched.style, facts.family, backend, hash);
-        let outer = outer.ok_or(DropReason::NoNeighbour)?;
+        let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
+        let template = template.ok_or(DropReason::NoNeighbour)?;
         let answering = |headers: &_| self.answering_about(view, hash, headers);
-        let verdict = send(frame, &facts, hash, outer, answering, outbox)?;
+        let verdict = send(frame, &meta, hash, template, answering, outbox)?;
 
-        self.counters_of(view).count(&matched, member, facts.packet_bytes);
+        self.counters_of(view).count(&matched, member, meta.packet_bytes);
         Ok(verdict)
     }
 
-    /// The packet's mark, if somebody traces it.
+    /// The packet's mark, if it is traced.
     #[inline]
     pub(crate) fn recognise(
         &self,
@@ -191,7 +191,7 @@ impl<'m> Datapath<'m> {
         &self,
         view: &View,
         matched: &Matched,
-        facts: &Facts,
+        meta: &PacketMeta,
         flow: Flow<'_>,
         key: impl FnOnce() -> FlowKey,
         recorder: &mut impl Recorder,
@@ -199,7 +199,7 @@ impl<'m> Datapath<'m> {
         let group = view.plan.group_of(matched);
         let rules = Rules { service: matched.service, group, expiry: self.expiry(view) };
         let entry = flow.found.map(|found| found.entry());
-        let decision = decide(&rules, entry, facts, || {
+        let decision = decide(&rules, entry, meta, || {
             let affinity = view.plan.service_of(matched).affinity;
             let selector = self.hash.selector(affinity, flow.hash, key);
             recorder.selects(selector);
@@ -239,14 +239,18 @@ impl<'m> Datapath<'m> {
     /// The entry that is written where `entry` was decided: of a service that
     /// has its share of the table, beside others, it stays unconfirmed.
     #[inline]
-    fn within_share(&self, view: &View, hash: u64, before: Class, entry: Entry) -> Entry {
-        let confirms = before == Class::Unconfirmed && entry.class != Class::Unconfirmed;
+    fn within_share(&self, view: &View, hash: u64, before: EntryClass, entry: Entry) -> Entry {
+        let confirms = before == EntryClass::Unconfirmed && entry.class != EntryClass::Unconfirmed;
         let is_alone = || view.plan.services().nth(1).is_none();
         if !confirms || !self.table.is_at_share(hash, entry.service) || is_alone() {
             return entry;
         }
         self.counters.connections.unconfirmed_at_share.add(1);
-        Entry { class: Class::Unconfirmed, time: self.ticks.of(Class::Unconfirmed), ..entry }
+        Entry {
+            class: EntryClass::Unconfirmed,
+            time: self.ticks.of(EntryClass::Unconfirmed),
+            ..entry
+        }
     }
 
     /// Sends a packet that no backend can serve to another cluster (paper
@@ -280,10 +284,10 @@ impl<'m> Datapath<'m> {
         else {
             return Ok(Verdict::Slow(*recursion_limit));
         };
-        let outer = view.egress.toward_peer(peer, permitted, headers.key.family, hash);
-        let outer = outer.ok_or(DropReason::NoNeighbour)?;
+        let template = view.egress.template_for_peer(peer, permitted, headers.key.family, hash);
+        let template = template.ok_or(DropReason::NoNeighbour)?;
         let answering = self.answering(view, None);
-        let verdict = redirect(frame, &arrived.packet(hash), outer, answering, outbox)?;
+        let verdict = redirect(frame, &arrived.packet(hash), template, answering, outbox)?;
         self.counters.fragments.redirected.add(1);
         Ok(verdict)
     }
@@ -303,12 +307,12 @@ impl<'m> Datapath<'m> {
         self.answering(view, class.map(|slot| slot.entry().class))
     }
 
-    fn answering<'a>(&'a self, view: &'a View, class: Option<Class>) -> Answering<'a> {
+    fn answering<'a>(&'a self, view: &'a View, class: Option<EntryClass>) -> Answering<'a> {
         Answering {
             limiter: self.answers.of(class),
             hash: &self.hash,
             now: self.ticks.now(),
-            ways_back: &view.ways_back,
+            return_paths: &view.return_paths,
             counters: self.counters,
         }
     }
@@ -330,7 +334,7 @@ pub(crate) struct Flow<'t> {
     /// The flow hash.
     pub hash: u64,
     /// Its entry.
-    pub found: Option<Slot<'t>>,
+    pub found: Option<FoundEntry<'t>>,
     /// What may be written.
     pub remember: Remember,
 }
@@ -381,9 +385,10 @@ pub(crate) fn spill<'m>(
     let Some(permitted) = recursion_limit.spill().filter(|_| !service.spill.is_empty()) else {
         return Err(DropReason::NoBackend);
     };
-    let spilled = view.egress.toward_spill(&view.plan, service, &headers.key, *hash, permitted);
-    let (_, outer) = spilled.ok_or(DropReason::NoNeighbour)?;
-    let verdict = redirect(frame, packet, &outer, answering, outbox)?;
+    let spilled =
+        view.egress.template_for_spill(&view.plan, service, &headers.key, *hash, permitted);
+    let (_, template) = spilled.ok_or(DropReason::NoNeighbour)?;
+    let verdict = redirect(frame, packet, &template, answering, outbox)?;
     answering.counters.spilled.add(1);
     Ok(verdict)
 }
@@ -399,9 +404,9 @@ pub(crate) fn three_tuple(key: &FlowKey) -> FlowKey {
     FlowKey { protocol, source_port: 0, destination_port: 0, ..*key }
 }
 
-/// Who is to deal with a packet.
+/// Where a packet goes on.
 pub(crate) enum Destination {
-    /// A service wants it.
+    /// A service has it.
     Service(Matched),
     /// No VIP has its address.
     Kernel,

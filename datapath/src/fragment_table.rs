@@ -33,8 +33,8 @@ pub const HELD_OF_DATAGRAM_MAX: usize = 64;
 pub const HELD_MS: u64 = 1_000;
 
 /// Shares of the buffer by destination, and within each by source: two
-/// destinations (sources) have the same one by chance, which nobody outside
-/// can aim at.
+/// destinations (sources) have the same one by chance, which cannot be aimed at
+/// from outside.
 const DESTINATIONS: usize = 256;
 const SOURCES: usize = 64;
 
@@ -161,7 +161,7 @@ pub enum Room {
     Free,
     /// It waits in the place of another, which is dropped.
     OfAnother,
-    /// It does not: so many of its datagram do.
+    /// It does not: [`HELD_OF_DATAGRAM_MAX`] of its datagram do.
     None,
 }
 
@@ -184,7 +184,7 @@ impl FragmentTable {
     }
 
     /// Remembers where a first fragment goes. A decision that stands is not
-    /// replaced, or anybody could send the rest of a datagram elsewhere: one
+    /// replaced, or a forged fragment could send the rest of a datagram elsewhere: one
     /// of which parts are missing, for as long as it is remembered.
     pub fn remember(&mut self, key: DatagramKey, part: Option<Part>, decision: Decision, now: Now) {
         if self.decisions.get(&key).is_some_and(|there| !there.is_whole()) {

@@ -52,7 +52,7 @@ pub use outbox::Outbox;
 pub use recorder::{Journey, NoRecorder, Recorder};
 pub use recursion_limit::RecursionLimit;
 pub use slow::SlowPath;
-pub use table::{Class, ConnectionTable, TableReader};
+pub use table::{ConnectionTable, EntryClass, TableReader};
 pub use trace::Tracer;
 pub use verdict::Verdict;
 pub use view::{MatchTotal, View, WorkerCounters};

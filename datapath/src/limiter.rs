@@ -11,7 +11,7 @@
 //! Half of the rate belongs to 256 cells, and a prefix has two of them: a flood
 //! from few prefixes empties few cells. Cells are for prefixes that come again,
 //! as hosts do that wait for an answer (they send again) and forged sources at
-//! random do not: those meet the other half only, which is anybody's. Nothing
+//! random do not: those meet the other half only, which is shared by all. Nothing
 //! is allocated after the start, and the same packets at the same times get the
 //! same answers; which prefixes share cells depends on the cluster's key.
 
@@ -19,7 +19,7 @@ use std::cell::Cell;
 
 use crate::clock::Now;
 
-/// A token bucket: so many a second, a second's worth at once.
+/// A token bucket: `per_second` tokens a second, a second's worth at once.
 #[derive(Debug)]
 pub struct Limiter {
     per_second: u64,
@@ -70,7 +70,7 @@ struct TokenCell {
 }
 
 impl FairLimiter {
-    /// Allows about `per_second` in all, half of them to anybody.
+    /// Allows about `per_second` in all, half of them whatever the source.
     #[must_use]
     pub fn new(per_second: u64) -> FairLimiter {
         let full =
@@ -185,7 +185,7 @@ mod tests {
                 answers += u64::from(limiter.allows(Now(ms.into()), prefix(&hash, flood(sent))));
                 sent += 1;
             }
-            // The first answers come out of what is anybody's; then they count.
+            // The first answers come out of the shared half; then they count.
             if ms % 1000 >= 900 && ms % 1000 < 960 {
                 let at = (ms % 1000 - 900) as usize;
                 let allowed = limiter.allows(Now(ms.into()), victims[at]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_prefix_gets_what_nobody_else_wants() {
+    fn a_lone_prefix_gets_what_no_other_uses() {
         let limiter = FairLimiter::new(1000);
         let allowed = |from_ms: u64| {
             (from_ms..from_ms + 1000)

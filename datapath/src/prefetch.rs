@@ -1,18 +1,18 @@
-//! Asking the processor for memory before it is needed: with it, a batch
+//! Prefetches memory before it is needed: with it, a batch
 //! waits for many cache misses at once instead of for each in turn.
 //!
 //! A hint changes nothing that a program can see. The one file outside the
 //! drivers with unsafe code: the compiler has no safe name for the hint.
 #![allow(unsafe_code)]
 
-/// Asks for the cache line that `place` begins in.
+/// Prefetches the cache line that `place` begins in.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     prefetch_at((std::slice::from_ref(place), 0));
 }
 
-/// Asks for the cache line that element `index` of `places` begins in, or
-/// would begin in: what is no element does no harm, so nobody checks.
+/// Prefetches the cache line that element `index` of `places` begins in, or
+/// would begin in: what is no element does no harm, so there is no check.
 #[inline(always)]
 pub fn prefetch_at<T>((places, index): (&[T], usize)) {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
 //! Whether an ICMP error quotes a packet of ours.
 //!
-//! Errors are easily forged: whoever knows a machine's and a backend's address
+//! Errors are easily forged: a sender that knows a machine's and a backend's address
 //! can write the outer header of our tunnels, but for two fields that the
 //! cluster's key decides. Over IPv4 that is the identification, which even the
 //! shortest quote has. Over IPv6 it is the flow label, a part of the flow hash
@@ -15,7 +15,7 @@ use crate::forward::three_tuple;
 
 /// True if the packet that `message` quotes, from this machine (`own` is its
 /// IPv4 address) to a tunnel's remote end, has the field that only we can
-/// write. False, too, where an IPv6 error quotes too little to tell.
+/// write. False, too, where an IPv6 error quotes too little.
 #[must_use]
 pub fn is_ours(hash: &FlowHash, own: Option<u32>, family: Family, message: &[u8]) -> bool {
     let ours = match family {

@@ -1,5 +1,5 @@
 //! Writing down one packet's journey: for `explain`, `trace`, `capture` and
-//! `replay --journeys`. Packets that nobody asks about pay nothing: with
+//! `replay --journeys`. Packets that are not recorded pay nothing: with
 //! [`NoRecorder`] every call compiles to nothing.
 
 use plan::{BackendId, Matched};
@@ -9,7 +9,7 @@ use wire::FlowKey;
 pub trait Recorder {
     /// The five-tuple.
     fn parsed(&mut self, _key: &FlowKey) {}
-    /// The service that wants the packet.
+    /// The service that has the packet's address and port.
     fn matched(&mut self, _matched: Matched) {}
     /// The flow hash.
     fn hashed(&mut self, _flow: u64) {}
@@ -19,7 +19,7 @@ pub trait Recorder {
     fn tracked(&mut self, _lookup: Lookup) {}
     /// The Maglev table's slot.
     fn selected(&mut self, _slot: u32) {}
-    /// The backend, by whichever way.
+    /// The backend, tracked or selected.
     fn backend(&mut self, _backend: BackendId) {}
 }
 
@@ -58,7 +58,7 @@ impl Lookup {
 pub struct Journey {
     /// The five-tuple.
     pub key: Option<FlowKey>,
-    /// The service that wants the packet, and by which match.
+    /// The service, and by which match.
     pub matched: Option<Matched>,
     /// The flow hash.
     pub hash: Option<u64>,

@@ -3,7 +3,7 @@
 //! answer, and goes back to whom it came from: the router that a client's
 //! packet came by knows the way to the client. What came in a tunnel came from
 //! another load balancer, which is no router: the answer goes to a router of
-//! ours ([`WaysBack`]).
+//! ours ([`ReturnPaths`]).
 
 use wire::{
     EtherType, Family, Frame, Headers, MacAddress, Protocol, checksum, ethernet, icmp, ip, ipv4,
@@ -33,7 +33,7 @@ pub struct ReplyLink {
 
 /// Where what we answer and report on goes, found once for all packets.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct WaysBack {
+pub struct ReturnPaths {
     /// Everything's; None: as below.
     pub all: Option<ReplyLink>,
     /// To IPv4 addresses, of what came in a tunnel; None: not known.
@@ -44,32 +44,32 @@ pub struct WaysBack {
 
 /// The way back of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Back {
+pub struct ReturnPath {
     /// Where to transmit; None: where the packet came from.
     pub device: Option<DeviceIndex>,
     /// Link addresses; None: those of the packet, exchanged.
     pub link: Option<ReplyLink>,
 }
 
-impl WaysBack {
+impl ReturnPaths {
     /// The way of what a frame caused, to an address of that family.
     #[must_use]
-    pub fn of(&self, frame: &Frame<'_>, family: Family) -> Back {
+    pub fn of(&self, frame: &Frame<'_>, family: Family) -> ReturnPath {
         let hop = match family {
             Family::V4 => self.v4,
             Family::V6 => self.v6,
         };
         match hop {
-            Some(hop) if self.all.is_none() && frame.is_tunnelled() => Back {
+            Some(hop) if self.all.is_none() && frame.is_tunnelled() => ReturnPath {
                 device: Some(hop.device),
                 link: Some(ReplyLink { source: hop.source, destination: hop.destination }),
             },
-            _ => Back { device: None, link: self.all },
+            _ => ReturnPath { device: None, link: self.all },
         }
     }
 }
 
-impl Back {
+impl ReturnPath {
     /// The verdict on a frame that was made an answer.
     #[must_use]
     pub fn verdict(self) -> Verdict {

@@ -1,24 +1,24 @@
 //! The end of the journey: encapsulate, or deal with a packet that does not
 //! fit its path.
 
-use wire::{Facts, Family, Frame, Headers, Protocol, headers};
+use wire::{Family, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::{Misfit, Outer, encapsulate, inside_bytes_min};
+use crate::encapsulate::{ExceedsMtu, HeaderTemplate, encapsulate, inside_bytes_min};
 use crate::flow_hash::FlowHash;
 use crate::fragmentation;
 use crate::limiter::FairLimiter;
 use crate::outbox::{Kind, Outbox};
 use crate::packet::Packet;
-use crate::reply::{self, WaysBack};
-use crate::table::Class;
+use crate::reply::{self, ReturnPaths};
+use crate::table::EntryClass;
 use crate::verdict::Verdict;
 
 /// "Too big" answers a second, of each worker (RFC 1812 section 4.3.2.8
-/// wants a limit): so many about connections that are established, and so many
-/// about all others.
+/// requires a limit): as many about connections that are established, and as
+/// many about all others.
 pub const ANSWERS_PER_SECOND: u64 = 1000;
 
 /// The limits on "too big" answers. Forged packets, whose sources can be
@@ -39,9 +39,9 @@ impl Default for AnswerLimits {
 impl AnswerLimits {
     /// The one for packets of a flow whose entry has that class.
     #[must_use]
-    pub fn of(&self, class: Option<Class>) -> &FairLimiter {
+    pub fn of(&self, class: Option<EntryClass>) -> &FairLimiter {
         match class {
-            None | Some(Class::Unconfirmed) => &self.rest,
+            None | Some(EntryClass::Unconfirmed) => &self.rest,
             Some(_) => &self.established,
         }
     }
@@ -54,12 +54,12 @@ pub struct Answering<'a> {
     pub counters: &'a Counters,
     /// Their limit.
     pub limiter: &'a FairLimiter,
-    /// By which it tells sources apart.
+    /// By which it distinguishes sources.
     pub hash: &'a FlowHash,
     /// The moment.
     pub now: Now,
     /// Where they go.
-    pub ways_back: &'a WaysBack,
+    pub return_paths: &'a ReturnPaths,
 }
 
 /// Encapsulates the packet. One that does not fit is answered, if it must not
@@ -67,19 +67,19 @@ pub struct Answering<'a> {
 #[inline(always)]
 pub fn send<'m, 'a>(
     frame: &mut Frame<'_>,
-    facts: &Facts,
+    meta: &PacketMeta,
     hash: u64,
-    outer: &Outer,
+    template: &HeaderTemplate,
     answering: impl FnOnce(&Headers) -> Answering<'a>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    match encapsulate(frame, facts, hash, outer) {
-        Ok(()) => Ok(Verdict::Send(outer.device)),
-        Err(misfit) => {
-            let headers = headers_of(frame, *facts);
+    match encapsulate(frame, meta, hash, template) {
+        Ok(()) => Ok(Verdict::Send(template.device)),
+        Err(exceeds) => {
+            let headers = headers_of(frame, *meta);
             match remedy(&headers) {
-                Remedy::Answer => answer(frame, &headers, misfit, answering(&headers)),
-                Remedy::Fragment => send_pieces(frame, &headers, hash, misfit, outer, outbox),
+                Remedy::Answer => answer(frame, &headers, exceeds, answering(&headers)),
+                Remedy::Fragment => send_pieces(frame, &headers, hash, exceeds, template, outbox),
                 Remedy::Drop => Err(DropReason::TooBig),
             }
         }
@@ -107,15 +107,15 @@ fn remedy(headers: &Headers) -> Remedy {
     }
 }
 
-/// The headers of a frame of which these facts were read, and which was not
-/// changed since: for the few that need more than the facts.
+/// The headers of a frame that has this meta, and was not changed since: for
+/// the few packets that need more.
 #[must_use]
 #[cold]
 #[inline(never)]
-pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
+pub fn headers_of(frame: &Frame<'_>, meta: PacketMeta) -> Headers {
     let headers = headers::parse(frame.bytes()).ok().flatten().expect("it was parsed before");
     // A tunnel that it came in may have met congestion.
-    Headers { traffic_class: facts.traffic_class, ..headers }
+    Headers { traffic_class: meta.traffic_class, ..headers }
 }
 
 /// Sends the packet to another load balancer, in GRE that permits less than
@@ -124,12 +124,12 @@ pub fn headers_of(frame: &Frame<'_>, facts: Facts) -> Headers {
 pub(crate) fn redirect<'m>(
     frame: &mut Frame<'_>,
     packet: &Packet<'_>,
-    outer: &Outer,
+    template: &HeaderTemplate,
     answering: Answering<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    let facts = packet.headers.facts();
-    Ok(match send(frame, &facts, packet.hash, outer, |_| answering, outbox)? {
+    let meta = packet.headers.meta();
+    Ok(match send(frame, &meta, packet.hash, template, |_| answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -139,14 +139,14 @@ pub(crate) fn redirect<'m>(
 fn answer(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    misfit: Misfit,
+    exceeds: ExceedsMtu,
     answering: Answering<'_>,
 ) -> Result<Verdict, DropReason> {
-    let back = answering.ways_back.of(frame, headers.key.family);
+    let back = answering.return_paths.of(frame, headers.key.family);
     let mtu = match headers.key.family {
-        Family::V4 => misfit.mtu,
+        Family::V4 => exceeds.mtu,
         // Less is no answer: hosts ignore it (RFC 8201 section 4).
-        Family::V6 => misfit.mtu.max(inside_bytes_min(Family::V6)),
+        Family::V6 => exceeds.mtu.max(inside_bytes_min(Family::V6)),
     };
     let answered = headers.packet_bytes > mtu
         && reply::may_answer(headers)
@@ -164,24 +164,24 @@ fn send_pieces<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
     hash: u64,
-    misfit: Misfit,
-    outer: &Outer,
+    exceeds: ExceedsMtu,
+    template: &HeaderTemplate,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let wrap = |frame: &mut Frame<'_>, packet_bytes| {
-        encapsulate(frame, &Facts { packet_bytes, ..headers.facts() }, hash, outer)
+        encapsulate(frame, &PacketMeta { packet_bytes, ..headers.meta() }, hash, template)
             .expect("pieces are cut to fit")
     };
     let first_bytes = fragmentation::split(
         frame,
         headers,
-        misfit.mtu,
+        exceeds.mtu,
         outbox,
         |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
-            outbox.push(Kind::Fragment.into(), Some(outer.device), piece);
+            outbox.push(Kind::Fragment.into(), Some(template.device), piece);
         },
     );
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
-    Ok(Verdict::Send(outer.device))
+    Ok(Verdict::Send(template.device))
 }

@@ -81,7 +81,7 @@ impl<'m> SlowPath<'m> {
         }
     }
 
-    /// Tells the time, as [`crate::Datapath::begin`] does, and forgets
+    /// Sets the time, as [`crate::Datapath::begin`] does, and forgets
     /// fragments that are too old.
     pub fn begin(&mut self, now_ms: u32) {
         self.now = self.clock.advance(now_ms);
@@ -177,7 +177,7 @@ impl<'m> SlowPath<'m> {
         if !self.echoes.allows(self.now, self.hash.source_prefix(&headers.key)) {
             return Err(DropReason::EchoLimit);
         }
-        let back = view.ways_back.of(frame, headers.key.family);
+        let back = view.return_paths.of(frame, headers.key.family);
         reply::echo(frame, headers, back.link);
         Ok(back.verdict())
     }
@@ -238,8 +238,9 @@ impl<'m> SlowPath<'m> {
             return;
         }
         for peer in 0..view.plan.peers.len() {
-            let outer = view.egress.toward_peer(peer, permitted, headers.key.family, *hash);
-            let Some(outer) = outer else { continue };
+            let template =
+                view.egress.template_for_peer(peer, permitted, headers.key.family, *hash);
+            let Some(template) = template else { continue };
             if !self.copies.allows(self.now, source) {
                 return;
             }
@@ -247,8 +248,8 @@ impl<'m> SlowPath<'m> {
                 self.counters.originated_lost.add(1);
                 continue;
             };
-            match encapsulate(&mut copy, &headers.facts(), *hash, outer) {
-                Ok(()) => outbox.push(Kind::Copy.into(), Some(outer.device), copy),
+            match encapsulate(&mut copy, &headers.meta(), *hash, template) {
+                Ok(()) => outbox.push(Kind::Copy.into(), Some(template.device), copy),
                 Err(_) => outbox.take_back(copy),
             }
         }
@@ -272,7 +273,7 @@ impl<'m> SlowPath<'m> {
         let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let tracked = self.tracked(view, service, hash, (&headers.facts()).into());
+        let tracked = self.tracked(view, service, hash, (&headers.meta()).into());
         recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
         let backend = tracked.or_else(|| self.select(view, service, &headers.key, hash, recorder));
         let decision = Decision { target: headers.key.target(), backend, hash };
@@ -390,7 +391,7 @@ impl<'m> SlowPath<'m> {
             limiter: self.answers.of(class.map(|(entry, _)| entry.class)),
             hash: &self.hash,
             now: self.now,
-            ways_back: &view.ways_back,
+            return_paths: &view.return_paths,
             counters: self.counters,
         };
         let Some(backend) = *backend else {
@@ -398,9 +399,9 @@ impl<'m> SlowPath<'m> {
         };
         recorder.backend(backend);
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
-        let outer = view.egress.toward(matched.style, headers.key.family, backend, hash);
-        let outer = outer.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, &headers.facts(), hash, outer, |_| answering, outbox)?;
+        let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
+        let template = template.ok_or(DropReason::NoNeighbour)?;
+        let verdict = send(frame, &headers.meta(), hash, template, |_| answering, outbox)?;
         view.counters[self.worker].count(matched, member, headers.packet_bytes);
         Ok(verdict)
     }

@@ -54,7 +54,7 @@ pub type Home = [AtomicU64; 2];
 /// The kind of a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Class {
+pub enum EntryClass {
     /// One packet seen, or several within a tick: may be a flood.
     Unconfirmed,
     /// TCP that goes on.
@@ -67,16 +67,16 @@ pub enum Class {
     Reset,
 }
 
-impl Class {
+impl EntryClass {
     const COUNT: usize = 5;
 
     /// The name that people see; what closes is one class to them.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Class::Unconfirmed => "unconfirmed",
-            Class::Established | Class::Datagram => "established",
-            Class::Closing | Class::Reset => "closing",
+            EntryClass::Unconfirmed => "unconfirmed",
+            EntryClass::Established | EntryClass::Datagram => "established",
+            EntryClass::Closing | EntryClass::Reset => "closing",
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct Entry {
     /// The backend that was selected.
     pub backend: BackendId,
     /// Its class.
-    pub class: Class,
+    pub class: EntryClass,
     /// When it was last written, in ticks of its class.
     pub time: u16,
 }
@@ -97,26 +97,26 @@ pub struct Entry {
 const TAG_MASK: u64 = !0 << 42;
 const SERVICE_SHIFT: u32 = 28;
 const BACKEND_SHIFT: u32 = 12;
-/// Class and time.
+/// EntryClass and time.
 const STATE_MASK: u64 = (1 << BACKEND_SHIFT) - 1;
 /// Tag and service: what a packet must agree in to hit.
 const MATCH_MASK: u64 = !0 << SERVICE_SHIFT;
 /// Closing and reset share a class of two bits: the upper bit of the time
-/// tells them apart. So the class is read from three bits.
+/// distinguishes them. So the class is read from three bits.
 const CLASS_SHIFT: u32 = 9;
-const CLASSES: [Class; 8] = [
-    Class::Unconfirmed,
-    Class::Unconfirmed,
-    Class::Established,
-    Class::Established,
-    Class::Datagram,
-    Class::Datagram,
-    Class::Closing,
-    Class::Reset,
+const CLASSES: [EntryClass; 8] = [
+    EntryClass::Unconfirmed,
+    EntryClass::Unconfirmed,
+    EntryClass::Established,
+    EntryClass::Established,
+    EntryClass::Datagram,
+    EntryClass::Datagram,
+    EntryClass::Closing,
+    EntryClass::Reset,
 ];
 /// The bits of a class, and of its time, by class.
-const CLASS_BITS: [u64; Class::COUNT] = [0 << 9, 2 << 9, 4 << 9, 6 << 9, 7 << 9];
-const TIME_MASKS: [u16; Class::COUNT] = [0x3ff, 0x3ff, 0x3ff, 0x1ff, 0x1ff];
+const CLASS_BITS: [u64; EntryClass::COUNT] = [0 << 9, 2 << 9, 4 << 9, 6 << 9, 7 << 9];
+const TIME_MASKS: [u16; EntryClass::COUNT] = [0x3ff, 0x3ff, 0x3ff, 0x1ff, 0x1ff];
 
 impl Entry {
     #[inline]
@@ -151,8 +151,8 @@ fn match_word(hash: u64, service: ServiceId) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
     now: Now,
-    by_class: [u16; Class::COUNT],
-    /// Class and time of established entries written now: of other protocols,
+    by_class: [u16; EntryClass::COUNT],
+    /// EntryClass and time of established entries written now: of other protocols,
     /// and of TCP.
     steady: [u16; 2],
 }
@@ -172,7 +172,7 @@ impl Ticks {
         let unconfirmed = (now.0 / Ticks::UNCONFIRMED_MS) as u16 & 0x3ff;
         let established = (now.0 / Ticks::ESTABLISHED_MS) as u16 & 0x3ff;
         let closing = (now.0 / Ticks::CLOSING_MS) as u16 & 0x1ff;
-        let steady = [Class::Datagram, Class::Established]
+        let steady = [EntryClass::Datagram, EntryClass::Established]
             .map(|class| CLASS_BITS[class as usize] as u16 | established);
         let by_class = [unconfirmed, established, established, closing, closing];
         Ticks { now, by_class, steady }
@@ -187,7 +187,7 @@ impl Ticks {
     /// The time an entry of that class gets now.
     #[inline]
     #[must_use]
-    pub fn of(&self, class: Class) -> u16 {
+    pub fn of(&self, class: EntryClass) -> u16 {
         self.by_class[class as usize]
     }
 
@@ -198,11 +198,11 @@ impl Ticks {
         self.of(entry.class).wrapping_sub(entry.time) & TIME_MASKS[entry.class as usize]
     }
 
-    fn unit_ms(class: Class) -> u64 {
+    fn unit_ms(class: EntryClass) -> u64 {
         match class {
-            Class::Unconfirmed => Ticks::UNCONFIRMED_MS,
-            Class::Established | Class::Datagram => Ticks::ESTABLISHED_MS,
-            Class::Closing | Class::Reset => Ticks::CLOSING_MS,
+            EntryClass::Unconfirmed => Ticks::UNCONFIRMED_MS,
+            EntryClass::Established | EntryClass::Datagram => Ticks::ESTABLISHED_MS,
+            EntryClass::Closing | EntryClass::Reset => Ticks::CLOSING_MS,
         }
     }
 }
@@ -236,7 +236,7 @@ impl Expiry<'_> {
 }
 
 /// By class.
-type ServiceLifetimes = [u16; Class::COUNT];
+type ServiceLifetimes = [u16; EntryClass::COUNT];
 
 impl Lifetimes {
     /// An entry after a RST lives this long without a packet.
@@ -246,7 +246,7 @@ impl Lifetimes {
     #[must_use]
     pub fn new(plan: &Plan) -> Lifetimes {
         let mut by_service = vec![None; plan.service_ids()].into_boxed_slice();
-        let mut shortest = [u16::MAX; Class::COUNT];
+        let mut shortest = [u16::MAX; EntryClass::COUNT];
         for service in plan.services() {
             let lifetimes = lifetimes_of(&service.timeouts);
             by_service[service.id.index()] = Some(lifetimes);
@@ -275,16 +275,16 @@ impl Lifetimes {
 
 fn lifetimes_of(timeouts: &Timeouts) -> ServiceLifetimes {
     [
-        to_ticks(timeouts.unconfirmed_ms, Class::Unconfirmed),
-        to_ticks(timeouts.tcp_ms, Class::Established),
-        to_ticks(timeouts.udp_ms, Class::Datagram),
-        to_ticks(timeouts.closing_ms, Class::Closing),
-        to_ticks(Lifetimes::RESET_MS, Class::Reset),
+        to_ticks(timeouts.unconfirmed_ms, EntryClass::Unconfirmed),
+        to_ticks(timeouts.tcp_ms, EntryClass::Established),
+        to_ticks(timeouts.udp_ms, EntryClass::Datagram),
+        to_ticks(timeouts.closing_ms, EntryClass::Closing),
+        to_ticks(Lifetimes::RESET_MS, EntryClass::Reset),
     ]
 }
 
 /// Rounded up: with more than this many ticks gone, at least `ms` are.
-fn to_ticks(ms: u32, class: Class) -> u16 {
+fn to_ticks(ms: u32, class: EntryClass) -> u16 {
     u64::from(ms).div_ceil(Ticks::unit_ms(class)) as u16
 }
 
@@ -329,7 +329,7 @@ mod header {
     pub const SWEEPS: usize = 7;
 }
 
-/// Words that a table for so many connections needs.
+/// Words of a table for that many connections.
 #[must_use]
 pub fn words_for(connections: u64) -> usize {
     HEADER_WORDS + buckets_for(connections) * BUCKET_ENTRIES
@@ -355,12 +355,12 @@ pub struct ConnectionTable<'m> {
 
 /// An entry in its place.
 #[derive(Debug, Clone, Copy)]
-pub struct Slot<'m> {
+pub struct FoundEntry<'m> {
     place: &'m AtomicU64,
     word: u64,
 }
 
-impl Slot<'_> {
+impl FoundEntry<'_> {
     /// The backend of an established entry that was written in this tick: it
     /// has not expired, and data changes nothing in it.
     #[inline]
@@ -402,7 +402,7 @@ impl<'m> ConnectionTable<'m> {
         ConnectionTable::open_counted(words, identity, None)
     }
 
-    /// The same, where a predecessor tells how many connections of each
+    /// The same, where a predecessor says how many connections of each
     /// service are in it; they are counted otherwise, which takes a look at
     /// every entry.
     ///
@@ -532,7 +532,7 @@ impl<'m> ConnectionTable<'m> {
     /// The entry of a flow of that service.
     #[inline(always)]
     #[must_use]
-    pub fn find(&self, hash: u64, service: ServiceId) -> Option<Slot<'m>> {
+    pub fn find(&self, hash: u64, service: ServiceId) -> Option<FoundEntry<'m>> {
         let (bucket, wanted) = (self.bucket(hash), match_word(hash, service));
         // The word most like it, told without a branch for each place; in the
         // bits that do not matter, which place that is.
@@ -546,7 +546,7 @@ impl<'m> ConnectionTable<'m> {
         let word = place.load(Ordering::Relaxed);
         match word {
             0 => find_unlikely(bucket, wanted),
-            _ => Some(Slot { place, word }),
+            _ => Some(FoundEntry { place, word }),
         }
     }
 
@@ -554,7 +554,7 @@ impl<'m> ConnectionTable<'m> {
     ///
     /// [`find`]: ConnectionTable::find
     #[inline]
-    pub fn update(&self, found: &Slot<'_>, hash: u64, entry: Entry) {
+    pub fn update(&self, found: &FoundEntry<'_>, hash: u64, entry: Entry) {
         found.place.store(entry.to_word(hash), Ordering::Relaxed);
     }
 
@@ -569,8 +569,9 @@ impl<'m> ConnectionTable<'m> {
         if (self.connections(service) as usize) <= made_for {
             return false;
         }
-        let is_confirmed =
-            |word| Entry::from_word(word).is_some_and(|entry| entry.class != Class::Unconfirmed);
+        let is_confirmed = |word| {
+            Entry::from_word(word).is_some_and(|entry| entry.class != EntryClass::Unconfirmed)
+        };
         let confirmed = places(self.bucket(hash), is_confirmed).count_ones() as usize;
         confirmed >= BUCKET_ENTRIES - OPEN_PLACES
     }
@@ -585,7 +586,7 @@ impl<'m> ConnectionTable<'m> {
     pub fn insert(
         &self,
         hash: u64,
-        stale: Option<Slot<'_>>,
+        stale: Option<FoundEntry<'_>>,
         entry: Entry,
         quota: u32,
         expiry: &Expiry<'_>,
@@ -763,10 +764,10 @@ fn is_own(word: u64, wanted: u64) -> bool {
 /// The entry of the one flow in four million whose word begins like that of
 /// an empty place.
 #[cold]
-fn find_unlikely(bucket: &Bucket, wanted: u64) -> Option<Slot<'_>> {
+fn find_unlikely(bucket: &Bucket, wanted: u64) -> Option<FoundEntry<'_>> {
     bucket.iter().find_map(|place| {
         let word = place.load(Ordering::Relaxed);
-        (is_own(word, wanted) && word != 0).then_some(Slot { place, word })
+        (is_own(word, wanted) && word != 0).then_some(FoundEntry { place, word })
     })
 }
 
@@ -789,7 +790,7 @@ fn displaceable<'b>(bucket: &'b Bucket, expiry: &Expiry<'_>) -> Option<(&'b Atom
         let Some(entry) = Entry::from_word(place.load(Ordering::Relaxed)) else { continue };
         let rank = match entry.class {
             _ if expiry.expired(&entry) => u32::MAX,
-            Class::Unconfirmed => u32::from(expiry.ticks.since(&entry)),
+            EntryClass::Unconfirmed => u32::from(expiry.ticks.since(&entry)),
             _ => continue,
         };
         if best.as_ref().is_none_or(|(other, _, _)| *other < rank) {
@@ -829,7 +830,7 @@ impl<'m> TableReader<'m> {
     }
 
     /// The entry of a flow of that service, and how long ago it was written,
-    /// in milliseconds as exact as its class tells.
+    /// in milliseconds, as exact as the ticks of its class.
     #[must_use]
     pub fn find(&self, hash: u64, service: ServiceId) -> Option<(Entry, u64)> {
         let wanted = match_word(hash, service);

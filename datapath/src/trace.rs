@@ -10,7 +10,7 @@
 //!
 //! Other packets pay one comparison of their length. The MAC (HMAC-SHA-256
 //! under a key of the cluster's secret, cut to 16 bytes) covers the mark and
-//! the five-tuple, so nobody outside can ask; stale marks and those seen
+//! the five-tuple, so only holders of the key can request reports; stale marks and those seen
 //! before are ignored, and reports are limited. Marked packets look
 //! connections up but never make one.
 
@@ -65,7 +65,7 @@ pub struct Mark {
     pub receiver: IpAddr,
     /// Its UDP port.
     pub port: u16,
-    /// Tells traces apart.
+    /// Of this trace alone.
     pub nonce: u64,
 }
 
@@ -151,7 +151,7 @@ impl Tracer {
     }
 }
 
-/// The mark's bytes, for whoever sends marked packets.
+/// The mark's bytes, for senders of marked packets.
 #[must_use]
 pub fn sign(secret: &[u8; 32], mark: &Mark, unix_ms: u64, key: &FlowKey) -> [u8; MARK_BYTES] {
     let receiver = match mark.receiver {
@@ -225,7 +225,7 @@ impl Reporter<'_> {
         outbox: &mut Outbox<'_>,
     ) {
         let mut text = ArrayString::new();
-        let back = self.view.ways_back.of(frame, Family::of(traced.mark.receiver));
+        let back = self.view.return_paths.of(frame, Family::of(traced.mark.receiver));
         let report = write_text(&mut text, self, traced, verdict, journey)
             .ok()
             .and_then(|()| datagram(&self.view.plan, traced, back.link, &text, outbox));

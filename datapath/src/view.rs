@@ -10,7 +10,7 @@ use wire::{FlowKey, Protocol};
 use crate::clock::Now;
 use crate::counters::Counter;
 use crate::egress::Egress;
-use crate::reply::WaysBack;
+use crate::reply::ReturnPaths;
 use crate::table::Lifetimes;
 
 /// What workers forward by. Made off the workers; never changed.
@@ -23,7 +23,7 @@ pub struct View {
     /// When entries of its services expire.
     pub lifetimes: Lifetimes,
     /// Where answers and reports go.
-    pub ways_back: WaysBack,
+    pub return_paths: ReturnPaths,
     /// Unix time less our own clock, in milliseconds: marks of traced packets
     /// carry the former. Kept right while people and programs set the time;
     /// the same for all views.
@@ -44,7 +44,11 @@ impl View {
     #[must_use]
     pub fn with_egress(&self, egress: Egress) -> View {
         let view = View::with_counters(Arc::clone(&self.plan), egress, Arc::clone(&self.counters));
-        View { ways_back: self.ways_back, unix_offset_ms: Arc::clone(&self.unix_offset_ms), ..view }
+        View {
+            return_paths: self.return_paths,
+            unix_offset_ms: Arc::clone(&self.unix_offset_ms),
+            ..view
+        }
     }
 
     /// True for packets that are a tunnel's and not a client's: to this
@@ -84,7 +88,7 @@ impl View {
             plan,
             egress,
             lifetimes,
-            ways_back: WaysBack::default(),
+            return_paths: ReturnPaths::default(),
             unix_offset_ms: Arc::default(),
             counters,
         }
@@ -135,13 +139,13 @@ impl WorkerCounters {
             members: (0..plan.members).map(|_| Traffic::default()).collect(),
             new_connections: (0..plan.members).map(|_| Counter::default()).collect(),
         };
-        counters.touch();
+        counters.fault_in();
         counters
     }
 
-    /// Zeros that nobody has written yet are not in memory: the kernel puts
-    /// them there at the first touch, for which no packet is to wait.
-    fn touch(&self) {
+    /// Pages of zeros are not in memory until they are written: no packet is
+    /// to wait for the kernel's page fault.
+    fn fault_in(&self) {
         self.matches.iter().for_each(|traffic| traffic.packets.add(0));
         self.match_connections.iter().for_each(|counter| counter.add(0));
         self.members.iter().for_each(|traffic| traffic.packets.add(0));

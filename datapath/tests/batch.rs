@@ -204,7 +204,7 @@ fn long(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A packet that somebody traces; or that looks like one, stale, repeated or
+/// A packet that is traced; or that looks like one, stale, repeated or
 /// forged.
 fn marked(random: &mut Random, now_ms: u32) -> Vec<u8> {
     let whole_bytes = 14 + usize::from(PACKET_BYTES);
@@ -419,11 +419,11 @@ impl Side {
     /// Takes what was originated; its memory is lent again.
     fn originated(&mut self) -> Vec<String> {
         let made: Vec<_> = self.outbox.frames.drain(..).collect();
-        let tell = |made: &Originated<'_>| {
+        let text = |made: &Originated<'_>| {
             let Originated { counts, after, device, frame } = made;
             format!("{counts:?}, after {after}, by {device:?}: {:02x?}", frame.bytes())
         };
-        let told = made.iter().map(tell).collect();
+        let told = made.iter().map(text).collect();
         self.spare.extend(made.into_iter().map(|made| made.frame.into_chunk()));
         told
     }

@@ -9,10 +9,10 @@ use common::message;
 use datapath::counters::ConnectionCounters;
 use datapath::decide::{Decision, Effect, Rules, Why, decide, steady_member};
 use datapath::table::{Entry, Expiry, Lifetimes, Ticks, steady_backend};
-use datapath::{Class, ConnectionTable, Now};
+use datapath::{ConnectionTable, EntryClass, Now};
 use plan::proto::{BackendState, OnDown};
 use plan::{BackendId, Plan, Planner, Service};
-use wire::{Facts, Family, Protocol, tcp};
+use wire::{Family, PacketMeta, Protocol, tcp};
 
 const HASH: u64 = 0x1234_5678_9abc_def0;
 
@@ -28,9 +28,9 @@ fn plan() -> Plan {
     Planner::default().plan(message).unwrap()
 }
 
-fn facts(protocol: Protocol, flags: u8) -> Facts {
+fn meta(protocol: Protocol, flags: u8) -> PacketMeta {
     let tcp_flags = tcp::Flags(flags);
-    Facts { family: Family::V4, protocol, tcp_flags, traffic_class: 0, packet_bytes: 40 }
+    PacketMeta { family: Family::V4, protocol, tcp_flags, traffic_class: 0, packet_bytes: 40 }
 }
 
 /// A connection table with one entry.
@@ -71,13 +71,13 @@ impl OneEntry {
 
     /// What the filter answers where the entry is looked for at home, and
     /// where it was found: the same.
-    fn filtered(&self, facts: &Facts) -> Option<Decision> {
-        let (service, is_tcp) = (self.service(), facts.protocol == Protocol::TCP);
+    fn filtered(&self, meta: &PacketMeta) -> Option<Decision> {
+        let (service, is_tcp) = (self.service(), meta.protocol == Protocol::TCP);
         let home = self.table.home(HASH);
-        let at_home = steady_member(&service.group, facts, || {
+        let at_home = steady_member(&service.group, meta, || {
             steady_backend(home, HASH, service.id, &self.ticks, is_tcp)
         });
-        let found = steady_member(&service.group, facts, || {
+        let found = steady_member(&service.group, meta, || {
             self.table.find(HASH, service.id)?.steady_backend(&self.ticks, is_tcp)
         });
         assert_eq!(at_home, found);
@@ -90,18 +90,18 @@ impl OneEntry {
         found.map(decision)
     }
 
-    fn decided(&self, facts: &Facts) -> Decision {
+    fn decided(&self, meta: &PacketMeta) -> Decision {
         let service = self.service();
         let rules = Rules { service: service.id, group: &service.group, expiry: self.expiry() };
         let entry = self.table.find(HASH, service.id).map(|found| found.entry());
-        decide(&rules, entry, facts, || HASH)
+        decide(&rules, entry, meta, || HASH)
     }
 }
 
 const ANY: Entry = Entry {
     service: plan::ServiceId(0),
     backend: BackendId(1),
-    class: Class::Unconfirmed,
+    class: EntryClass::Unconfirmed,
     time: 0,
 };
 
@@ -112,18 +112,22 @@ fn the_filter_answers_as_the_decision_or_not_at_all() {
         one.service().group.members().iter().map(|member| member.backend).collect();
     let unknown = BackendId(999);
     let mut answered = 0;
-    for class in
-        [Class::Unconfirmed, Class::Established, Class::Datagram, Class::Closing, Class::Reset]
-    {
-        let times = if class >= Class::Closing { 512 } else { 1024 };
+    for class in [
+        EntryClass::Unconfirmed,
+        EntryClass::Established,
+        EntryClass::Datagram,
+        EntryClass::Closing,
+        EntryClass::Reset,
+    ] {
+        let times = if class >= EntryClass::Closing { 512 } else { 1024 };
         for time in 0..times {
             for backend in backends.iter().copied().chain([unknown]) {
                 one.set(Entry { service: one.service().id, backend, class, time });
                 for protocol in [Protocol::TCP, Protocol::UDP] {
                     for flags in 0..=u8::MAX {
-                        let facts = facts(protocol, flags);
-                        let Some(decision) = one.filtered(&facts) else { continue };
-                        assert_eq!(decision, one.decided(&facts), "{class:?} {time} {facts:?}");
+                        let meta = meta(protocol, flags);
+                        let Some(decision) = one.filtered(&meta) else { continue };
+                        assert_eq!(decision, one.decided(&meta), "{class:?} {time} {meta:?}");
                         answered += 1;
                     }
                 }

@@ -228,7 +228,7 @@ fn a_link_too_narrow_for_ipv6_is_never_blamed_on_the_client() {
     assert_eq!(small, Verdict::Drop(DropReason::TooBig));
 }
 
-/// A TCP packet of so many bytes that must not be fragmented.
+/// A TCP packet of that many bytes that must not be fragmented.
 fn tcp_v4(payload: usize) -> Vec<u8> {
     let mut frame = Vec::new();
     PacketBuilder::ethernet2([1; 6], [2; 6])
@@ -251,7 +251,7 @@ fn tcp_v6(payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Neither answered (RFC 4443 section 2.4) nor fragmented: nobody on the way
+/// Neither answered (RFC 4443 section 2.4) nor fragmented: no router
 /// fragments IPv6. Its addresses must not be taken for IPv4 options.
 #[test]
 fn an_icmpv6_error_too_big_for_its_path_is_dropped() {
@@ -359,7 +359,7 @@ fn answers_are_limited() {
     for _ in 0..3000 {
         machine.forward(0, &frame);
     }
-    // What is anybody's, and the two cells of the only client there is.
+    // The shared half, and the two cells of the only client there is.
     let totals = machine.counters.totals();
     assert_eq!((totals.replied, totals.dropped[DropReason::TooBig.index()]), (508, 2492));
 }

@@ -3,7 +3,7 @@
 //! The model knows no buckets: with a table that never fills, every packet's
 //! backend must be the model's. It knows no ticks either, only what is promised:
 //! an entry lives for its timeout, and at most two ticks longer. In between it
-//! goes on with both possibilities, until a packet tells them apart.
+//! goes on with both possibilities, until a packet distinguishes them.
 
 mod common;
 
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// A packet of that kind of that flow, so many milliseconds later.
+    /// A packet of that kind of that flow, that many milliseconds later.
     Packet { flow: u16, kind: u8, after_ms: u32 },
     /// A backend's state changes.
     State { backend: usize, state: u8 },
@@ -41,13 +41,13 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     backend: String,
-    class: Class,
+    class: EntryClass,
     tcp: bool,
     seen_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Class {
+enum EntryClass {
     Unconfirmed,
     Confirmed,
     /// After a FIN.
@@ -58,18 +58,18 @@ enum Class {
 
 impl Known {
     fn new(backend: String, tcp: bool, seen_ms: u64) -> Known {
-        Known { backend, class: Class::Unconfirmed, tcp, seen_ms }
+        Known { backend, class: EntryClass::Unconfirmed, tcp, seen_ms }
     }
 
     /// Idle for so long that it must be gone, or so short that it must be
     /// there; None: in between, ticks decide.
     fn is_over(&self, now_ms: u64) -> Option<bool> {
         let (timeout_ms, tick_ms) = match (self.class, self.tcp) {
-            (Class::Unconfirmed, _) => (30_000, 100),
-            (Class::Confirmed, true) => (900_000, 8_192),
-            (Class::Confirmed, false) => (60_000, 8_192),
-            (Class::Closing, _) => (120_000, 2_000),
-            (Class::Reset, _) => (10_000, 2_000),
+            (EntryClass::Unconfirmed, _) => (30_000, 100),
+            (EntryClass::Confirmed, true) => (900_000, 8_192),
+            (EntryClass::Confirmed, false) => (60_000, 8_192),
+            (EntryClass::Closing, _) => (120_000, 2_000),
+            (EntryClass::Reset, _) => (10_000, 2_000),
         };
         let idle_ms = now_ms - self.seen_ms;
         match idle_ms {
@@ -123,9 +123,9 @@ fn keeps(known: &Known, plan: &proto::Plan, packet: &Packet) -> bool {
         plan.groups[0].members.iter().find(|member| member.backend == known.backend).unwrap();
     match member.state() {
         BackendState::Active => true,
-        BackendState::Draining => !(opens && known.class == Class::Closing),
+        BackendState::Draining => !(opens && known.class == EntryClass::Closing),
         BackendState::Down if plan.services[0].on_down() == proto::OnDown::Keep => {
-            !(opens && known.class == Class::Unconfirmed)
+            !(opens && known.class == EntryClass::Unconfirmed)
         }
         _ => false,
     }
@@ -204,16 +204,18 @@ fn after(known: &Known, packet: &Packet) -> Known {
         _ if !packet.is_tcp => (false, false, false),
         kind => (kind == 0, kind == 3, kind == 4),
     };
-    let confirmed = if fin { Class::Closing } else { Class::Confirmed };
+    let confirmed = if fin { EntryClass::Closing } else { EntryClass::Confirmed };
     match known.class {
-        Class::Unconfirmed if syn => refreshed(Class::Unconfirmed),
+        EntryClass::Unconfirmed if syn => refreshed(EntryClass::Unconfirmed),
         // Ticks of 100 ms count from the start of time.
-        Class::Unconfirmed if rst || packet.now_ms / 100 == known.seen_ms / 100 => known.clone(),
-        Class::Confirmed if syn => known.clone(),
-        Class::Confirmed if rst => refreshed(Class::Reset),
-        Class::Closing | Class::Reset if syn => refreshed(Class::Reset),
-        Class::Closing | Class::Reset if rst => known.clone(),
-        Class::Closing => refreshed(Class::Closing),
+        EntryClass::Unconfirmed if rst || packet.now_ms / 100 == known.seen_ms / 100 => {
+            known.clone()
+        }
+        EntryClass::Confirmed if syn => known.clone(),
+        EntryClass::Confirmed if rst => refreshed(EntryClass::Reset),
+        EntryClass::Closing | EntryClass::Reset if syn => refreshed(EntryClass::Reset),
+        EntryClass::Closing | EntryClass::Reset if rst => known.clone(),
+        EntryClass::Closing => refreshed(EntryClass::Closing),
         _ => refreshed(confirmed),
     }
 }

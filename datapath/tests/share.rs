@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Machine, Tcp, message, tcp, tcp_to};
-use datapath::Class;
+use datapath::EntryClass;
 use plan::proto;
 
 /// Connections that the table is made for: half of its entries.
@@ -40,17 +40,17 @@ fn flood(machine: &mut Machine, confirm_after_ms: u32) {
 /// How many of a hundred connections to `vip` are established after a SYN and
 /// an ACK.
 fn established(machine: &mut Machine, service: usize, vip: [u8; 4]) -> usize {
-    let before = in_class(machine, service, Class::Established);
+    let before = in_class(machine, service, EntryClass::Established);
     for kind in [Tcp::Syn, Tcp::Ack] {
         machine.now_ms += 150;
         for port in 1..=100 {
             machine.backend(0, &tcp_to(vip, 0xc000_0201, port, kind)).unwrap();
         }
     }
-    in_class(machine, service, Class::Established) - before
+    in_class(machine, service, EntryClass::Established) - before
 }
 
-fn in_class(machine: &Machine, service: usize, class: Class) -> usize {
+fn in_class(machine: &Machine, service: usize, class: EntryClass) -> usize {
     let id = machine.view.plan.services().nth(service).unwrap().id;
     machine.readers[0].entries().filter(|entry| (entry.service, entry.class) == (id, class)).count()
 }
@@ -62,7 +62,7 @@ fn a_flood_that_confirms_itself_leaves_other_services_room() {
     assert!(machine.counters.connections.unconfirmed_at_share.get() > 1_000);
     let tracked = established(&mut machine, 1, OTHER_VIP);
     assert!(tracked >= 90, "{tracked} of 100 connections of the other service are tracked");
-    let room = in_class(&machine, 0, Class::Established);
+    let room = in_class(&machine, 0, EntryClass::Established);
     assert!(room > CONNECTIONS as usize, "{room} of the flooded one: more than the table is for");
 }
 
@@ -81,7 +81,7 @@ fn a_service_alone_may_fill_the_table() {
     let mut machine = Machine::new(message(4), CONNECTIONS);
     flood(&mut machine, 150);
     let entries = 2 * CONNECTIONS as usize;
-    let confirmed = in_class(&machine, 0, Class::Established);
+    let confirmed = in_class(&machine, 0, EntryClass::Established);
     assert!(confirmed > entries * 99 / 100, "{confirmed} of {entries} places");
     assert_eq!(machine.counters.connections.unconfirmed_at_share.get(), 0);
 }
@@ -96,7 +96,7 @@ fn what_the_table_is_made_for_is_confirmed_beside_other_services_too() {
         }
     }
     assert_eq!(machine.counters.connections.unconfirmed_at_share.get(), 0);
-    let confirmed = in_class(&machine, 0, Class::Established);
+    let confirmed = in_class(&machine, 0, EntryClass::Established);
     assert!(confirmed as u64 > CONNECTIONS * 98 / 100, "{confirmed} of {CONNECTIONS}");
 }
 
@@ -106,7 +106,7 @@ fn a_flow_that_is_not_confirmed_keeps_its_backend_while_packets_come() {
     flood(&mut machine, 150);
     // Flows of the last client that are tracked, but not confirmed.
     let client = CLIENTS - 1;
-    let before = in_class(&machine, 0, Class::Unconfirmed);
+    let before = in_class(&machine, 0, EntryClass::Unconfirmed);
     assert!(before > 10, "{before} flows are tracked unconfirmed");
     for _ in 0..8 {
         machine.now_ms += 9_000;

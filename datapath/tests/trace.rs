@@ -127,7 +127,7 @@ fn forged_stale_and_repeated_marks_are_ordinary_packets() {
 }
 
 #[test]
-fn marks_tell_the_time_as_it_is_after_somebody_has_set_the_clock() {
+fn marks_are_judged_by_the_time_as_it_is_after_the_clock_was_set() {
     const STEP_MS: u64 = 3_600_000;
     let mut machine = machine();
     let clock = std::sync::Arc::clone(&machine.view.unix_offset_ms);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Machine, Tcp, message, tcp, udp};
 use datapath::recorder::Lookup;
-use datapath::{Class, DropReason};
+use datapath::{DropReason, EntryClass};
 use plan::proto;
 use plan::proto::BackendState::{Active, Disabled, Down, Draining};
 
@@ -15,12 +15,12 @@ fn established(message: proto::Plan) -> (Machine, String) {
     let mut machine = Machine::new(message, 1000);
     let backend = machine.backend(0, &tcp(CLIENT, 5, Tcp::Syn)).unwrap();
     assert_eq!(machine.backend(150, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-    assert_eq!(class(&mut machine), Class::Established);
+    assert_eq!(class(&mut machine), EntryClass::Established);
     (machine, backend)
 }
 
 /// The class of the connection's entry.
-fn class(machine: &mut Machine) -> Class {
+fn class(machine: &mut Machine) -> EntryClass {
     entry(machine).expect("an entry").class
 }
 
@@ -47,7 +47,7 @@ fn with_state(mut before: proto::Plan, backend: &str, state: proto::BackendState
 }
 
 #[test]
-fn a_journey_tells_the_flow_hash_whoever_decides() {
+fn a_journey_has_the_flow_hash_whether_tracked_or_selected() {
     let mut machine = Machine::new(message(3), 1000);
     let (_, miss, _) = machine.forward(0, &tcp(CLIENT, 5, Tcp::Syn));
     let (_, hit, _) = machine.forward(150, &tcp(CLIENT, 5, Tcp::Ack));
@@ -82,11 +82,11 @@ fn a_second_packet_within_a_tick_confirms_nothing() {
     let mut machine = Machine::new(message(2), 1000);
     machine.backend(0, &tcp(CLIENT, 5, Tcp::Syn)).unwrap();
     machine.backend(50, &tcp(CLIENT, 5, Tcp::Ack)).unwrap();
-    assert_eq!(class(&mut machine), Class::Unconfirmed);
+    assert_eq!(class(&mut machine), EntryClass::Unconfirmed);
     machine.backend(60, &tcp(CLIENT, 5, Tcp::Syn)).unwrap();
-    assert_eq!(class(&mut machine), Class::Unconfirmed, "a repeated SYN neither");
+    assert_eq!(class(&mut machine), EntryClass::Unconfirmed, "a repeated SYN neither");
     machine.backend(100, &tcp(CLIENT, 5, Tcp::Ack)).unwrap();
-    assert_eq!(class(&mut machine), Class::Established);
+    assert_eq!(class(&mut machine), EntryClass::Established);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_syn_never_moves_an_established_connection_of_an_active_backend() {
     machine.set(message(40));
     for _ in 0..3 {
         assert_eq!(machine.backend(10, &tcp(CLIENT, 5, Tcp::Syn)).unwrap(), backend);
-        assert_eq!(class(&mut machine), Class::Established);
+        assert_eq!(class(&mut machine), EntryClass::Established);
     }
 }
 
@@ -138,10 +138,14 @@ fn a_fin_closes_and_a_syn_then_selects_anew_where_the_backend_drains() {
     let (mut machine, backend) = established(message(2));
     machine.backend(10, &tcp(CLIENT, 5, Tcp::Fin)).unwrap();
     machine.backend(10, &tcp(CLIENT, 5, Tcp::Ack)).unwrap();
-    assert_eq!(class(&mut machine), Class::Closing, "what follows a FIN does not open it again");
+    assert_eq!(
+        class(&mut machine),
+        EntryClass::Closing,
+        "what follows a FIN does not open it again"
+    );
     machine.set(with_state(message(2), &backend, Draining));
     assert_ne!(machine.backend(10, &tcp(CLIENT, 5, Tcp::Syn)).unwrap(), backend);
-    assert_eq!(class(&mut machine), Class::Unconfirmed);
+    assert_eq!(class(&mut machine), EntryClass::Unconfirmed);
 }
 
 #[test]
@@ -150,9 +154,13 @@ fn a_syn_goes_where_its_connection_is_after_a_fin_too() {
     machine.set(message(40));
     machine.backend(10, &tcp(CLIENT, 5, Tcp::Fin)).unwrap();
     assert_eq!(machine.backend(10, &tcp(CLIENT, 5, Tcp::Syn)).unwrap(), backend);
-    assert_eq!(class(&mut machine), Class::Reset, "gone in ten seconds, unless packets follow");
+    assert_eq!(
+        class(&mut machine),
+        EntryClass::Reset,
+        "gone in ten seconds, unless packets follow"
+    );
     assert_eq!(machine.backend(10, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-    assert_eq!(class(&mut machine), Class::Established, "a new connection on the same port");
+    assert_eq!(class(&mut machine), EntryClass::Established, "a new connection on the same port");
 }
 
 #[test]
@@ -164,7 +172,7 @@ fn a_forged_rst_and_syn_move_no_connection_after_weights_changed() {
             assert_eq!(machine.backend(300, &tcp(CLIENT, 5, *kind)).unwrap(), backend);
         }
         assert_eq!(machine.backend(5_000, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-        assert_eq!(class(&mut machine), Class::Established);
+        assert_eq!(class(&mut machine), EntryClass::Established);
     }
 }
 
@@ -177,7 +185,7 @@ fn a_forged_syn_moves_no_connection_while_its_backend_drains() {
             assert_eq!(machine.backend(300, &tcp(CLIENT, 5, *kind)).unwrap(), backend);
         }
         assert_eq!(machine.backend(300, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-        assert_eq!(class(&mut machine), Class::Established);
+        assert_eq!(class(&mut machine), EntryClass::Established);
     }
 }
 
@@ -225,9 +233,9 @@ fn a_forged_rst_does_no_harm_when_packets_go_on() {
     let (mut machine, backend) = established(message(2));
     machine.set(message(40));
     machine.backend(10, &tcp(CLIENT, 5, Tcp::Rst)).unwrap();
-    assert_eq!(class(&mut machine), Class::Reset);
+    assert_eq!(class(&mut machine), EntryClass::Reset);
     assert_eq!(machine.backend(5_000, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
-    assert_eq!(class(&mut machine), Class::Established);
+    assert_eq!(class(&mut machine), EntryClass::Established);
 }
 
 #[test]
@@ -256,14 +264,14 @@ fn entries_expire_by_their_class_and_not_before() {
 }
 
 #[test]
-fn an_entry_lives_for_its_timeout_however_long_nobody_looked() {
+fn an_entry_lives_for_its_timeout_however_long_no_packet_came() {
     let (mut machine, backend) = established(message(2));
     // The last packet, at the end of a tick; and another's, in the next.
     machine.now_ms = 8_191;
     assert_eq!(machine.backend(0, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
     machine.backend(1, &tcp(CLIENT, 6, Tcp::Ack)).unwrap();
     machine.datapath.begin(8_191 + 899_000, &machine.view);
-    assert_eq!(entry(&mut machine).map(|entry| entry.class), Some(Class::Established));
+    assert_eq!(entry(&mut machine).map(|entry| entry.class), Some(EntryClass::Established));
 }
 
 #[test]

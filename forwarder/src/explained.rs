@@ -81,7 +81,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
 fn spill(view: &View, service: &Service, key: &FlowKey) -> Option<String> {
     // The same that forwarding asks; without a next hop it drops.
     let permitted = RecursionLimit::SPILLED;
-    let (there, _) = view.egress.toward_spill(&view.plan, service, key, 0, permitted)?;
+    let (there, _) = view.egress.template_for_spill(&view.plan, service, key, 0, permitted)?;
     Some(there.to_string())
 }
 

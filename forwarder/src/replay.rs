@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use datapath::batch::Verdicts;
 use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
 use datapath::outbox::{Kind, Originated};
-use datapath::reply::{ReplyLink, WaysBack};
+use datapath::reply::{ReplyLink, ReturnPaths};
 use datapath::verdict::DeviceIndex;
 use datapath::{
     Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
@@ -152,9 +152,9 @@ impl Replay {
         let view = View::new(plan.into(), egress, 1);
         Replay {
             view: View {
-                ways_back: WaysBack {
+                return_paths: ReturnPaths {
                     all: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
-                    ..WaysBack::default()
+                    ..ReturnPaths::default()
                 },
                 ..view
             },

@@ -34,7 +34,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Group {
     members: Box<[Member]>,
-    by_backend: Box<[Slot]>,
+    by_backend: Box<[MemberEntry]>,
     /// None: no member takes new connections.
     table: Option<Table>,
     /// What the table's entries stand for.
@@ -48,17 +48,17 @@ struct Candidate {
     backend: BackendId,
 }
 
-/// A place in the hash of members by backend; backend zero: empty.
+/// An entry of the hash of members by backend; backend zero: empty.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(8))]
-struct Slot {
+struct MemberEntry {
     backend: u16,
     member: u16,
     /// The member's, so that a lookup is one access.
     admission: Admission,
 }
 
-const EMPTY: Slot = Slot { backend: 0, member: 0, admission: Admission::Nothing };
+const EMPTY: MemberEntry = MemberEntry { backend: 0, member: 0, admission: Admission::Nothing };
 
 impl Group {
     /// A group of `members`, each backend once, whose `table` selects among
@@ -67,12 +67,12 @@ impl Group {
         let size = (members.len() * 2).next_power_of_two().max(2);
         let mut by_backend = vec![EMPTY; size].into_boxed_slice();
         for (index, member) in members.iter().enumerate() {
-            let mut at = home(member.backend, size);
+            let mut at = index_of(member.backend, size);
             while by_backend[at].backend != 0 {
                 at = (at + 1) & (size - 1);
             }
             let (backend, admission) = (member.backend.0, member.admission);
-            by_backend[at] = Slot { backend, member: index as u16, admission };
+            by_backend[at] = MemberEntry { backend, member: index as u16, admission };
         }
         let candidate =
             |member| Candidate { member, backend: members[usize::from(member)].backend };
@@ -92,11 +92,10 @@ impl Group {
         Some(Selected { member, backend, slot })
     }
 
-    /// The table's entries, and the index of that for `hash`: memory to be
-    /// asked for ahead.
+    /// The table's entries, and the slot for `hash`, for a prefetch.
     #[inline]
     #[must_use]
-    pub fn first_look(&self, hash: u64) -> Option<(&[impl Sized], usize)> {
+    pub fn prefetch_slot(&self, hash: u64) -> Option<(&[impl Sized], usize)> {
         let table = self.table.as_ref()?;
         Some((table.entries(), table.slot(hash) as usize))
     }
@@ -106,7 +105,7 @@ impl Group {
     #[must_use]
     pub fn member(&self, backend: BackendId) -> Option<(u16, Admission)> {
         let mask = self.by_backend.len() - 1;
-        let mut at = home(backend, self.by_backend.len());
+        let mut at = index_of(backend, self.by_backend.len());
         loop {
             let slot = self.by_backend[at];
             if slot.backend == backend.0 {
@@ -144,7 +143,7 @@ pub struct Selected {
 }
 
 #[inline]
-fn home(backend: BackendId, size: usize) -> usize {
+fn index_of(backend: BackendId, size: usize) -> usize {
     // Ids are given out one after the other, so most differ in their low bits.
     usize::from(backend.0) & (size - 1)
 }

@@ -46,7 +46,7 @@ pub const MATCHES_MAX: usize = 1_000_000;
 pub const CONNECTIONS_MAX: u64 = 1 << 28;
 
 /// The longest idle timeouts in milliseconds that the ten bits of time in a
-/// connection table entry can tell from the wrap (see `datapath::table`).
+/// connection table entry can distinguish from the wrap (see `datapath::table`).
 /// Longer: the plan is refused.
 pub const ESTABLISHED_IDLE_MS_MAX: u32 = 7_200_000;
 /// The same for unconfirmed entries.

@@ -17,8 +17,7 @@ use crate::service::{Backend, Dscp, Encap, Service};
 /// What a forwarder forwards by. Immutable.
 #[derive(Debug)]
 pub struct Plan {
-    /// Tells this plan from every other that the process ever decoded; never
-    /// zero.
+    /// Another for each plan that the process decodes; never zero.
     pub serial: u64,
     /// Counts plans; never goes back.
     pub generation: u64,
@@ -36,7 +35,7 @@ pub struct Plan {
     /// Routers that packets come from.
     pub routers: Vec<IpAddr>,
     /// Options of the outer headers.
-    pub tunnel: Tunnel,
+    pub tunnel: TunnelOptions,
     /// Learn path MTUs from ICMP errors.
     pub learn_path_mtu: bool,
     /// The other load balancers.
@@ -57,7 +56,7 @@ pub struct Plan {
     /// counters with a place for each.
     pub members: u32,
     /// The ways to encapsulate that services have, each once.
-    pub styles: Vec<(Encap, Dscp)>,
+    pub profiles: Vec<(Encap, Dscp)>,
     /// The groups that services have, each once.
     pub groups: Vec<Arc<Group>>,
     /// The message this was decoded from.
@@ -66,7 +65,7 @@ pub struct Plan {
 
 /// Options of the outer headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tunnel {
+pub struct TunnelOptions {
     /// Compute the UDP checksum over IPv6.
     pub udp6_checksum: bool,
     /// Draw outer IPv4 sources from this network; and the mask of the bits

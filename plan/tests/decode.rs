@@ -183,7 +183,7 @@ fn services_of_one_group_share_it_but_for_what_they_do_with_it() {
     add("same", |_| ());
     add("keeps", |service| service.set_on_down(proto::OnDown::Keep));
     add("larger", |service| service.table_size = 655_373);
-    // Somebody is active: the same.
+    // A member is active: the same.
     add("open", |service| service.set_when_none(proto::WhenNone::FailOpen));
     let plan = plan(message);
     let groups: Vec<_> = plan.services().map(|service| Arc::as_ptr(&service.group)).collect();
@@ -273,7 +273,7 @@ fn refusals_name_the_field() {
 }
 
 /// Protobuf hands on what it does not know; taken for the default it would
-/// forward in a way that nobody asked for.
+/// forward as the controller did not mean.
 #[test]
 fn choices_of_a_newer_version_are_refused_by_name() {
     let service =

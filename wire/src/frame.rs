@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A `Frame` owns its chunk: it can be moved but not copied, so every chunk
-//! has exactly one owner at any time. Whoever takes a frame off a ring must
+//! has exactly one owner at any time. Code that takes a frame off a ring must
 //! put it on another one, or give it back to its pool.
 
 use arrayvec::ArrayVec;

@@ -29,7 +29,7 @@ pub struct Headers {
 
 /// What the stages behind the match need to know of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
+pub struct PacketMeta {
     /// Its family.
     pub family: Family,
     /// Transport protocol.
@@ -43,11 +43,11 @@ pub struct Facts {
 }
 
 impl Headers {
-    /// The facts of this packet.
+    /// What the stages behind the match need of this packet.
     #[inline]
     #[must_use]
-    pub fn facts(&self) -> Facts {
-        Facts {
+    pub fn meta(&self) -> PacketMeta {
+        PacketMeta {
             family: self.key.family,
             protocol: self.key.protocol,
             tcp_flags: self.tcp_flags,

@@ -26,6 +26,6 @@ pub use error::ParseError;
 pub use ethernet::{EtherType, MacAddress};
 pub use flow::{FlowKey, SocketV4, Target};
 pub use frame::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, HEADROOM_BYTES};
-pub use headers::{Facts, Headers};
+pub use headers::{Headers, PacketMeta};
 pub use ip::{Family, Fragment, Protocol};
 pub use prefix::{IpPrefix, PrefixError};

@@ -6,7 +6,7 @@
 //! Held by a test: on every frame that is plain both agree.
 
 use crate::flow::{BLOCK_BYTES, SocketV4, Target};
-use crate::headers::Facts;
+use crate::headers::PacketMeta;
 use crate::ip::{Family, Protocol};
 use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 
@@ -15,7 +15,7 @@ use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
 pub struct Plain<'f, const HEAD: usize> {
     head: &'f [u8; HEAD],
     /// What later stages go by.
-    pub facts: Facts,
+    pub meta: PacketMeta,
 }
 
 /// One of IPv4.
@@ -45,14 +45,14 @@ pub fn read_v4(frame: &[u8]) -> Option<PlainV4<'_>> {
         return None;
     }
     let (protocol, transport) = (Protocol(ip[9]), head[TRANSPORT_V4..].first_chunk()?);
-    let facts = Facts {
+    let meta = PacketMeta {
         family: Family::V4,
         protocol,
         tcp_flags: flags(protocol, transport, ipv4::HEADER_BYTES, packet_bytes)?,
         traffic_class: start as u8,
         packet_bytes,
     };
-    Some(Plain { head, facts })
+    Some(Plain { head, meta })
 }
 
 /// Reads a frame with a plain IPv6 packet; None: it has none.
@@ -69,14 +69,14 @@ pub fn read_v6(frame: &[u8]) -> Option<PlainV6<'_>> {
     }
     let protocol = Protocol(head[IP + 6]);
     let transport = head[TRANSPORT_V6..].first_chunk()?;
-    let facts = Facts {
+    let meta = PacketMeta {
         family: Family::V6,
         protocol,
         tcp_flags: flags(protocol, transport, ipv6::HEADER_BYTES, packet_bytes)?,
         traffic_class: (start >> 4) as u8,
         packet_bytes,
     };
-    Some(Plain { head, facts })
+    Some(Plain { head, meta })
 }
 
 impl PlainV4<'_> {
@@ -85,7 +85,7 @@ impl PlainV4<'_> {
     #[must_use]
     pub fn target(&self) -> SocketV4 {
         let tail = *self.head[IP + 16..].first_chunk().expect("the head is longer");
-        SocketV4::of_packet(tail, self.facts.protocol)
+        SocketV4::of_packet(tail, self.meta.protocol)
     }
 
     /// The five-tuple as it is hashed (see [`crate::FlowKey`]).
@@ -94,7 +94,7 @@ impl PlainV4<'_> {
     pub fn blocks(&self) -> [[u8; BLOCK_BYTES]; 1] {
         // From the header's checksum, which is not hashed, to behind the ports.
         let (first, last) = (u64_at(self.head, IP + 10), u64_at(self.head, IP + 18));
-        let first = first & !0xffff | u64::from(self.facts.protocol.0) << 8 | 4;
+        let first = first & !0xffff | u64::from(self.meta.protocol.0) << 8 | 4;
         let block = u128::from(last & u64::MAX >> 16) << 64 | u128::from(first);
         [block.to_le_bytes()]
     }
@@ -108,7 +108,7 @@ impl PlainV6<'_> {
         Target {
             address: u128_at(self.head, IP + 24),
             family: Family::V6,
-            protocol: self.facts.protocol,
+            protocol: self.meta.protocol,
             port: u16_at(self.head, TRANSPORT_V6 + 2),
         }
     }
@@ -118,7 +118,7 @@ impl PlainV6<'_> {
     #[must_use]
     pub fn blocks(&self) -> [[u8; BLOCK_BYTES]; 3] {
         // The addresses follow the next header and the hop limit.
-        let start = 6u128 << 120 | u128::from(self.facts.protocol.0) << 112;
+        let start = 6u128 << 120 | u128::from(self.meta.protocol.0) << 112;
         let first = u128_at(self.head, IP + 6) & (u128::MAX >> 16) | start;
         let third = u128_at(self.head, IP + 38) & (u128::MAX << 80);
         [first, u128_at(self.head, IP + 22), third].map(u128::to_be_bytes)

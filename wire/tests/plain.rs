@@ -51,7 +51,7 @@ fn is_plain(frame: &[u8]) -> bool {
 }
 
 fn assert_agree<const HEAD: usize>(read: &Plain<'_, HEAD>, target: Target, headers: &Headers) {
-    assert_eq!(read.facts, headers.facts());
+    assert_eq!(read.meta, headers.meta());
     assert_eq!(headers.fragment, wire::Fragment::Whole);
     assert_eq!(target, headers.key.target());
 }

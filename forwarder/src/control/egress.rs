@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
-use datapath::reply::WaysBack;
+use datapath::reply::ReturnPaths;
 use datapath::verdict::DeviceIndex;
 use datapath::{Egress, FlowHash, NextHop};
 use plan::{Admission, BackendId, Plan, Service};
@@ -60,7 +60,7 @@ pub fn routers(plan: &Plan) -> Vec<IpAddr> {
 /// of the address's family that is reached; a router forwards both, so else to
 /// any. Where there is none they go where the packet came from.
 #[must_use]
-pub fn ways_back(plan: &Plan, snapshot: &Snapshot) -> WaysBack {
+pub fn return_paths(plan: &Plan, snapshot: &Snapshot) -> ReturnPaths {
     let way = |is_v4: bool| {
         let routers = routers(plan);
         let (same, other): (Vec<IpAddr>, Vec<IpAddr>) =
@@ -68,7 +68,7 @@ pub fn ways_back(plan: &Plan, snapshot: &Snapshot) -> WaysBack {
         let hops = |router: &IpAddr| snapshot.backends.get(router)?.as_ref().ok()?.first();
         same.iter().chain(&other).find_map(hops).map(next_hop)
     };
-    WaysBack { all: None, v4: way(true), v6: way(false) }
+    ReturnPaths { all: None, v4: way(true), v6: way(false) }
 }
 
 /// A warning with its remedies, where answers to packets that came in a tunnel
@@ -316,7 +316,7 @@ mod tests {
             snapshot.backends.insert(router, Err(next_hops::Unresolved::NoRoute));
         }
         let devices = |snapshot: &Snapshot| {
-            let WaysBack { all: None, v4, v6 } = ways_back(&plan, snapshot) else { panic!() };
+            let ReturnPaths { all: None, v4, v6 } = return_paths(&plan, snapshot) else { panic!() };
             [v4, v6].map(|hop| hop.map(|hop| hop.device.0))
         };
         assert_eq!(devices(&snapshot), [None, None]);

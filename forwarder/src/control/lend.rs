@@ -104,9 +104,9 @@ impl Control {
         self.path_mtus.inherit(&running.path_mtus);
         let path_mtus = Arc::new(running.path_mtus);
         let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
-        let ways_back = egress::ways_back(&plan, &snapshot);
+        let return_paths = egress::return_paths(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.workers);
-        let view = Arc::new(View { ways_back, ..view });
+        let view = Arc::new(View { return_paths, ..view });
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);

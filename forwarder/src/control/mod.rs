@@ -288,8 +288,8 @@ impl Control {
             return;
         }
         let egress = egress::egress(&running.view.plan, &running.hash, &snapshot, &path_mtus);
-        let ways_back = egress::ways_back(&running.view.plan, &snapshot);
-        let view = Arc::new(View { ways_back, ..running.view.with_egress(egress) });
+        let return_paths = egress::return_paths(&running.view.plan, &snapshot);
+        let view = Arc::new(View { return_paths, ..running.view.with_egress(egress) });
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
@@ -385,9 +385,9 @@ impl Control {
         refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
-        let ways_back = egress::ways_back(&plan, &snapshot);
+        let return_paths = egress::return_paths(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, io.workers());
-        let view = Arc::new(View { ways_back, ..view });
+        let view = Arc::new(View { return_paths, ..view });
         let connections_max = machine.connections_max();
         let engine = machine
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
@@ -433,9 +433,9 @@ impl Control {
         })?;
         let path_mtus = self.latest_path_mtus();
         let egress = egress::egress(&plan, &running.hash, &snapshot, &path_mtus);
-        let ways_back = egress::ways_back(&plan, &snapshot);
+        let return_paths = egress::return_paths(&plan, &snapshot);
         let view = self.view(Arc::clone(&plan), egress, running.engine.workers());
-        let view = Arc::new(View { ways_back, ..view });
+        let view = Arc::new(View { return_paths, ..view });
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
         if let Err(error) = machine.filter(&plan, None) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::outbox::Kind;
-use datapath::table::Class;
+use datapath::table::EntryClass;
 use datapath::{DropReason, Totals};
 use plan::{BackendId, FEATURES, Found, Plan, ServiceId};
 use wire::{Family, Protocol, ip};
@@ -302,7 +302,7 @@ fn connection(
     worker: usize,
     service: ServiceId,
     backend: BackendId,
-    class: Class,
+    class: EntryClass,
     idle_ms: u64,
 ) -> proto::Connection {
     proto::Connection {

@@ -20,7 +20,7 @@ pub(super) fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
 }
 
 /// Refuses choices of a newer version, which protobuf hands on as numbers and
-/// whose meaning nobody here knows: they must not be taken for the default.
+/// whose meaning is not known here: they must not be taken for the default.
 pub(super) fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
     fn check<E: TryFrom<i32>>(path: impl FnOnce() -> String, number: i32) -> Result<(), PlanError> {
         match E::try_from(number) {

@@ -5,7 +5,7 @@ use super::groups::MemberGroups;
 use crate::proto;
 
 /// Where services count what their members get: together with all of their
-/// group, or each in a place of its own if the plan wants it.
+/// group, or each in a place of its own if the plan says so.
 pub(super) struct Counting {
     pub of_service: Vec<Counted>,
     pub members: u32,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{PlanError, parse_address, parse_prefix, refuse};
 use crate::matching::low_mask;
 use crate::peers::Peer;
-use crate::plan::Tunnel;
+use crate::plan::TunnelOptions;
 use crate::proto;
 
 /// The outer source addresses, one per family.
@@ -70,7 +70,7 @@ pub(super) fn encapsulators(message: &proto::Plan) -> Result<Vec<(IpAddr, u8)>, 
         .collect()
 }
 
-pub(super) fn tunnel(message: &proto::Plan) -> Result<Tunnel, PlanError> {
+pub(super) fn tunnel(message: &proto::Plan) -> Result<TunnelOptions, PlanError> {
     let tunnel = message.tunnel.clone().unwrap_or_default();
     let source_prefix = match (tunnel.source_prefix.as_str(), parse_prefix(&tunnel.source_prefix)) {
         ("", _) => None,
@@ -84,5 +84,5 @@ pub(super) fn tunnel(message: &proto::Plan) -> Result<Tunnel, PlanError> {
             );
         }
     };
-    Ok(Tunnel { udp6_checksum: tunnel.udp6_checksum, source_prefix })
+    Ok(TunnelOptions { udp6_checksum: tunnel.udp6_checksum, source_prefix })
 }

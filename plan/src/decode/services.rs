@@ -56,23 +56,23 @@ impl<'m> Decoding<'m, '_> {
             spill: spill(&path, message)?,
             group,
         };
-        let mut wants = Vec::new();
+        let mut vips = Vec::new();
         for (at, vip) in message.vips.iter().enumerate() {
             let path = format!("{path}.vips[{at}]");
             let ports = ports(&path, vip)?;
-            wants.push((path, vip, ports));
+            vips.push((path, vip, ports));
         }
         let matched = Matched {
             service: id,
             listed: index as u16,
-            style: self.style(service.encap, service.dscp),
+            profile: self.profile(service.encap, service.dscp),
             matched: 0,
             first_member: counted.first_member,
             group: self.group(&service.group),
             alone: counted.alone
-                && wants.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
+                && vips.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
-        for ((path, vip, ports), index) in wants.into_iter().zip(0..) {
+        for ((path, vip, ports), index) in vips.into_iter().zip(0..) {
             self.vip(&path, (index, vip), ports, matched, info)?;
         }
         self.services.push(service);
@@ -80,11 +80,11 @@ impl<'m> Decoding<'m, '_> {
     }
 
     /// The index of that way to encapsulate. There are fewer than 300.
-    fn style(&mut self, encap: Encap, dscp: Dscp) -> u16 {
-        let known = self.styles.iter().position(|style| *style == (encap, dscp));
+    fn profile(&mut self, encap: Encap, dscp: Dscp) -> u16 {
+        let known = self.profiles.iter().position(|profile| *profile == (encap, dscp));
         known.unwrap_or_else(|| {
-            self.styles.push((encap, dscp));
-            self.styles.len() - 1
+            self.profiles.push((encap, dscp));
+            self.profiles.len() - 1
         }) as u16
     }
 
@@ -101,7 +101,7 @@ impl<'m> Decoding<'m, '_> {
         let index = self.member_groups.of(path, message)?;
         let group = &self.member_groups.groups[index];
         let table_size = table_size(path, message, group.members.len())?;
-        // When nobody is active, fail_open selects among those that are down;
+        // When no member is active, fail_open selects among those that are down;
         // but another cluster that is named to spill to comes first.
         let open = message.when_none() == proto::WhenNone::FailOpen
             && message.spill.is_empty()

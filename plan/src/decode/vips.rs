@@ -1,4 +1,4 @@
-//! Vips and prefix groups: which packets a service wants.
+//! Vips and prefix groups: which packets are for which service.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Immutable hash maps in one flat array, for lookups on the packet path.
 //!
-//! Keys come from the config, so nobody outside chooses them: a plain
+//! Keys come from the config, so clients cannot choose them: a plain
 //! multiplicative hash is enough.
 
 /// A key: a number and what kind of number it is.
@@ -24,9 +24,9 @@ impl Key {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot<V> {
+struct MapEntry<V> {
     bits: u128,
-    /// [`NOTHING`]: the slot is empty.
+    /// [`NOTHING`]: the entry is empty.
     scope: u64,
     value: V,
 }
@@ -37,35 +37,35 @@ const NOTHING: u64 = u64::MAX;
 /// Keys and what they stand for.
 #[derive(Debug)]
 pub struct FlatMap<V> {
-    slots: Box<[Slot<V>]>,
+    entries: Box<[MapEntry<V>]>,
     spread: Spread,
 }
 
 impl<V: Copy + Default> FlatMap<V> {
-    /// A map of `entries`, whose keys differ and whose scopes are below
+    /// A map of `pairs`, whose keys differ and whose scopes are below
     /// `u64::MAX`.
-    pub fn new(entries: &[(Key, V)]) -> FlatMap<V> {
-        let spread = Spread::of(entries.iter().map(|(key, _)| key.hash()), 1);
-        let empty = Slot { bits: 0, scope: NOTHING, value: V::default() };
-        let mut slots = vec![empty; spread.slots()].into_boxed_slice();
-        for (key, value) in entries {
+    pub fn new(pairs: &[(Key, V)]) -> FlatMap<V> {
+        let spread = Spread::of(pairs.iter().map(|(key, _)| key.hash()), 1);
+        let empty = MapEntry { bits: 0, scope: NOTHING, value: V::default() };
+        let mut entries = vec![empty; spread.slots()].into_boxed_slice();
+        for (key, value) in pairs {
             let (Key { bits, scope }, value) = (*key, *value);
             debug_assert!(scope != NOTHING);
             let mut at = spread.index(key.hash());
-            while slots[at].scope != NOTHING {
-                assert!((slots[at].bits, slots[at].scope) != (bits, scope), "keys differ");
-                at = (at + 1) & (slots.len() - 1);
+            while entries[at].scope != NOTHING {
+                assert!((entries[at].bits, entries[at].scope) != (bits, scope), "keys differ");
+                at = (at + 1) & (entries.len() - 1);
             }
-            slots[at] = Slot { bits, scope, value };
+            entries[at] = MapEntry { bits, scope, value };
         }
-        FlatMap { slots, spread }
+        FlatMap { entries, spread }
     }
 
-    /// The slots, and where the search for a key of that hash begins, for a
+    /// The entries, and where the search for a key of that hash begins, for a
     /// prefetch.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) -> (&[impl Sized], usize) {
-        (&self.slots, self.spread.index(hash))
+        (&self.entries, self.spread.index(hash))
     }
 
     /// The value of `key`.
@@ -79,14 +79,14 @@ impl<V: Copy + Default> FlatMap<V> {
     pub fn get_hashed(&self, key: Key, hash: u64) -> Option<&V> {
         let mut at = self.spread.index(hash);
         loop {
-            let slot = &self.slots[at];
-            if slot.bits == key.bits && slot.scope == key.scope {
-                return Some(&slot.value);
+            let entry = &self.entries[at];
+            if entry.bits == key.bits && entry.scope == key.scope {
+                return Some(&entry.value);
             }
-            if slot.scope == NOTHING {
+            if entry.scope == NOTHING {
                 return None;
             }
-            at = (at + 1) & (self.slots.len() - 1);
+            at = (at + 1) & (self.entries.len() - 1);
         }
     }
 }

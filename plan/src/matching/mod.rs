@@ -36,9 +36,9 @@ pub struct Matched {
     pub service: ServiceId,
     /// Where the plan lists that service.
     pub listed: u16,
-    /// Which of the plan's styles it has: the same for services of the same
+    /// Which of the plan's profiles it has: the same for services of the same
     /// `encap` and `dscp`.
-    pub style: u16,
+    pub profile: u16,
     /// Which of the plan's matches: an index for counters and explanations.
     pub matched: u32,
     /// As [`crate::Service`] has it.
@@ -91,9 +91,9 @@ impl LookupKey {
 /// What is known of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// A service wants the packet.
+    /// The packet is for this service.
     Service(Matched),
-    /// The address is a VIP's, but no service wants the packet.
+    /// The address is a VIP's, but no service has its protocol and port.
     NoService {
         /// A service on the address says `unmatched: pass`.
         pass: bool,

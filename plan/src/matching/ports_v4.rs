@@ -78,7 +78,7 @@ impl<'p> LookupV4<'p> {
         self.bucket
     }
 
-    /// The service that has the port. None: [`crate::Vips::lookup_rest`] tells.
+    /// The service that has the port. None: see [`crate::Vips::lookup_rest`].
     #[inline(always)]
     #[must_use]
     pub fn matched(&self) -> Option<&'p Matched> {

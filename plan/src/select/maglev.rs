@@ -340,7 +340,7 @@ impl<'p> Scarce<'p> {
     /// Steps are compared as fractions of 2^64, for which one multiplication
     /// that wraps is the whole of "mod size". Steps are 2^64 / size apart, more
     /// than 2^44, and what rounding adds is below 2^20 x size, 2^40. The lowest
-    /// 20 bits are zero and hold the place, so that the least tells where it is.
+    /// 20 bits are zero and hold the place, so that the least has its place.
     #[inline(never)]
     fn take(&mut self, candidate: usize) -> u32 {
         let fraction = self.fraction(candidate);

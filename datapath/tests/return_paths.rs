@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use common::{CLIENT, Machine, VIP, message};
 use datapath::outbox::Kind;
-use datapath::reply::{ReplyLink, WaysBack};
+use datapath::reply::{ReplyLink, ReturnPaths};
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{Clock, ConnectionTable, Counters, Datapath, NextHop, Secret, Verdict};
@@ -26,7 +26,7 @@ const ROUTER: NextHop = NextHop {
 };
 
 /// With the peer lb-2, at 10.0.0.2.
-fn machine(ways_back: WaysBack) -> Machine {
+fn machine(return_paths: ReturnPaths) -> Machine {
     let mut plan = message(3);
     plan.peers = vec![proto::Peer {
         name: "lb-2".into(),
@@ -34,13 +34,13 @@ fn machine(ways_back: WaysBack) -> Machine {
         healthy: true,
     }];
     let mut machine = Machine::new(plan, 100);
-    machine.view.ways_back = ways_back;
+    machine.view.return_paths = return_paths;
     machine
 }
 
-fn known() -> WaysBack {
+fn known() -> ReturnPaths {
     let other = NextHop { device: DeviceIndex(6), ..ROUTER };
-    WaysBack { all: None, v4: Some(ROUTER), v6: Some(other) }
+    ReturnPaths { all: None, v4: Some(ROUTER), v6: Some(other) }
 }
 
 /// As the peer redirects it: in GRE that permits one further encapsulation.
@@ -75,8 +75,8 @@ fn link(frame: &[u8]) -> ([u8; 6], [u8; 6]) {
 
 #[test]
 fn a_clients_packet_is_answered_by_way_of_whom_it_came_from() {
-    for ways_back in [WaysBack::default(), known()] {
-        let (verdict, _, answer) = machine(ways_back).forward(0, &echo_v4());
+    for return_paths in [ReturnPaths::default(), known()] {
+        let (verdict, _, answer) = machine(return_paths).forward(0, &echo_v4());
         assert_eq!((verdict, link(&answer)), (Verdict::Reply, (SENDER, OURS)));
     }
 }
@@ -104,7 +104,7 @@ fn what_a_peer_asks_itself_is_answered_to_the_peer() {
 #[test]
 fn without_a_router_it_goes_back_to_the_peer() {
     let echo = redirected(&echo_v4(), 0x0800);
-    let (verdict, _, answer) = machine(WaysBack::default()).forward(0, &echo);
+    let (verdict, _, answer) = machine(ReturnPaths::default()).forward(0, &echo);
     assert_eq!((verdict, link(&answer)), (Verdict::Reply, (SENDER, OURS)));
 }
 
@@ -131,7 +131,7 @@ fn too_big_is_told_by_way_of_a_router() {
 #[test]
 fn link_addresses_of_everything_count_more_than_routers() {
     let (source, destination) = (MacAddress([8; 6]), MacAddress([9; 6]));
-    let all = WaysBack { all: Some(ReplyLink { source, destination }), ..known() };
+    let all = ReturnPaths { all: Some(ReplyLink { source, destination }), ..known() };
     for echo in [echo_v4(), redirected(&echo_v4(), 0x0800)] {
         let (verdict, _, answer) = machine(all).forward(0, &echo);
         assert_eq!((verdict, link(&answer)), (Verdict::Reply, ([9; 6], [8; 6])));
