@@ -10,7 +10,7 @@ use guideway_forwarder::engine::{Engine, Inherited, Start};
 use guideway_forwarder::liveness::Liveness;
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker::Role;
-use nic::memory_device::{MemoryPeer, pair};
+use nic::drivers::memory::{MemoryPeer, pair};
 use nic::{Pool, WorkerIo};
 use plan::Planner;
 use serde_json::json;

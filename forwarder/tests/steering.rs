@@ -18,7 +18,7 @@ use guideway_forwarder::liveness::Liveness;
 use guideway_forwarder::tables::Tables;
 use guideway_forwarder::worker::capture::Filter;
 use guideway_forwarder::worker::{self, Role};
-use nic::memory_device::{MemoryPeer, pair};
+use nic::drivers::memory::{MemoryPeer, pair};
 use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
 use program::Forwarder;

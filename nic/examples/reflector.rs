@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nic::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::af_xdp::{ModePreference, QueueOptions};
 use nic::wait::{Waiter, Waker};
 use nic::{DeviceConfig, Driver, IpPrefix, QueueCounters, WorkerIo};
 use wire::Batch;

@@ -4,8 +4,8 @@ use std::io;
 
 use ebpf::ObjectError;
 
-use crate::af_xdp::{MTU_MAX, ProgramFailure, QUEUES_MAX};
 use crate::claim::ClaimError;
+use crate::drivers::af_xdp::{MTU_MAX, ProgramFailure, QUEUES_MAX};
 use crate::interface::InterfaceError;
 
 /// Why a device cannot be opened.

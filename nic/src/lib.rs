@@ -4,20 +4,17 @@
 //! frames and batches (`wire`), and nothing of plans or of the datapath.
 #![warn(missing_docs)]
 
-pub mod af_packet;
-pub mod af_xdp;
 mod claim;
 pub mod device;
+pub mod drivers;
 mod error;
 pub mod filter;
 pub mod folder;
 pub mod interface;
 pub mod mapping;
 pub mod memory;
-pub mod memory_device;
 pub mod open;
 pub mod pcap;
-pub mod pcap_device;
 pub mod take_over;
 pub mod tap;
 pub mod too_big;

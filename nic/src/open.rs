@@ -14,9 +14,9 @@ use std::fmt;
 
 use wire::{BATCH_MAX, CHUNK_BYTES};
 
-use crate::af_packet::PacketDevice;
-use crate::af_xdp::{self, Mode, ModePreference, QueueOptions, Umem, XdpDevice};
 use crate::device::Queue;
+use crate::drivers::af_packet::PacketDevice;
+use crate::drivers::af_xdp::{self, Mode, ModePreference, QueueOptions, Umem, XdpDevice};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use wire::CHUNK_BYTES;
 
-use crate::af_packet::{PacketDevice, PacketQueue};
-use crate::af_xdp::{Mode, XdpDevice, XdpQueue};
 use crate::device::Queue;
+use crate::drivers::af_packet::{PacketDevice, PacketQueue};
+use crate::drivers::af_xdp::{Mode, XdpDevice, XdpQueue};
 use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pages, Pool};

@@ -6,7 +6,7 @@ mod support;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use nic::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::af_xdp::{ModePreference, QueueOptions};
 use nic::{DeviceConfig, Driver, OpenError};
 use support::{
     ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nic::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::af_xdp::{ModePreference, QueueOptions};
 use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
 use nic::{Device, DeviceConfig, Driver, WorkerIo};
 use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, Secret, View};
 use nic::Tap;
-use nic::af_xdp::Mode;
+use nic::drivers::af_xdp::Mode;
 use nic::memory::Pages;
 use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
 use plan::Plan;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::{Secret, View};
-use nic::af_xdp::QueueOptions;
+use nic::drivers::af_xdp::QueueOptions;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
 use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};

@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nic::af_xdp::QueueOptions;
+use nic::drivers::af_xdp::QueueOptions;
 use nic::wait::{Waiter, Waker};
 use nic::{Device, DeviceConfig, FilterCounters, QueueCounters, WorkerIo};
 use wire::{Batch, Frame};

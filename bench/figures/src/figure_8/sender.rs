@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nic::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::af_xdp::{ModePreference, QueueOptions};
 use nic::{DeviceConfig, Driver, IpPrefix, WorkerIo};
 use serde_json::{Value, json};
 use wire::{Batch, MacAddress};
