@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nic::drivers::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::{af_packet, af_xdp};
 use nic::wait::{Waiter, Waker};
-use nic::{DeviceConfig, Driver, IpPrefix, QueueCounters, WorkerIo};
+use nic::{DeviceConfig, IpPrefix, ModePreference, QueueCounters, QueueOptions, WorkerIo};
 use wire::Batch;
 
 fn main() -> ExitCode {
@@ -33,10 +33,10 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         return Err("usage: reflector INTERFACE native|generic|auto|af_packet PREFIX...".into());
     };
     let (driver, mode) = match how.as_str() {
-        "native" => (Driver::AfXdp, ModePreference::Native),
-        "generic" => (Driver::AfXdp, ModePreference::Generic),
-        "auto" => (Driver::AfXdp, ModePreference::Auto),
-        "af_packet" => (Driver::AfPacket, ModePreference::Auto),
+        "native" => (&af_xdp::DRIVER, ModePreference::Native),
+        "generic" => (&af_xdp::DRIVER, ModePreference::Generic),
+        "auto" => (&af_xdp::DRIVER, ModePreference::Auto),
+        "af_packet" => (&af_packet::DRIVER, ModePreference::Auto),
         other => {
             return Err(format!("{other:?} is none of native, generic, auto, af_packet").into());
         }
@@ -48,7 +48,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<(JoinHandle<_>, Waker)> =
         lanes.into_iter().map(|lane| start(lane, Arc::clone(&stop))).collect::<Result<_, _>>()?;
-    devices[0].filter().set(&prefixes, &[], false)?;
+    devices[0].filter().ok_or("the device has no filter")?.set(&prefixes, &[], false)?;
     println!("ready: {interface} {} queues={}", devices[0].driver(), workers.len());
     io::stdin().read_to_end(&mut Vec::new())?;
     stop.store(true, Ordering::Relaxed);

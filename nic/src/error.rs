@@ -5,8 +5,9 @@ use std::io;
 use ebpf::ObjectError;
 
 use crate::claim::ClaimError;
-use crate::drivers::af_xdp::{MTU_MAX, ProgramFailure, QUEUES_MAX};
+use crate::drivers::af_xdp::{MTU_MAX, ProgramFailure};
 use crate::interface::InterfaceError;
+use crate::open::QUEUES_MAX;
 
 /// Why a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,14 @@ pub enum OpenError {
         bytes: usize,
         /// The system's reason.
         error: io::Error,
+    },
+    /// The driver has no interfaces of the kernel.
+    #[error("interface {name}: driver {driver} opens no interface of the kernel")]
+    NotOfTheKernel {
+        /// The interface.
+        name: String,
+        /// The driver.
+        driver: &'static str,
     },
     /// A predecessor that hands its devices over left something out.
     #[error("the predecessor handed no {what} of interface {name} over: start without --take-over")]

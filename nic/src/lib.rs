@@ -22,10 +22,12 @@ pub mod wait;
 
 pub use claim::ClaimError;
 pub use device::{Meter, Queue, QueueCounters};
+pub use drivers::Driver;
+pub use ebpf::xdp::{Mode, ModePreference};
 pub use error::OpenError;
 pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
 pub use memory::{Chunk, Pool};
-pub use open::{Device, DeviceConfig, Driver, SharedIo, WorkerIo, open, open_shared};
+pub use open::{Device, DeviceConfig, QueueOptions, SharedIo, WorkerIo, open, open_shared};
 pub use tap::{Tap, TapError};
 pub use wire::IpPrefix;

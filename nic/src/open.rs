@@ -10,63 +10,73 @@
 //! **Invariant:** every RX queue of every interface has exactly one owner, or
 //! nothing is opened.
 
-use std::fmt;
+use std::any::Any;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use ebpf::xdp::{Mode, ModePreference};
 use wire::{BATCH_MAX, CHUNK_BYTES};
 
+use crate::claim::Claim;
 use crate::device::Queue;
-use crate::drivers::af_packet::PacketDevice;
-use crate::drivers::af_xdp::{self, Mode, ModePreference, QueueOptions, Umem, XdpDevice};
+use crate::drivers::{Driver, InheritedQueue, Port, QueueOwners};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::memory::Pool;
+use crate::memory::{Memory, Pool};
+
+/// Queues of an interface that may have owners: entries of the XDP filter's
+/// table of sockets (bpf/redirect.bpf.c).
+pub const QUEUES_MAX: u32 = 64;
 
 /// Frames that a worker may hold beyond its rings: the batch in hand and what
 /// it originates (eight times as many), those waiting on rings between threads
 /// (as many again to the slow path, and as many for what that originates).
 const CHUNKS_IN_HAND: usize = 32 * BATCH_MAX;
 
-/// How frames are got from an interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Driver {
-    /// AF_XDP.
-    #[default]
-    AfXdp,
-    /// AF_PACKET.
-    AfPacket,
-}
-
-/// As people and programs call it.
-impl fmt::Display for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Driver::AfXdp => "af_xdp",
-            Driver::AfPacket => "af_packet",
-        })
-    }
-}
-
 /// An interface to open.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceConfig {
     /// Its name.
     pub interface: String,
-    /// How.
-    pub driver: Driver,
-    /// Queues to own; 0 for all it has. With AF_XDP all must be owned.
+    /// How frames are got from it.
+    pub driver: &'static Driver,
+    /// Queues to own; 0 for all it has. Some drivers take no fewer
+    /// ([`QueueOwners::Each`]).
     pub queues: u32,
-    /// How the XDP filter is attached.
+    /// How an XDP filter is attached.
     pub mode: ModePreference,
+}
+
+/// How queues are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// Frames that each ring holds, a power of two. A queue needs three times
+    /// as many chunks: free, received and being sent.
+    pub ring_entries: u32,
+    /// The kernel polls the device inside our calls, for cores that do
+    /// nothing else.
+    pub busy_poll: bool,
+    /// Never zero-copy; for a driver whose zero-copy is faulty.
+    pub copy: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions { ring_entries: 2048, busy_poll: false, copy: false }
+    }
 }
 
 /// An open interface, as the control thread holds it. Dropping it takes the
 /// filter off.
-pub enum Device {
-    /// By AF_XDP.
-    AfXdp(XdpDevice),
-    /// By AF_PACKET.
-    AfPacket(PacketDevice),
+pub struct Device {
+    driver: &'static Driver,
+    interface: Interface,
+    filter: Option<Filter>,
+    claim: Claim,
+    /// By queue.
+    sockets: Vec<Arc<OwnedFd>>,
+    port: Box<dyn Port>,
 }
 
 /// What one worker owns.
@@ -85,11 +95,11 @@ pub fn open(
     let workers = workers(configs)?;
     let mut devices = Vec::with_capacity(configs.len());
     for config in configs {
-        devices.push(Device::open(config, workers)?);
+        devices.push((config.driver.open)(config, workers)?);
     }
-    let lanes =
-        (0..workers).map(|worker| lane(worker, &mut devices, options)).collect::<Result<_, _>>()?;
-    Ok((devices, lanes))
+    let io = (0..workers).map(|worker| worker_io(worker, &mut devices, options));
+    let io = io.collect::<Result<_, _>>()?;
+    Ok((devices, io))
 }
 
 /// What one thread owns that receives for all workers.
@@ -110,32 +120,30 @@ pub fn open_shared(
 ) -> Result<(Vec<Device>, SharedIo), OpenError> {
     let counts = configs.iter().map(shared_queues).collect::<Result<Vec<u32>, _>>()?;
     let mut devices = Vec::with_capacity(configs.len());
-    let mut chunks = CHUNKS_IN_HAND + chunks_in_hand;
+    let mut chunks = chunks_in_hand;
     for (config, &count) in configs.iter().zip(&counts) {
-        let device = Device::open(config, count)?;
-        chunks += device.chunks(options) * count as usize;
+        let device = (config.driver.open)(config, count)?;
+        chunks += (device.driver.chunks)(options) * count as usize;
         devices.push(device);
     }
-    let no_memory = |error| OpenError::Memory { worker: 0, bytes: chunks * CHUNK_BYTES, error };
-    let mut pool = Pool::new(chunks).map_err(no_memory)?;
-    let mut umem = Umem::new(pool.memory());
+    let mut lane = Lane::new(0, &devices, chunks)?;
     let mut queues = Vec::with_capacity(devices.len());
     for (device, &count) in devices.iter_mut().zip(&counts) {
-        let opened = (0..count).map(|queue| device.queue(queue, &mut umem, &mut pool, options));
+        let opened = (0..count).map(|number| device.queue(number, &mut lane, options));
         queues.push(opened.collect::<Result<_, _>>()?);
     }
-    Ok((devices, SharedIo { pool, queues }))
+    Ok((devices, SharedIo { pool: lane.pool, queues }))
 }
 
-/// How many queues of an interface one thread owns: all, or those that
-/// AF_PACKET is asked for.
+/// How many queues of an interface one thread owns: all, or as many as are
+/// configured of a driver whose queues share what is received.
 fn shared_queues(config: &DeviceConfig) -> Result<u32, OpenError> {
     let Interface { name, rx_queues, .. } = Interface::find(&config.interface)?;
-    match (config.driver, config.queues) {
-        (Driver::AfPacket, queues) => Ok(queues.max(1)),
-        (Driver::AfXdp, 0) => Ok(rx_queues),
-        (Driver::AfXdp, queues) if queues == rx_queues => Ok(rx_queues),
-        (Driver::AfXdp, workers) => {
+    match (config.driver.queues, config.queues) {
+        (QueueOwners::Shared, queues) => Ok(queues.max(1)),
+        (QueueOwners::Each, 0) => Ok(rx_queues),
+        (QueueOwners::Each, queues) if queues == rx_queues => Ok(rx_queues),
+        (QueueOwners::Each, workers) => {
             Err(OpenError::QueuesDiffer { name, queues: rx_queues, workers })
         }
     }
@@ -150,17 +158,17 @@ fn workers(configs: &[DeviceConfig]) -> Result<u32, OpenError> {
         let queues = if config.queues == 0 { interface.rx_queues } else { config.queues };
         wanted.push((config, interface, queues));
     }
-    // AF_XDP has as many as the device; AF_PACKET takes any number.
-    let fixed = wanted.iter().find(|(config, ..)| config.driver == Driver::AfXdp);
+    // Where each queue has an owner there are as many as the device has.
+    let fixed = wanted.iter().find(|(config, ..)| config.driver.queues == QueueOwners::Each);
     let (_, _, workers) = *fixed.or(wanted.first()).ok_or(OpenError::NoInterface)?;
-    if workers > af_xdp::QUEUES_MAX {
+    if workers > QUEUES_MAX {
         return Err(OpenError::Queues { name: wanted[0].1.name.clone(), queues: workers });
     }
     for (config, interface, queues) in wanted {
-        let owned = match config.driver {
-            Driver::AfXdp => interface.rx_queues,
-            Driver::AfPacket if config.queues == 0 => workers,
-            Driver::AfPacket => queues,
+        let owned = match config.driver.queues {
+            QueueOwners::Each => interface.rx_queues,
+            QueueOwners::Shared if config.queues == 0 => workers,
+            QueueOwners::Shared => queues,
         };
         if owned != workers {
             return Err(OpenError::QueuesDiffer { name: interface.name, queues: owned, workers });
@@ -169,94 +177,134 @@ fn workers(configs: &[DeviceConfig]) -> Result<u32, OpenError> {
     Ok(workers)
 }
 
-fn lane(
+fn worker_io(
     worker: u32,
     devices: &mut [Device],
     options: &QueueOptions,
 ) -> Result<WorkerIo, OpenError> {
-    let chunks =
-        CHUNKS_IN_HAND + devices.iter().map(|device| device.chunks(options)).sum::<usize>();
-    let no_memory = |error| OpenError::Memory { worker, bytes: chunks * CHUNK_BYTES, error };
-    let mut pool = Pool::new(chunks).map_err(no_memory)?;
-    let mut umem = Umem::new(pool.memory());
-    let mut queues: Vec<Box<dyn Queue>> = Vec::with_capacity(devices.len());
-    for device in devices {
-        queues.push(device.queue(worker, &mut umem, &mut pool, options)?);
+    let chunks = devices.iter().map(|device| (device.driver.chunks)(options)).sum();
+    let mut lane = Lane::new(worker, devices, chunks)?;
+    let queues = devices.iter_mut().map(|device| device.queue(worker, &mut lane, options));
+    let queues = queues.collect::<Result<_, _>>()?;
+    Ok(WorkerIo { pool: lane.pool, queues })
+}
+
+/// One worker's packet memory while its queues are opened.
+pub(crate) struct Lane {
+    pub(crate) pool: Pool,
+    /// What drivers keep of the memory, each in a type of its own.
+    registrations: Vec<Box<dyn Any>>,
+}
+
+impl Lane {
+    /// Memory of the first device's driver, for that many chunks in rings and
+    /// those in hand.
+    fn new(worker: u32, devices: &[Device], chunks_in_rings: usize) -> Result<Lane, OpenError> {
+        let chunks = CHUNKS_IN_HAND + chunks_in_rings;
+        let no_memory = |error| OpenError::Memory { worker, bytes: chunks * CHUNK_BYTES, error };
+        let first = devices.first().ok_or(OpenError::NoInterface)?;
+        let pool = (first.driver.pool)(chunks).map_err(no_memory)?;
+        Ok(Lane { pool, registrations: Vec::new() })
     }
-    Ok(WorkerIo { pool, queues })
+
+    /// What a driver keeps of the memory for all its queues on it, made at
+    /// the first one; and the pool.
+    pub(crate) fn registered<T: Any>(
+        &mut self,
+        make: impl FnOnce(&'static Memory) -> T,
+    ) -> (&mut T, &mut Pool) {
+        let at = self.registrations.iter().position(|registration| registration.is::<T>());
+        let at = at.unwrap_or_else(|| {
+            self.registrations.push(Box::new(make(self.pool.memory())));
+            self.registrations.len() - 1
+        });
+        let registration = self.registrations[at].downcast_mut().expect("it is of this type");
+        (registration, &mut self.pool)
+    }
 }
 
 impl Device {
-    fn open(config: &DeviceConfig, workers: u32) -> Result<Device, OpenError> {
-        let name = &config.interface;
-        Ok(match config.driver {
-            Driver::AfXdp => Device::AfXdp(XdpDevice::open(name, config.mode)?),
-            Driver::AfPacket => Device::AfPacket(PacketDevice::open(name, workers)?),
-        })
+    pub(crate) fn new(
+        driver: &'static Driver,
+        interface: Interface,
+        filter: Option<Filter>,
+        claim: Claim,
+        port: Box<dyn Port>,
+    ) -> Device {
+        Device { driver, interface, filter, claim, sockets: Vec::new(), port }
     }
 
+    /// Opens a queue. All must be opened, each once, in their order.
     fn queue(
         &mut self,
-        queue: u32,
-        umem: &mut Umem,
-        pool: &mut Pool,
+        number: u32,
+        lane: &mut Lane,
         options: &QueueOptions,
     ) -> Result<Box<dyn Queue>, OpenError> {
-        Ok(match self {
-            Device::AfXdp(device) => Box::new(device.queue(queue, umem, pool, options)?),
-            Device::AfPacket(device) => Box::new(device.queue(queue)?),
-        })
+        let (queue, socket) = self.port.queue(&self.interface, number, lane, options)?;
+        self.sockets.push(socket);
+        Ok(queue)
     }
 
-    /// Chunks that one of its queues keeps busy.
-    fn chunks(&self, options: &QueueOptions) -> usize {
-        match self {
-            Device::AfXdp(_) => options.chunks(),
-            Device::AfPacket(_) => BATCH_MAX,
-        }
+    /// The queue on a predecessor's socket.
+    pub(crate) fn inherit_queue(
+        &mut self,
+        number: u32,
+        socket: OwnedFd,
+        ring_entries: u32,
+        memory: &'static Memory,
+    ) -> Result<Box<dyn InheritedQueue>, OpenError> {
+        let inherited =
+            self.port.inherit_queue(&self.interface, number, socket, ring_entries, memory);
+        let (queue, socket) = inherited?;
+        self.sockets.push(socket);
+        Ok(queue)
     }
 
     /// How frames are got from it.
     #[must_use]
-    pub fn driver(&self) -> Driver {
-        match self {
-            Device::AfXdp(_) => Driver::AfXdp,
-            Device::AfPacket(_) => Driver::AfPacket,
-        }
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
     }
 
-    /// How the XDP filter is attached; None: the driver is AF_PACKET.
+    /// How the XDP filter is attached; None: the driver has none.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
-        match self {
-            Device::AfXdp(device) => Some(device.mode()),
-            Device::AfPacket(_) => None,
-        }
+        self.port.mode()
     }
 
     /// The interface as it was when opened.
     #[must_use]
     pub fn interface(&self) -> &Interface {
-        match self {
-            Device::AfXdp(device) => device.interface(),
-            Device::AfPacket(device) => device.interface(),
-        }
+        &self.interface
     }
 
-    /// What it takes from the kernel, to change.
-    pub fn filter(&mut self) -> &mut Filter {
-        match self {
-            Device::AfXdp(device) => device.filter(),
-            Device::AfPacket(device) => device.filter(),
-        }
+    /// What it takes from the kernel, to change; None: it takes all frames.
+    pub fn filter(&mut self) -> Option<&mut Filter> {
+        self.filter.as_mut()
     }
 
-    /// What it takes from the kernel, to read.
+    /// What it takes from the kernel, to read; None: it takes all frames.
     #[must_use]
-    pub fn filter_ref(&self) -> &Filter {
-        match self {
-            Device::AfXdp(device) => device.filter_ref(),
-            Device::AfPacket(device) => device.filter_ref(),
-        }
+    pub fn filter_ref(&self) -> Option<&Filter> {
+        self.filter.as_ref()
+    }
+
+    /// Puts our filter in the place of the predecessor's, which did the same.
+    pub fn switch(&mut self) -> Result<(), OpenError> {
+        self.claim.sign();
+        self.port.switch(&self.interface, &self.sockets)
+    }
+
+    /// What holds it beside its sockets, for a successor: claim and link.
+    #[must_use]
+    pub fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.claim.fd(), self.port.link())
+    }
+
+    /// The sockets of its queues, in their order, for a successor.
+    #[must_use]
+    pub fn sockets(&self) -> &[Arc<OwnedFd>] {
+        &self.sockets
     }
 }

@@ -17,14 +17,12 @@
 //! sockets' rings or buffers. Nothing is opened anew, so nothing can be lost
 //! but what finds them full.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
+use ebpf::xdp::Mode;
 use wire::CHUNK_BYTES;
 
-use crate::device::Queue;
-use crate::drivers::af_packet::{PacketDevice, PacketQueue};
-use crate::drivers::af_xdp::{Mode, XdpDevice, XdpQueue};
+use crate::drivers::{Driver, Inheritance, InheritedQueue, QueueOwners};
 use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pages, Pool};
@@ -44,7 +42,9 @@ pub struct Held {
 pub struct DeviceEstate {
     /// The interface's name.
     pub interface: String,
-    /// How the XDP filter is attached; None: the driver is AF_PACKET.
+    /// How frames are got from it.
+    pub driver: &'static Driver,
+    /// How the XDP filter is attached, where the driver has one.
     pub mode: Option<Mode>,
     /// Claim and link.
     pub held: Held,
@@ -70,7 +70,7 @@ pub struct Heir {
     devices: Vec<Device>,
     memories: Vec<&'static Memory>,
     /// By device.
-    queues: Vec<Vec<HeirQueue>>,
+    queues: Vec<Vec<Box<dyn InheritedQueue>>>,
 }
 
 /// What a predecessor that uses nothing of it any more has left: to go on
@@ -79,18 +79,13 @@ pub struct Quiesced {
     devices: Vec<Device>,
     /// All chunks are in it that the kernel does not have.
     pools: Vec<Pool>,
-    queues: Vec<Vec<HeirQueue>>,
+    queues: Vec<Vec<Box<dyn InheritedQueue>>>,
 }
 
 /// The predecessor uses what it handed over.
 #[derive(Debug, thiserror::Error)]
 #[error("the running forwarder still uses its packet memory")]
 pub struct StillInUse;
-
-enum HeirQueue {
-    Xdp(Box<XdpQueue>),
-    Packet(PacketQueue),
-}
 
 impl Heir {
     /// Maps memory and rings, and loads the filters, while the predecessor
@@ -135,8 +130,7 @@ impl Quiesced {
             .collect();
         for of_device in queues {
             for (queue, worker) in of_device.into_iter().zip(&mut io) {
-                let queue = queue.take_over(&mut worker.pool);
-                worker.queues.push(queue);
+                worker.queues.push(queue.resume(&mut worker.pool));
             }
         }
         (devices, io)
@@ -151,24 +145,12 @@ impl Quiesced {
         let Quiesced { devices, mut pools, queues } = self;
         assert_eq!(pools.len(), 1, "one thread has one memory");
         let mut pool = pools.remove(0);
-        let mut take_over = |queue: HeirQueue| queue.take_over(&mut pool);
+        let mut resume = |queue: Box<dyn InheritedQueue>| queue.resume(&mut pool);
         let queues = queues
             .into_iter()
-            .map(|of_device| of_device.into_iter().map(&mut take_over).collect())
+            .map(|of_device| of_device.into_iter().map(&mut resume).collect())
             .collect();
         (devices, SharedIo { pool, queues })
-    }
-}
-
-impl HeirQueue {
-    fn take_over(self, pool: &mut Pool) -> Box<dyn Queue> {
-        match self {
-            HeirQueue::Xdp(mut queue) => {
-                queue.take_over(pool);
-                queue
-            }
-            HeirQueue::Packet(queue) => Box::new(queue),
-        }
     }
 }
 
@@ -181,58 +163,19 @@ fn adopt(worker: u32, memory: MemoryEstate) -> Result<&'static Memory, OpenError
 fn inherit(
     estate: DeviceEstate,
     memories: &[&'static Memory],
-) -> Result<(Device, Vec<HeirQueue>), OpenError> {
-    let DeviceEstate { interface, mode, held, sockets, ring_entries } = estate;
-    let Some(mode) = mode else {
-        let mut device = PacketDevice::inherit(&interface, sockets.len() as u32, held)?;
-        let queue = |socket| HeirQueue::Packet(device.inherit_queue(socket));
-        let queues = sockets.into_iter().map(queue).collect();
-        return Ok((Device::AfPacket(device), queues));
-    };
-    refuse_other_queues(&interface, sockets.len() as u32)?;
-    let mut device = XdpDevice::inherit(&interface, mode, held)?;
+) -> Result<(Device, Vec<Box<dyn InheritedQueue>>), OpenError> {
+    let DeviceEstate { interface, driver, mode, held, sockets, ring_entries } = estate;
+    let (interface, count) = (Interface::find(&interface)?, sockets.len() as u32);
+    if driver.queues == QueueOwners::Each && interface.rx_queues != count {
+        // It was given more or fewer since; those without an owner lose frames.
+        let (name, queues) = (interface.name, interface.rx_queues);
+        return Err(OpenError::QueuesDiffer { name, queues, workers: count });
+    }
+    let mut device = (driver.inherit)(Inheritance { interface, mode, held, queues: count })?;
     let mut queues = Vec::with_capacity(sockets.len());
     for (number, socket) in sockets.into_iter().enumerate() {
         let memory = memories[number.min(memories.len() - 1)];
-        let queue = device.inherit_queue(number as u32, socket, ring_entries, memory)?;
-        queues.push(HeirQueue::Xdp(Box::new(queue)));
+        queues.push(device.inherit_queue(number as u32, socket, ring_entries, memory)?);
     }
-    Ok((Device::AfXdp(device), queues))
-}
-
-/// The interface may have been given more queues since, which lose frames.
-fn refuse_other_queues(name: &str, workers: u32) -> Result<(), OpenError> {
-    let Interface { name, rx_queues, .. } = Interface::find(name)?;
-    match rx_queues == workers {
-        true => Ok(()),
-        false => Err(OpenError::QueuesDiffer { name, queues: rx_queues, workers }),
-    }
-}
-
-impl Device {
-    /// Puts our filter in the place of the predecessor's, which did the same.
-    pub fn switch(&mut self) -> Result<(), OpenError> {
-        match self {
-            Device::AfXdp(device) => device.switch(),
-            Device::AfPacket(device) => device.switch(),
-        }
-    }
-
-    /// What holds it beside its sockets, for a successor: claim and link.
-    #[must_use]
-    pub fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        match self {
-            Device::AfXdp(device) => device.held(),
-            Device::AfPacket(device) => device.held(),
-        }
-    }
-
-    /// The sockets of its queues, in their order, for a successor.
-    #[must_use]
-    pub fn sockets(&self) -> &[Arc<OwnedFd>] {
-        match self {
-            Device::AfXdp(device) => device.sockets(),
-            Device::AfPacket(device) => device.sockets(),
-        }
-    }
+    Ok((device, queues))
 }

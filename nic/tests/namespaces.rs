@@ -6,22 +6,26 @@ mod support;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use nic::drivers::af_xdp::{ModePreference, QueueOptions};
-use nic::{DeviceConfig, Driver, OpenError};
+use nic::drivers::{af_packet, af_xdp};
+use nic::{DeviceConfig, Driver, ModePreference, OpenError, QueueOptions};
 use support::{
     ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,
     is_root, receive, run, within,
 };
 
-fn config(driver: Driver, mode: ModePreference) -> DeviceConfig {
+fn config(driver: &'static Driver, mode: ModePreference) -> DeviceConfig {
     DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
 }
 
 /// What is to the VIPs is ours, whole; the kernel has the rest and nothing
 /// of ours.
-fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModePreference, expected: &str) {
+fn the_vip_is_ours_and_the_rest_the_kernels(
+    driver: &'static Driver,
+    mode: ModePreference,
+    expected: &str,
+) {
     let lab = Lab::new();
-    if driver == Driver::AfXdp {
+    if driver == &af_xdp::DRIVER {
         lab.client_completes_checksums();
     }
     // Were a frame of ours to reach the kernel, it would be for this socket.
@@ -71,7 +75,7 @@ fn the_vip_is_ours_and_the_rest_the_kernels(driver: Driver, mode: ModePreference
 fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
     if is_root("af_xdp_native_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
-            Driver::AfXdp,
+            &af_xdp::DRIVER,
             ModePreference::Auto,
             "af_xdp native",
         );
@@ -82,7 +86,7 @@ fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
 fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
     if is_root("af_xdp_generic_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
-            Driver::AfXdp,
+            &af_xdp::DRIVER,
             ModePreference::Generic,
             "af_xdp generic",
         );
@@ -93,7 +97,7 @@ fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
 fn af_packet_takes_the_vip_and_passes_the_rest() {
     if is_root("af_packet_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
-            Driver::AfPacket,
+            &af_packet::DRIVER,
             ModePreference::Auto,
             "af_packet",
         );
@@ -107,7 +111,7 @@ fn bursts_of_whole_batches_come_back_whole() {
     if !is_root("bursts_of_whole_batches_come_back_whole") {
         return;
     }
-    for driver in [Driver::AfXdp, Driver::AfPacket] {
+    for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let lab = Lab::new();
         lab.client_completes_checksums();
         let echo = Echo::start(
@@ -129,9 +133,9 @@ fn a_frame_leaves_by_another_interface() {
         return;
     }
     for drivers in [
-        [Driver::AfXdp, Driver::AfXdp],
-        [Driver::AfXdp, Driver::AfPacket],
-        [Driver::AfPacket, Driver::AfXdp],
+        [&af_xdp::DRIVER, &af_xdp::DRIVER],
+        [&af_xdp::DRIVER, &af_packet::DRIVER],
+        [&af_packet::DRIVER, &af_xdp::DRIVER],
     ] {
         let lab = Lab::new();
         lab.client_completes_checksums();
@@ -169,7 +173,7 @@ fn frames_longer_than_a_chunk_are_counted() {
     if !is_root("frames_longer_than_a_chunk_are_counted") {
         return;
     }
-    for driver in [Driver::AfXdp, Driver::AfPacket] {
+    for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let lab = Lab::new();
         lab.client_completes_checksums();
         for namespace in [&lab.client, &lab.forwarder] {
@@ -198,8 +202,8 @@ fn a_second_forwarder_on_the_interface_is_told_so() {
         return;
     }
     let lab = Lab::new();
-    let echo = Echo::start(&lab, vec![config(Driver::AfXdp, ModePreference::Auto)], [2; 6]);
-    for driver in [Driver::AfXdp, Driver::AfPacket] {
+    let echo = Echo::start(&lab, vec![config(&af_xdp::DRIVER, ModePreference::Auto)], [2; 6]);
+    for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let error = open_error(&lab, config(driver, ModePreference::Auto)).to_string();
         let pid = std::process::id().to_string();
         assert!(
@@ -221,7 +225,7 @@ fn another_products_xdp_program_is_not_pushed_aside() {
         let link =
             ["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", mode];
         run(&[&link[..], &["obj", object, "sec", "xdp"]].concat());
-        let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Auto)).to_string();
+        let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto)).to_string();
         assert!(error.contains("already has an XDP program"), "{error}");
         assert!(error.contains("ip link set eth0 xdp off"), "{error}");
         run(&[&link[..], &["off"]].concat());
@@ -235,7 +239,7 @@ fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
     if !is_root("tunnels_to_our_own_addresses_are_ours_when_asked_for") {
         return;
     }
-    for driver in [Driver::AfXdp, Driver::AfPacket] {
+    for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let lab = Lab::new();
         lab.client_completes_checksums();
         let echo = Echo::start(
@@ -265,7 +269,7 @@ fn tunnels_behind_destination_options_are_ours() {
     if !is_root("tunnels_behind_destination_options_are_ours") {
         return;
     }
-    for driver in [Driver::AfXdp, Driver::AfPacket] {
+    for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let lab = Lab::new();
         lab.client_completes_checksums();
         let echo = Echo::start(
@@ -294,7 +298,7 @@ fn an_interface_can_be_opened_again_at_once() {
     let lab = Lab::new();
     lab.client_completes_checksums();
     for _ in 0..3 {
-        for driver in [Driver::AfXdp, Driver::AfPacket] {
+        for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
             let echo = Echo::start(
                 &lab,
                 vec![config(driver, ModePreference::Auto)],
@@ -316,13 +320,13 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let error = open_error(&lab, missing).to_string();
     assert!(error.contains("eth7") && error.contains("lo, eth0"), "{error}");
 
-    let too_few = DeviceConfig { queues: 1, ..config(Driver::AfXdp, ModePreference::Auto) };
+    let too_few = DeviceConfig { queues: 1, ..config(&af_xdp::DRIVER, ModePreference::Auto) };
     let error = open_error(&lab, too_few);
     assert!(matches!(error, OpenError::QueuesDiffer { queues: 2, workers: 1, .. }), "{error}");
     assert!(error.to_string().contains("ethtool -L eth0"), "{error}");
 
     run(&["ip", "-n", &lab.forwarder, "link", "set", "eth0", "mtu", "4000"]);
-    let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Auto));
+    let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto));
     assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
 }
@@ -337,11 +341,11 @@ fn where_native_mode_cannot_be_generic_mode_is() {
     let lab = Lab::new();
     lab.client_completes_checksums();
     run(&["ip", "-n", &lab.client, "link", "set", "eth0", "mtu", "9000"]);
-    let error = open_error(&lab, config(Driver::AfXdp, ModePreference::Native)).to_string();
+    let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Native)).to_string();
     assert!(error.contains("native") && error.contains("eth0"), "{error}");
     let echo = Echo::start(
         &lab,
-        vec![config(Driver::AfXdp, ModePreference::Auto)],
+        vec![config(&af_xdp::DRIVER, ModePreference::Auto)],
         lab.mac(&lab.client, "eth0"),
     );
     assert_eq!(echo.description, "af_xdp generic");

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nic::drivers::af_xdp::{ModePreference, QueueOptions};
+use nic::drivers::{af_packet, af_xdp};
 use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
-use nic::{Device, DeviceConfig, Driver, WorkerIo};
+use nic::{Device, DeviceConfig, Driver, ModePreference, QueueOptions, WorkerIo};
 use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};
 use wire::Batch;
 
@@ -71,6 +71,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
     let socket = |socket: &Arc<OwnedFd>| -> OwnedFd { socket.try_clone().unwrap() };
     let estate = DeviceEstate {
         interface: "eth0".into(),
+        driver: device.driver(),
         mode: device.mode(),
         held: Held {
             claim: claim.try_clone_to_owned().unwrap(),
@@ -83,7 +84,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
 }
 
 /// The number of datagrams that came back while the device changed hands.
-fn echoed_through_hand_overs(driver: Driver, mode: ModePreference) -> usize {
+fn echoed_through_hand_overs(driver: &'static Driver, mode: ModePreference) -> usize {
     let lab = Lab::new();
     lab.client_completes_checksums();
     let destination = lab.mac(&lab.client, "eth0");
@@ -111,7 +112,7 @@ fn echoed_through_hand_overs(driver: Driver, mode: ModePreference) -> usize {
         let came = traffic.join().unwrap();
         for lane in workers.stop() {
             let chunks = lane.pool.memory().chunks();
-            let in_rings = if driver == Driver::AfXdp { 2048 } else { 0 };
+            let in_rings = if *driver == af_xdp::DRIVER { 2048 } else { 0 };
             // Some may be on their way back to the sender still.
             assert!(lane.pool.free() <= chunks - in_rings);
             assert!(lane.pool.free() + in_rings + 64 >= chunks, "chunks were lost");
@@ -149,7 +150,7 @@ fn echoes() -> usize {
 fn af_xdp_sockets_change_hands_without_a_loss() {
     if is_root("af_xdp_sockets_change_hands_without_a_loss") {
         for mode in [ModePreference::Native, ModePreference::Generic] {
-            assert_eq!(echoed_through_hand_overs(Driver::AfXdp, mode), DATAGRAMS, "{mode:?}");
+            assert_eq!(echoed_through_hand_overs(&af_xdp::DRIVER, mode), DATAGRAMS, "{mode:?}");
         }
     }
 }
@@ -157,7 +158,7 @@ fn af_xdp_sockets_change_hands_without_a_loss() {
 #[test]
 fn packet_sockets_change_hands_without_a_loss() {
     if is_root("packet_sockets_change_hands_without_a_loss") {
-        let came = echoed_through_hand_overs(Driver::AfPacket, ModePreference::Auto);
+        let came = echoed_through_hand_overs(&af_packet::DRIVER, ModePreference::Auto);
         assert_eq!(came, DATAGRAMS);
     }
 }

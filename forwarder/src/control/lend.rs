@@ -6,10 +6,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, Secret, View};
-use nic::Tap;
-use nic::drivers::af_xdp::Mode;
 use nic::memory::Pages;
 use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
+use nic::{Driver, Mode, Tap, drivers};
 use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
@@ -164,6 +163,7 @@ impl Lending<'_> {
         let devices = machine.devices().iter().enumerate();
         let device = |(index, device): (usize, &nic::Device)| Device {
             interface: device.interface().name.clone(),
+            driver: Some(device.driver().name.to_owned()),
             xdp: device.mode().map(|mode| match mode {
                 Mode::Native => Xdp::Native,
                 Mode::Generic => Xdp::Generic,
@@ -252,6 +252,7 @@ fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Heir, Vec<Optio
         let sockets = (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
         devices.push(DeviceEstate {
             interface: device.interface.clone(),
+            driver: driver_of(device)?,
             mode: device.xdp.map(|xdp| match xdp {
                 Xdp::Native => Mode::Native,
                 Xdp::Generic => Mode::Generic,
@@ -271,6 +272,18 @@ fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Heir, Vec<Optio
     }
     check_shape(running)?;
     Ok((Heir::prepare(memories, devices)?, taps))
+}
+
+/// A build before drivers had names says by the XDP mode which one it is.
+fn driver_of(device: &Device) -> Result<&'static Driver> {
+    let Some(name) = &device.driver else {
+        let is_xdp = device.xdp.is_some();
+        return Ok(if is_xdp { &drivers::af_xdp::DRIVER } else { &drivers::af_packet::DRIVER });
+    };
+    let known = drivers::named(name).filter(|driver| driver.abilities.take_over);
+    known.ok_or_else(|| {
+        format!("interface {}: driver {name} cannot be taken over", device.interface).into()
+    })
 }
 
 /// Each worker has a memory and a socket of each device; or one thread has

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::{Secret, View};
-use nic::drivers::af_xdp::QueueOptions;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
-use nic::{Device, DeviceConfig, Driver, FilterError, IpPrefix, SharedIo, WorkerIo};
+use nic::{Device, DeviceConfig, FilterError, IpPrefix, QueueOptions, SharedIo, WorkerIo, drivers};
 use plan::{Plan, proto};
 
 use crate::engine::{Engine, Inherited, Start};
@@ -227,7 +226,8 @@ impl Machine {
 
     /// What the filters did, by device.
     pub fn filter_counters(&self) -> impl Iterator<Item = (&str, nic::FilterCounters)> {
-        let read = |device: &Device| device.filter_ref().counters().unwrap_or_default();
+        let counters = |device: &Device| device.filter_ref()?.counters().ok();
+        let read = move |device: &Device| counters(device).unwrap_or_default();
         self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
     }
 }
@@ -247,7 +247,8 @@ pub fn set_filters(
     let own: Vec<IpAddr> = own.map(|text| text.parse().expect("decoding checked it")).collect();
     // Tunnelled packets are the kernel's, unless we take some.
     let tunnelled = plan.ingress.is_open() || also.is_some_and(|plan| plan.ingress.is_open());
-    devices.iter_mut().try_for_each(|device| device.filter().set(&prefixes, &own, tunnelled))
+    let mut filters = devices.iter_mut().filter_map(Device::filter);
+    filters.try_for_each(|filter| filter.set(&prefixes, &own, tunnelled))
 }
 
 /// Connections that a plan asks to be tracked.
@@ -282,8 +283,8 @@ fn steered_workers(cpus: usize) -> usize {
 
 fn device_config(interface: &proto::Interface) -> DeviceConfig {
     let driver = match interface.driver() {
-        proto::Driver::AfXdp => Driver::AfXdp,
-        proto::Driver::AfPacket => Driver::AfPacket,
+        proto::Driver::AfXdp => &drivers::af_xdp::DRIVER,
+        proto::Driver::AfPacket => &drivers::af_packet::DRIVER,
     };
     let (name, queues) = (interface.name.clone(), interface.queues);
     DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() }

@@ -106,7 +106,10 @@ pub struct Memory {
 pub struct Device {
     /// Its interface.
     pub interface: String,
-    /// The mode of its XDP filter; None: AF_PACKET.
+    /// Its driver; None: of a build before drivers had names.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// The mode of its XDP filter; None: the driver has none.
     pub xdp: Option<Xdp>,
     /// Whether a link comes with it.
     pub has_link: bool,

@@ -16,9 +16,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nic::drivers::af_xdp::QueueOptions;
 use nic::wait::{Waiter, Waker};
-use nic::{Device, DeviceConfig, FilterCounters, QueueCounters, WorkerIo};
+use nic::{Device, DeviceConfig, FilterCounters, QueueCounters, QueueOptions, WorkerIo};
 use wire::{Batch, Frame};
 
 pub const VIP_V4: &str = "203.0.113.10";
@@ -209,7 +208,7 @@ impl Echo {
             let devices = devices.iter().enumerate();
             devices
                 .map(|(index, device)| Counted {
-                    filter: device.filter_ref().counters().unwrap(),
+                    filter: device.filter_ref().unwrap().counters().unwrap(),
                     queues: of_device(index),
                 })
                 .collect()
@@ -237,8 +236,8 @@ impl Echo {
 
 pub fn set_filters(devices: &mut [Device], prefixes: &[&str], own: &[IpAddr]) {
     let prefixes: Vec<_> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
-    let set = |device: &mut Device| device.filter().set(&prefixes, own, !own.is_empty()).unwrap();
-    devices.iter_mut().for_each(set);
+    let filters = devices.iter_mut().filter_map(Device::filter);
+    filters.for_each(|filter| filter.set(&prefixes, own, !own.is_empty()).unwrap());
 }
 
 /// Receives on all queues, sends on the last. Nothing may be lost, so frames

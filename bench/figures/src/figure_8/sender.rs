@@ -6,8 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nic::drivers::af_xdp::{ModePreference, QueueOptions};
-use nic::{DeviceConfig, Driver, IpPrefix, WorkerIo};
+use nic::{DeviceConfig, IpPrefix, QueueOptions, WorkerIo};
 use serde_json::{Value, json};
 use wire::{Batch, MacAddress};
 
@@ -52,15 +51,11 @@ fn parse_mac(text: &str) -> Result<MacAddress, String> {
 pub fn run(options: &Options) -> Result<Value, String> {
     let name = options.interface.clone();
     let source = nic::Interface::find(&name).map_err(|error| error.to_string())?.mac;
-    let config = DeviceConfig {
-        interface: name,
-        driver: Driver::AfXdp,
-        queues: 0,
-        mode: ModePreference::Auto,
-    };
+    let config = DeviceConfig { interface: name, ..DeviceConfig::default() };
     let (mut devices, lanes) =
         nic::open(&[config], &QueueOptions::default()).map_err(|error| error.to_string())?;
-    devices[0].filter().set(&options.returns, &[], false).map_err(|error| error.to_string())?;
+    let filter = devices[0].filter().ok_or("the device has no filter")?;
+    filter.set(&options.returns, &[], false).map_err(|error| error.to_string())?;
     let sender = Sender {
         template: Template::udp().between(source.0, options.to.0),
         connections: options.connections,

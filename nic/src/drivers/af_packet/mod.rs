@@ -24,107 +24,112 @@ pub use queue::PacketQueue;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use ebpf::xdp::Mode;
+use wire::BATCH_MAX;
+
+use super::{Abilities, Driver, Inheritance, InheritedQueue, Port, QueueOwners};
 use crate::claim::Claim;
+use crate::device::Queue;
 use crate::error::OpenError;
-use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::take_over::Held;
+use crate::memory::{Memory, Pool};
+use crate::open::{Device, DeviceConfig, Lane, QueueOptions};
 use program::Program;
 use socket::Group;
 
-/// An interface with the filters on it. Dropping it takes them off.
-pub struct PacketDevice {
-    interface: Interface,
+/// Packet sockets.
+pub static DRIVER: Driver = Driver {
+    name: "af_packet",
+    abilities: Abilities { filter: true, kernel_interface: true, take_over: true },
+    queues: QueueOwners::Shared,
+    chunks: |_| BATCH_MAX,
+    pool: Pool::new,
+    open,
+    inherit,
+};
+
+/// The filters on an interface, and its sockets' group.
+struct PacketPort {
     program: Program,
-    filter: Filter,
     group: Option<Group>,
     queues: u32,
-    claim: Claim,
-    /// By queue.
-    sockets: Vec<Arc<OwnedFd>>,
 }
 
-impl PacketDevice {
-    /// Claims an interface for `queues` queues and attaches the filters,
-    /// which let everything pass until told otherwise.
-    pub fn open(name: &str, queues: u32) -> Result<PacketDevice, OpenError> {
-        let interface = Interface::find(name)?;
-        let claim = Claim::new(&interface)?;
-        let (program, filter) = Program::attach(&interface)?;
-        tracing::info!(interface = name, queues, "packet filter attached");
-        let sockets = Vec::new();
-        Ok(PacketDevice { interface, program, filter, group: None, queues, claim, sockets })
+/// Claims an interface and attaches the filters, which let everything pass
+/// until they are given prefixes.
+fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
+    let interface = Interface::find(&config.interface)?;
+    let claim = Claim::new(&interface)?;
+    let (program, filter) = Program::attach(&interface)?;
+    tracing::info!(interface = interface.name, queues, "packet filter attached");
+    let port = Box::new(PacketPort { program, group: None, queues });
+    Ok(Device::new(&DRIVER, interface, Some(filter), claim, port))
+}
+
+/// Shares a predecessor's claim, and loads the filters beside its own.
+fn inherit(inheritance: Inheritance) -> Result<Device, OpenError> {
+    let Inheritance { interface, held, queues, .. } = inheritance;
+    let (program, filter) = Program::inherit(held.link)?;
+    let port = Box::new(PacketPort { program, group: None, queues });
+    Ok(Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port))
+}
+
+impl Port for PacketPort {
+    fn mode(&self) -> Option<Mode> {
+        None
     }
 
-    /// Shares a predecessor's claim, and loads the filters beside its own.
-    pub(crate) fn inherit(name: &str, queues: u32, held: Held) -> Result<PacketDevice, OpenError> {
-        let interface = Interface::find(name)?;
-        let (program, filter) = Program::inherit(held.link)?;
-        let (claim, sockets) = (Claim::inherit(held.claim), Vec::new());
-        Ok(PacketDevice { interface, program, filter, group: None, queues, claim, sockets })
-    }
-
-    /// Has the filters do what the predecessor's did, on its sockets.
-    pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
-        self.claim.sign();
-        for (queue, socket) in (0..).zip(&self.sockets) {
-            let name = self.interface.name.clone();
-            let failed = |error| OpenError::Socket { kind: "AF_PACKET", name, queue, error };
-            self.program.guard(socket.as_fd()).map_err(failed)?;
-        }
-        self.program.switch(&self.interface)
-    }
-
-    /// What a successor needs besides the sockets.
-    pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.claim.fd(), self.program.link())
-    }
-
-    /// The queue on a predecessor's socket.
-    pub(crate) fn inherit_queue(&mut self, socket: OwnedFd) -> PacketQueue {
-        self.keep(PacketQueue::new(socket))
-    }
-
-    fn keep(&mut self, queue: PacketQueue) -> PacketQueue {
-        self.sockets.push(Arc::clone(queue.socket()));
-        queue
-    }
-
-    /// The sockets of its queues, in their order.
-    pub(crate) fn sockets(&self) -> &[Arc<OwnedFd>] {
-        &self.sockets
-    }
-
-    /// The interface as it was when opened.
-    #[must_use]
-    pub fn interface(&self) -> &Interface {
-        &self.interface
-    }
-
-    /// The filter's tables.
-    pub fn filter(&mut self) -> &mut Filter {
-        &mut self.filter
-    }
-
-    /// The filter's tables, to read.
-    #[must_use]
-    pub fn filter_ref(&self) -> &Filter {
-        &self.filter
-    }
-
-    /// Opens one of the queues. All must be opened, each once.
-    pub fn queue(&mut self, queue: u32) -> Result<PacketQueue, OpenError> {
-        let failed = |error| OpenError::Socket {
-            kind: "AF_PACKET",
-            name: self.interface.name.clone(),
-            queue,
-            error,
-        };
-        let fd = socket::open(&self.interface, |fd| self.program.guard(fd)).map_err(failed)?;
+    fn queue(
+        &mut self,
+        interface: &Interface,
+        number: u32,
+        _: &mut Lane,
+        _: &QueueOptions,
+    ) -> Result<(Box<dyn Queue>, Arc<OwnedFd>), OpenError> {
+        let failed = failed(interface, number);
+        let fd = socket::open(interface, |fd| self.program.guard(fd)).map_err(failed)?;
         if self.queues > 1 {
-            let by_queue = self.queues == self.interface.rx_queues;
+            let by_queue = self.queues == interface.rx_queues;
             self.group = Some(socket::join(&fd, self.group, by_queue).map_err(failed)?);
         }
-        Ok(self.keep(PacketQueue::new(fd)))
+        let queue = PacketQueue::new(fd);
+        let socket = Arc::clone(queue.socket());
+        Ok((Box::new(queue), socket))
     }
+
+    fn inherit_queue(
+        &mut self,
+        _: &Interface,
+        _: u32,
+        socket: OwnedFd,
+        _: u32,
+        _: &'static Memory,
+    ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError> {
+        let queue = PacketQueue::new(socket);
+        let socket = Arc::clone(queue.socket());
+        Ok((Box::new(queue), socket))
+    }
+
+    fn switch(&mut self, interface: &Interface, sockets: &[Arc<OwnedFd>]) -> Result<(), OpenError> {
+        for (number, socket) in (0..).zip(sockets) {
+            self.program.guard(socket.as_fd()).map_err(failed(interface, number))?;
+        }
+        self.program.switch(interface)
+    }
+
+    fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.program.link()
+    }
+}
+
+/// A packet socket has nothing of its predecessor's to learn.
+impl InheritedQueue for PacketQueue {
+    fn resume(self: Box<Self>, _: &mut Pool) -> Box<dyn Queue> {
+        self
+    }
+}
+
+fn failed(interface: &Interface, queue: u32) -> impl Fn(std::io::Error) -> OpenError + Copy {
+    let name = &interface.name;
+    move |error| OpenError::Socket { kind: "AF_PACKET", name: name.clone(), queue, error }
 }

@@ -18,196 +18,157 @@
 //! A frame longer than the egress link's MTU counts as sent; the link's own
 //! counter shows that it was not. Zero-copy is used where the driver has it;
 //! all sockets of a worker must then have it, because they share its memory:
-//! between unequal interfaces set [`QueueOptions::copy`].
+//! between unequal interfaces set [`crate::QueueOptions::copy`].
 
 mod program;
 mod queue;
 mod ring;
 mod socket;
 
+pub use program::ProgramFailure;
+pub use queue::XdpQueue;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub use ebpf::xdp::{Mode, ModePreference};
-pub use program::ProgramFailure;
-pub use queue::XdpQueue;
-pub use socket::Umem;
+use ebpf::xdp::Mode;
 
+use super::{Abilities, Driver, Inheritance, InheritedQueue, Port, QueueOwners};
 use crate::claim::Claim;
+use crate::device::Queue;
 use crate::error::OpenError;
-use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pool};
-use crate::take_over::Held;
+use crate::open::{Device, DeviceConfig, Lane, QUEUES_MAX, QueueOptions};
 use program::Program;
-use socket::{Binding, Socket};
+use socket::{Binding, Socket, Umem};
+
+/// AF_XDP sockets.
+pub static DRIVER: Driver = Driver {
+    name: "af_xdp",
+    abilities: Abilities { filter: true, kernel_interface: true, take_over: true },
+    queues: QueueOwners::Each,
+    // No ring ever starves: chunks that are free, received and being sent.
+    chunks: |options| 3 * options.ring_entries as usize,
+    pool: Pool::new,
+    open,
+    inherit,
+};
 
 /// The largest MTU that XDP takes without multi-buffer frames: a page less
 /// the kernel's own headroom and trailer. Frames must moreover fit a chunk.
 pub const MTU_MAX: u32 = 3498;
 
-/// Queues an interface may have: entries of the filter's table of sockets.
-pub const QUEUES_MAX: u32 = 64;
-
-/// How sockets are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueOptions {
-    /// Frames that each ring holds, a power of two. A queue needs three times
-    /// as many chunks: free, received and being sent.
-    pub ring_entries: u32,
-    /// The kernel polls the device inside our calls, for cores that do
-    /// nothing else.
-    pub busy_poll: bool,
-    /// Never zero-copy; for a driver whose zero-copy is faulty.
-    pub copy: bool,
-}
-
-impl Default for QueueOptions {
-    fn default() -> Self {
-        QueueOptions { ring_entries: 2048, busy_poll: false, copy: false }
-    }
-}
-
-impl QueueOptions {
-    /// Chunks that one queue needs so that no ring ever starves.
-    #[must_use]
-    pub fn chunks(&self) -> usize {
-        3 * self.ring_entries as usize
-    }
-}
-
-/// An interface with the filter on it. Dropping it takes the filter off.
-pub struct XdpDevice {
-    interface: Interface,
+/// The filter on an interface.
+struct XdpPort {
     program: Program,
-    filter: Filter,
-    claim: Claim,
-    /// By queue.
-    sockets: Vec<Arc<OwnedFd>>,
 }
 
-impl XdpDevice {
-    /// Claims an interface and attaches the filter, which lets everything
-    /// pass until told otherwise.
-    pub fn open(name: &str, preference: ModePreference) -> Result<XdpDevice, OpenError> {
-        let interface = Interface::find(name)?;
-        refuse_what_cannot_work(&interface)?;
-        let claim = Claim::new(&interface)?;
-        let (program, filter) = Program::attach(&interface, preference)?;
-        tracing::info!(interface = name, mode = %program.mode(), queues = interface.rx_queues, "XDP filter attached");
-        Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
+/// Claims an interface and attaches the filter, which lets everything pass
+/// until it is given prefixes.
+fn open(config: &DeviceConfig, _: u32) -> Result<Device, OpenError> {
+    let interface = Interface::find(&config.interface)?;
+    refuse_what_cannot_work(&interface)?;
+    let claim = Claim::new(&interface)?;
+    let (program, filter) = Program::attach(&interface, config.mode)?;
+    tracing::info!(
+        interface = interface.name,
+        mode = %program.mode(),
+        queues = interface.rx_queues,
+        "XDP filter attached"
+    );
+    let port = Box::new(XdpPort { program });
+    Ok(Device::new(&DRIVER, interface, Some(filter), claim, port))
+}
+
+/// Shares a predecessor's claim, and loads the filter beside its own,
+/// connected to the same sockets.
+fn inherit(inheritance: Inheritance) -> Result<Device, OpenError> {
+    let Inheritance { interface, mode, held, .. } = inheritance;
+    let missing = |what| OpenError::NotHandedOver { name: interface.name.clone(), what };
+    let link = held.link.ok_or_else(|| missing("XDP link"))?;
+    let mode = mode.ok_or_else(|| missing("XDP mode"))?;
+    let (program, filter) = Program::inherit(link, mode)?;
+    let port = Box::new(XdpPort { program });
+    Ok(Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port))
+}
+
+impl Port for XdpPort {
+    fn mode(&self) -> Option<Mode> {
+        Some(self.program.mode())
     }
 
-    /// Shares a predecessor's claim, and loads the filter beside its own,
-    /// connected to the same sockets. In `mode` it is attached.
-    pub(crate) fn inherit(name: &str, mode: Mode, held: Held) -> Result<XdpDevice, OpenError> {
-        let interface = Interface::find(name)?;
-        let missing = || OpenError::NotHandedOver { name: name.to_owned(), what: "XDP link" };
-        let (program, filter) = Program::inherit(held.link.ok_or_else(missing)?, mode)?;
-        let claim = Claim::inherit(held.claim);
-        Ok(XdpDevice { interface, program, filter, claim, sockets: Vec::new() })
-    }
-
-    /// Puts our filter in the place of the predecessor's.
-    pub(crate) fn switch(&mut self) -> Result<(), OpenError> {
-        self.claim.sign();
-        Ok(self.program.switch(&self.interface)?)
-    }
-
-    /// What a successor needs besides the sockets.
-    pub(crate) fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.claim.fd(), Some(self.program.link()))
-    }
-
-    /// The sockets of its queues, in their order.
-    pub(crate) fn sockets(&self) -> &[Arc<OwnedFd>] {
-        &self.sockets
-    }
-
-    /// The interface as it was when opened.
-    #[must_use]
-    pub fn interface(&self) -> &Interface {
-        &self.interface
-    }
-
-    /// How the filter is attached.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.program.mode()
-    }
-
-    /// The filter's tables.
-    pub fn filter(&mut self) -> &mut Filter {
-        &mut self.filter
-    }
-
-    /// The filter's tables, to read.
-    #[must_use]
-    pub fn filter_ref(&self) -> &Filter {
-        &self.filter
-    }
-
-    /// Opens a queue on a worker's memory. All RX queues must be opened, each
-    /// once.
-    pub fn queue(
+    fn queue(
         &mut self,
-        queue: u32,
-        umem: &mut Umem,
-        pool: &mut Pool,
+        interface: &Interface,
+        number: u32,
+        lane: &mut Lane,
         options: &QueueOptions,
-    ) -> Result<XdpQueue, OpenError> {
-        let failed = |error| OpenError::Socket {
-            kind: "AF_XDP",
-            name: self.interface.name.clone(),
-            queue,
-            error,
-        };
+    ) -> Result<(Box<dyn Queue>, Arc<OwnedFd>), OpenError> {
         let binding = Binding {
-            interface_index: self.interface.index,
-            queue,
+            interface_index: interface.index,
+            queue: number,
             ring_entries: options.ring_entries,
             copy: options.copy || self.program.mode() == Mode::Generic,
             busy_poll: options.busy_poll,
         };
-        let socket = Socket::open(umem, &binding).map_err(failed)?;
-        self.connect(queue, &socket.fd)?;
+        let (umem, pool) = lane.registered(Umem::new);
+        let socket = Socket::open(umem, &binding).map_err(failed(interface, number))?;
+        let fd = self.connect(interface, number, &socket)?;
         let queue = XdpQueue::new(socket, options.ring_entries, pool);
-        tracing::debug!(
-            interface = self.interface.name,
-            zero_copy = queue.zero_copy(),
-            "queue opened"
-        );
-        Ok(queue)
+        tracing::debug!(interface = interface.name, zero_copy = queue.zero_copy(), "queue opened");
+        Ok((Box::new(queue), fd))
     }
 
-    /// The queue on a predecessor's socket, whose rings have so many entries.
-    pub(crate) fn inherit_queue(
+    fn inherit_queue(
         &mut self,
-        queue: u32,
+        interface: &Interface,
+        number: u32,
         socket: OwnedFd,
         ring_entries: u32,
         memory: &'static Memory,
-    ) -> Result<XdpQueue, OpenError> {
-        let name = self.interface.name.clone();
-        let failed = |error| OpenError::Socket { kind: "AF_XDP", name, queue, error };
+    ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError> {
         // SAFETY: the predecessor tells what it made them with, from the same
         // options; what does not fit the kernel does not map.
-        let socket = unsafe { Socket::inherit(socket, ring_entries) }.map_err(failed)?;
-        self.connect(queue, &socket.fd)?;
-        Ok(XdpQueue::inherit(socket, ring_entries, memory))
+        let socket = unsafe { Socket::inherit(socket, ring_entries) };
+        let socket = socket.map_err(failed(interface, number))?;
+        let fd = self.connect(interface, number, &socket)?;
+        Ok((Box::new(XdpQueue::inherit(socket, ring_entries, memory)), fd))
     }
 
-    fn connect(&mut self, queue: u32, socket: &Arc<OwnedFd>) -> Result<(), OpenError> {
-        self.sockets.push(Arc::clone(socket));
-        let name = self.interface.name.clone();
-        self.program.connect(queue, socket.as_raw_fd()).map_err(|error| OpenError::Socket {
-            kind: "AF_XDP",
-            name,
-            queue,
-            error: io::Error::other(error),
-        })
+    fn switch(&mut self, interface: &Interface, _: &[Arc<OwnedFd>]) -> Result<(), OpenError> {
+        Ok(self.program.switch(interface)?)
     }
+
+    fn link(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.program.link())
+    }
+}
+
+impl XdpPort {
+    fn connect(
+        &mut self,
+        interface: &Interface,
+        number: u32,
+        socket: &Socket,
+    ) -> Result<Arc<OwnedFd>, OpenError> {
+        let connected = self.program.connect(number, socket.fd.as_raw_fd());
+        connected.map_err(|error| failed(interface, number)(io::Error::other(error)))?;
+        Ok(Arc::clone(&socket.fd))
+    }
+}
+
+impl InheritedQueue for XdpQueue {
+    fn resume(mut self: Box<Self>, pool: &mut Pool) -> Box<dyn Queue> {
+        self.take_over(pool);
+        self
+    }
+}
+
+fn failed(interface: &Interface, queue: u32) -> impl Fn(io::Error) -> OpenError + Copy {
+    let name = &interface.name;
+    move |error| OpenError::Socket { kind: "AF_XDP", name: name.clone(), queue, error }
 }
 
 fn refuse_what_cannot_work(interface: &Interface) -> Result<(), OpenError> {

@@ -48,7 +48,7 @@ impl XdpQueue {
     }
 
     /// Goes on where the predecessor has stopped.
-    pub(crate) fn take_over(&mut self, pool: &mut Pool) {
+    pub(super) fn take_over(&mut self, pool: &mut Pool) {
         self.fill.resume();
         self.rx.resume();
         self.tx.resume();

@@ -5,10 +5,22 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wire::Batch;
+use wire::{BATCH_MAX, Batch};
 
+use super::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::device::{Meter, Queue, Tally};
 use crate::memory::Pool;
+
+/// Frames that a test pushes in and takes out.
+pub static DRIVER: Driver = Driver {
+    name: "memory",
+    abilities: Abilities { filter: false, kernel_interface: false, take_over: false },
+    queues: QueueOwners::Shared,
+    chunks: |_| BATCH_MAX,
+    pool: Pool::new,
+    open: opens_nothing,
+    inherit: inherits_nothing,
+};
 
 /// The worker's end.
 pub struct MemoryQueue {

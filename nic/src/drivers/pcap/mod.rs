@@ -5,11 +5,23 @@ use std::io::{Read, Write};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use wire::{Batch, FRAME_BYTES_MAX};
+use wire::{BATCH_MAX, Batch, FRAME_BYTES_MAX};
 
+use super::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::device::{Meter, Queue, Tally};
 use crate::memory::Pool;
 use crate::pcap::{Error, Packet, Problem, Reader, Writer};
+
+/// Capture files.
+pub static DRIVER: Driver = Driver {
+    name: "pcap",
+    abilities: Abilities { filter: false, kernel_interface: false, take_over: false },
+    queues: QueueOwners::Shared,
+    chunks: |_| BATCH_MAX,
+    pool: Pool::new,
+    open: opens_nothing,
+    inherit: inherits_nothing,
+};
 
 /// A queue from one capture to another.
 pub struct PcapQueue<R, W: Write> {
