@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -145,9 +146,19 @@ func until(what string, is func(context.Context) bool) error {
 	return nil
 }
 
+// generation is the oldest that a worker forwards by.
 func (b *bench) generation(ctx context.Context) uint64 {
 	status, _ := b.askForwarder.GetStatus(ctx, &forwarderv1.GetStatusRequest{})
-	return status.GetGeneration()
+	oldest := uint64(math.MaxUint64)
+	for _, thread := range status.GetThreads() {
+		if thread.Role == "worker" {
+			oldest = min(oldest, thread.Generation)
+		}
+	}
+	if oldest == math.MaxUint64 {
+		return 0 // no plan yet, or no answer
+	}
+	return oldest
 }
 
 // workers tells how long it takes a change to be what workers forward by.

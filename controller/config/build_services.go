@@ -18,6 +18,7 @@ func (b *builder) services() {
 		b.missing("services", "is missing: give at least one service, or there is nothing to balance")
 	}
 	names := map[string]string{}
+	b.config.Services = make([]Service, 0, len(b.schema.GetServices()))
 	for i, given := range b.schema.GetServices() {
 		path := fmt.Sprintf("services[%d]", i)
 		b.uniqueName(names, path, given.GetName())

@@ -373,7 +373,7 @@ func (c *Config) HealthCheckNamed(name string) *HealthCheck {
 // ServicesHere returns the services that this machine serves, in order of the
 // file: those of its own shard.
 func (c *Config) ServicesHere() []Service {
-	var here []Service
+	here := make([]Service, 0, len(c.Services))
 	for _, service := range c.Services {
 		if service.Shard == c.Machine.Shard {
 			here = append(here, service)
