@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use datapath::table::{ConnectionTable, Emptied, Identity, TableReader, words_for};
 use datapath::{Clock, Now};
@@ -37,16 +37,18 @@ pub struct Tables {
     epoch: u64,
     /// Mapped ahead, by worker.
     mapped: Mutex<BTreeMap<usize, &'static [AtomicU64]>>,
+    /// What `ids.json` holds, if we have written it.
+    saved: Mutex<Option<Arc<Ids>>>,
 }
 
 /// What `ids.json` holds.
 #[derive(Serialize, Deserialize)]
-struct IdsFile {
+struct IdsFile<I> {
     epoch: u64,
     /// The kernel's boot id: after a reboot the clock begins anew, and no
     /// time in the tables means anything.
     boot: String,
-    ids: Ids,
+    ids: I,
 }
 
 /// A worker's table, for the worker and for readers.
@@ -70,7 +72,8 @@ impl Tables {
             Some(file) => (file.epoch, file.ids),
             None => (fresh_epoch(), Ids::default()),
         };
-        Ok((Tables { folder, epoch, mapped: Mutex::default() }, ids))
+        let tables = Tables { folder, epoch, mapped: Mutex::default(), saved: Mutex::default() };
+        Ok((tables, ids))
     }
 
     /// Where they are.
@@ -93,15 +96,23 @@ impl Tables {
         }
     }
 
-    /// Writes the ids down. To be called before any worker may use a new one.
-    /// On failure no file is left: a successor then empties the tables,
-    /// because nobody knows what their entries mean.
-    pub fn save(&self, ids: &Ids) -> io::Result<()> {
-        let file = IdsFile { epoch: self.epoch, boot: boot_id(), ids: ids.clone() };
+    /// Writes the ids down, unless they are those written last. To be called
+    /// before any worker may use a new one. On failure no file is left: a
+    /// successor then empties the tables, because nobody knows what their
+    /// entries mean.
+    pub fn save(&self, ids: &Arc<Ids>) -> io::Result<()> {
+        let mut saved = self.saved.lock().expect("no holder of this lock panics");
+        if saved.as_ref().is_some_and(|saved| Arc::ptr_eq(saved, ids)) {
+            return Ok(());
+        }
+        *saved = None;
+        let file = IdsFile { epoch: self.epoch, boot: boot_id(), ids: &**ids };
         let bytes = serde_json::to_vec(&file)?;
         self.folder.replace(IDS_FILE, &bytes).inspect_err(|_| {
             let _ = self.folder.remove(IDS_FILE);
-        })
+        })?;
+        *saved = Some(Arc::clone(ids));
+        Ok(())
     }
 
     /// The table of a worker: a predecessor's, where it is of the same key,
@@ -185,7 +196,7 @@ fn cause(why: Emptied, expected: bool) -> Option<&'static str> {
     }
 }
 
-fn read_ids(folder: &Folder) -> Option<IdsFile> {
+fn read_ids(folder: &Folder) -> Option<IdsFile<Ids>> {
     let bytes = match folder.read(IDS_FILE) {
         Ok(bytes) => bytes?,
         Err(error) => {
@@ -193,7 +204,7 @@ fn read_ids(folder: &Folder) -> Option<IdsFile> {
             return None;
         }
     };
-    match serde_json::from_slice::<IdsFile>(&bytes) {
+    match serde_json::from_slice::<IdsFile<Ids>>(&bytes) {
         Ok(file) if file.boot == boot_id() => Some(file),
         Ok(_) => None,
         Err(error) => {
@@ -235,17 +246,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (tables, mut ids) = Tables::open(folder.path()).unwrap();
         ids.backends.assign(&["b 10.0.0.1"], 1).unwrap();
+        let ids = Arc::new(ids);
         tables.save(&ids).unwrap();
         drop(tables.table(7, 0, 1, 1000, None).unwrap());
         let (again, found) = Tables::open(folder.path()).unwrap();
-        assert_eq!((again.epoch, found), (tables.epoch, ids));
+        assert_eq!((again.epoch, &found), (tables.epoch, &*ids));
+        let mut more = Arc::clone(&ids);
+        Arc::make_mut(&mut more).services.assign(&["s"], 2).unwrap();
+        tables.save(&more).unwrap();
+        assert_eq!(Tables::open(folder.path()).unwrap().1, *more);
     }
 
     #[test]
     fn corrupt_ids_begin_a_new_epoch() {
         let folder = tempfile::tempdir().unwrap();
         let (tables, ids) = Tables::open(folder.path()).unwrap();
-        tables.save(&ids).unwrap();
+        tables.save(&Arc::new(ids)).unwrap();
         std::fs::write(folder.path().join(IDS_FILE), "{").unwrap();
         let (again, found) = Tables::open(folder.path()).unwrap();
         assert_ne!(again.epoch, tables.epoch);

@@ -15,12 +15,12 @@ fuzz_target!(|data: &[u8]| -> Corpus {
         return Corpus::Reject;
     }
     let mut planner = Planner::default();
-    let ids = planner.ids.clone();
+    let ids = planner.ids().clone();
     match planner.plan(message.clone()) {
         Ok(plan) => works(&plan, &mut planner, &message),
         Err(refused) => {
             assert!(!refused.path.is_empty() && !refused.problem.is_empty(), "{refused:?}");
-            assert_eq!(planner.ids, ids, "a refused plan changes no ids");
+            assert_eq!(*planner.ids(), ids, "a refused plan changes no ids");
         }
     }
     Corpus::Keep

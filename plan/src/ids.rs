@@ -10,7 +10,7 @@
 //! A retired id is free only when no entry can hold it: the caller says so
 //! by [`IdTable::release`] after every worker has swept its table.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub struct IdTable {
     /// The highest id there is.
     last: u32,
     /// Every name that entries may know, live or retired.
-    names: BTreeMap<String, u32>,
+    names: HashMap<String, u32>,
     /// Retired names with the generation that retired them, oldest first.
     retired: VecDeque<(u64, String)>,
     /// Ids that no entry holds, oldest first.
@@ -82,10 +82,21 @@ impl IdTable {
         IdTable {
             next: first,
             last,
-            names: BTreeMap::new(),
+            names: HashMap::new(),
             retired: VecDeque::new(),
             free: VecDeque::new(),
         }
+    }
+
+    /// The ids of these names, which differ, if they are just the live ones:
+    /// nothing is to be assigned then.
+    #[must_use]
+    pub fn ids_of<'n>(&self, names: &[&'n str]) -> Option<HashMap<&'n str, u16>> {
+        let live = self.names.len() - self.retired.len();
+        let known = names.iter().map_while(|name| Some((*name, *self.names.get(*name)? as u16)));
+        let ids: HashMap<&str, u16> = (names.len() == live).then(|| known.collect())?;
+        let is_back = |(_, name): &(u64, String)| ids.contains_key(name.as_str());
+        (ids.len() == live && !self.retired.iter().any(is_back)).then_some(ids)
     }
 
     /// Gives every name of `names` its id, the one it had if it has one, and
@@ -105,10 +116,16 @@ impl IdTable {
         Some(ids)
     }
 
+    /// True if plans up to `generation` retired any.
+    #[must_use]
+    pub fn is_retired(&self, generation: u64) -> bool {
+        self.retired.front().is_some_and(|(retired, _)| *retired <= generation)
+    }
+
     /// Frees the ids that plans up to `generation` retired. To be called when
     /// no connection table entry can hold one of them any more.
     pub fn release(&mut self, generation: u64) {
-        while self.retired.front().is_some_and(|(retired, _)| *retired <= generation) {
+        while self.is_retired(generation) {
             let (_, name) = self.retired.pop_front().expect("seen at the front");
             let id = self.names.remove(&name).expect("retired names have ids");
             self.free.push_back(id);
@@ -133,14 +150,14 @@ impl IdTable {
 
     fn retire_all_but(&mut self, live: &HashMap<&str, u16>, generation: u64) {
         self.retired.retain(|(_, name)| !live.contains_key(name.as_str()));
-        let retired: std::collections::HashSet<&String> =
-            self.retired.iter().map(|(_, name)| name).collect();
-        let gone: Vec<String> = self
+        let retired: HashSet<&String> = self.retired.iter().map(|(_, name)| name).collect();
+        let mut gone: Vec<String> = self
             .names
             .keys()
             .filter(|name| !live.contains_key(name.as_str()) && !retired.contains(name))
             .cloned()
             .collect();
+        gone.sort_unstable();
         self.retired.extend(gone.into_iter().map(|name| (generation, name)));
     }
 }
@@ -169,6 +186,19 @@ mod tests {
         assert!(table.assign(&["c", "b"], 3).is_none(), "a was retired by 2, not by 1");
         table.release(2);
         assert_eq!(table.assign(&["c", "b"], 4).unwrap()["c"], first["a"]);
+    }
+
+    #[test]
+    fn ids_of_just_the_live_names_need_no_assignment() {
+        let mut table = IdTable::new(1, 9);
+        let first = table.assign(&["a", "b"], 1).unwrap();
+        assert_eq!(table.ids_of(&["b", "a"]), Some(first));
+        for others in [&["a"][..], &["a", "c"], &["a", "b", "c"]] {
+            assert_eq!(table.ids_of(others), None, "{others:?}");
+        }
+        let second = table.assign(&["b", "c"], 2).unwrap();
+        assert_eq!(table.ids_of(&["b", "a"]), None, "a is retired");
+        assert_eq!(table.ids_of(&["c", "b"]), Some(second));
     }
 
     #[test]

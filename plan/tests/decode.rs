@@ -304,12 +304,12 @@ fn choices_of_a_newer_version_are_refused_by_name() {
 fn a_refused_plan_takes_no_ids_away() {
     let mut planner = Planner::default();
     planner.plan(message()).unwrap();
-    let before = planner.ids.clone();
+    let before = planner.ids().clone();
     let mut bad = message();
     bad.backends.truncate(1);
     bad.services[0].table_size = 4;
     planner.plan(bad).unwrap_err();
-    assert_eq!(planner.ids, before);
+    assert_eq!(*planner.ids(), before);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn ids_that_are_not_yet_free_are_no_fault_of_the_plan() {
     planner.plan(with(0)).unwrap();
     let refusal = planner.plan(with(10_000)).unwrap_err();
     assert!(refusal.later && refusal.path == "services", "{refusal:?}");
-    planner.ids.services.release(1);
+    planner.release(1);
     assert!(
         !planner.plan(proto::Plan { requires: vec!["x".into()], ..with(0) }).unwrap_err().later
     );

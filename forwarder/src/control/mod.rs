@@ -325,7 +325,7 @@ impl Control {
         let plan = Arc::new(changes.planner.plan(message).map_err(refusal)?);
         let build = start.elapsed();
         let mut warnings = Vec::new();
-        if let Err(error) = self.tables.save(&changes.planner.ids) {
+        if let Err(error) = self.tables.save(changes.planner.ids()) {
             tracing::error!(%error, "ids not written down: after a restart the connection tables start empty");
             warnings.push(format!(
                 "ids not written down ({error}): a restart would lose the connection tables"
@@ -521,8 +521,7 @@ impl Control {
             if !tables.iter().zip(sweeps).all(|(table, then)| table.sweeps() >= then + 2) {
                 return;
             }
-            changes.planner.ids.backends.release(*generation);
-            changes.planner.ids.services.release(*generation);
+            changes.planner.release(*generation);
             changes.unswept.pop_front();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::machine::Sources;
 use super::{PlanError, Planner, parse_address, refuse, refuse_for_now};
@@ -32,12 +33,17 @@ impl Planner {
         let keys: Vec<&str> = keyed.iter().map(|(_, key)| key.as_str()).collect();
         let services: Vec<&str> =
             message.services.iter().map(|service| service.name.as_str()).collect();
-        let Some(backends) = self.ids.backends.assign(&keys, message.generation) else {
+        // Most plans name what the last one did.
+        let found = self.ids.backends.ids_of(&keys);
+        let assign = || Arc::make_mut(&mut self.ids).backends.assign(&keys, message.generation);
+        let Some(backends) = found.or_else(assign) else {
             return refuse_for_now("backends");
         };
         let backends =
             keyed.iter().map(|(name, key)| (*name, BackendId(backends[key.as_str()]))).collect();
-        let Some(services) = self.ids.services.assign(&services, message.generation) else {
+        let found = self.ids.services.ids_of(&services);
+        let assign = || Arc::make_mut(&mut self.ids).services.assign(&services, message.generation);
+        let Some(services) = found.or_else(assign) else {
             return refuse_for_now("services");
         };
         Ok((backends, services))

@@ -80,8 +80,7 @@ fn refuse_for_now<T>(path: &str) -> Result<T, PlanError> {
 /// stable (ids) or need not be built again (groups with their tables).
 #[derive(Debug, Default)]
 pub struct Planner {
-    /// Ids, which the caller keeps beside the connection tables.
-    pub ids: Ids,
+    ids: Arc<Ids>,
     groups: HashMap<GroupKey, Weak<Group>>,
 }
 
@@ -89,7 +88,24 @@ impl Planner {
     /// A planner that goes on with ids from before.
     #[must_use]
     pub fn with_ids(ids: Ids) -> Planner {
-        Planner { ids, ..Planner::default() }
+        Planner { ids: Arc::new(ids), ..Planner::default() }
+    }
+
+    /// The ids, which the caller keeps beside the connection tables; the same
+    /// as long as they do not change.
+    #[must_use]
+    pub fn ids(&self) -> &Arc<Ids> {
+        &self.ids
+    }
+
+    /// Frees the ids that plans up to `generation` retired. To be called when
+    /// no connection table entry can hold one of them any more.
+    pub fn release(&mut self, generation: u64) {
+        if self.ids.backends.is_retired(generation) || self.ids.services.is_retired(generation) {
+            let ids = Arc::make_mut(&mut self.ids);
+            ids.backends.release(generation);
+            ids.services.release(generation);
+        }
     }
 
     /// Decodes a plan.
@@ -98,7 +114,7 @@ impl Planner {
     /// If anything in it is wrong; the ids are unchanged then.
     pub fn plan(&mut self, message: proto::Plan) -> Result<Plan, PlanError> {
         // A refused plan must not retire what the running one uses.
-        let ids = self.ids.clone();
+        let ids = Arc::clone(&self.ids);
         let plan = self.decode(message);
         if plan.is_err() {
             self.ids = ids;
