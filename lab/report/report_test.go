@@ -78,7 +78,7 @@ func TestSharesWithinFivePerCentOrFourSigma(t *testing.T) {
 		"5.1 % off":                    {map[string]int{"a": 10_510, "b": 9_490}, false},
 		"few, so chance has more room": {map[string]int{"a": 60, "b": 40}, true},
 		"one got nothing":              {map[string]int{"a": 20_000}, false},
-		"a stranger got some":          {map[string]int{"a": 10_000, "b": 10_000, "c": 1}, false},
+		"one that should not serve":    {map[string]int{"a": 10_000, "b": 10_000, "c": 1}, false},
 	}
 	for name, test := range tests {
 		good := true

@@ -27,8 +27,8 @@ func TestTwoClusters(t *testing.T) {
 	}
 	checkServedBy(t, running, "be-1", "be-2")
 	checkAtRest(t, running)
-	t.Run("strangers' tunnelled packets are dropped", func(t *testing.T) {
-		strangersAreDropped(t, running, host, "lb-2")
+	t.Run("tunnels of untrusted senders are dropped", func(t *testing.T) {
+		untrustedTunnelsAreDropped(t, running, host, "lb-2")
 	})
 	t.Run("a cluster without backends", func(t *testing.T) {
 		t.Cleanup(func() { restore(t, running) })
@@ -301,9 +301,9 @@ func sendAs(t *testing.T, host *topology.Host, count int, packet func(i int) []b
 	}
 }
 
-// strangersAreDropped: a host that is neither peer nor encapsulator tunnels
+// untrustedTunnelsAreDropped: a host that is neither peer nor encapsulator tunnels
 // packets to a machine's own addresses, and to a VIP.
-func strangersAreDropped(t *testing.T, running *hosts.Lab, host *topology.Host, machine string) {
+func untrustedTunnelsAreDropped(t *testing.T, running *hosts.Lab, host *topology.Host, machine string) {
 	t.Helper()
 	const each = 25
 	own, err := running.Network.Addresses(machine)

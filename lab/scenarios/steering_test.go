@@ -34,8 +34,8 @@ func TestSoftwareSteering(t *testing.T) {
 			encapsulatorInFront(t, running, hosts[0], family)
 		})
 	}
-	t.Run("strangers' tunnelled packets are dropped", func(t *testing.T) {
-		strangersAreDropped(t, running, hosts[1], "lb-1")
+	t.Run("tunnels of untrusted senders are dropped", func(t *testing.T) {
+		untrustedTunnelsAreDropped(t, running, hosts[1], "lb-1")
 	})
 	t.Run("a flood of one five-tuple goes round the workers", func(t *testing.T) {
 		floodGoesRound(t, running, hosts[1])
