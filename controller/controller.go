@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -81,7 +82,7 @@ type Controller struct {
 
 	// Of that goroutine only.
 	loaded  loadedConfigs
-	targets map[prober.Target][]string // keys of the brain's targets
+	targets map[compile.Probe][]string // keys of the brain's targets
 	again   time.Time
 	stopped bool
 }
@@ -139,7 +140,7 @@ func start(options Options) (*Controller, error) {
 		asks:       make(chan func()),
 		done:       make(chan struct{}),
 		healthNews: make(chan struct{}, 1),
-		targets:    map[prober.Target][]string{},
+		targets:    map[compile.Probe][]string{},
 	}
 	if err := c.keep.prepare(); err != nil {
 		return nil, err
@@ -235,7 +236,7 @@ func (c *Controller) decide(event brain.Event) {
 	}
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
-		c.setPeers(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
+		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
 		c.web.listen(want.Config.Metrics.Listen)
 	}
 	if want.PlanChanged {
@@ -284,27 +285,14 @@ func (c *Controller) ask(ctx context.Context, f func()) error {
 	}
 }
 
-// setTargets translates for the prober; checks that are equal to it may be
-// several to the brain (they differ in rise and fall).
+// setTargets: probes that are equal may be several targets to the brain, which
+// differ in rise and fall.
 func (c *Controller) setTargets(targets []compile.Target) {
 	clear(c.targets)
 	for _, t := range targets {
-		probe := probeOf(t)
-		c.targets[probe] = append(c.targets[probe], t.Key())
+		c.targets[t.Probe] = append(c.targets[t.Probe], t.Key())
 	}
-	wanted := make([]prober.Target, 0, len(c.targets))
-	for t := range c.targets {
-		wanted = append(wanted, t)
-	}
-	c.prober.Set(wanted)
-}
-
-func (c *Controller) setPeers(targets []compile.PeerTarget) {
-	wanted := make([]prober.PeerTarget, 0, len(targets))
-	for _, t := range targets {
-		wanted = append(wanted, prober.PeerTarget(t))
-	}
-	c.peers.Set(wanted)
+	c.prober.Set(slices.Collect(maps.Keys(c.targets)))
 }
 
 // peerResult comes from the goroutines that ask.
@@ -321,19 +309,9 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 	c.tell(event)
 }
 
-func probeOf(t compile.Target) prober.Target {
-	probe := prober.Target{Address: t.Address, Interval: t.Check.Interval, Timeout: t.Check.Timeout}
-	if h := t.Check.HTTP; h != nil {
-		probe.Check = prober.Check{Kind: prober.HTTP, Port: h.Port, Path: h.Path, Host: h.Host, Status: prober.StatusesOf(h.Status...)}
-	} else {
-		probe.Check = prober.Check{Kind: prober.TCP, Port: t.Check.TCP.Port}
-	}
-	return probe
-}
-
 func (c *Controller) probed(result prober.Result) {
 	c.metrics.Probed(result.OK, result.Duration)
-	for _, key := range c.targets[result.Target] {
+	for _, key := range c.targets[result.Probe] {
 		c.step(brain.ProbeResult{Target: key, OK: result.OK, Reason: result.Reason})
 	}
 }

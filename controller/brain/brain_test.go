@@ -256,7 +256,7 @@ func TestABackendWithSeveralChecksMustPassAll(t *testing.T) {
 	w := start(t, yaml)
 	key := func(address, check string) string {
 		for _, target := range w.last.Targets {
-			if target.Address.String() == address && target.Check.Name == check {
+			if target.Address.String() == address && target.HealthCheck.Name == check {
 				return target.Key()
 			}
 		}

@@ -143,7 +143,7 @@ func (s *State) adopt(in *inputs) {
 		key := t.Key()
 		wanted[key] = true
 		if s.verdicts[key] == nil {
-			s.verdicts[key] = &damped{rise: t.Check.Rise, fall: t.Check.Fall, since: s.now}
+			s.verdicts[key] = &damped{rise: t.HealthCheck.Rise, fall: t.HealthCheck.Fall, since: s.now}
 		}
 	}
 	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
@@ -266,7 +266,7 @@ func newInputs(c *config.Config) *inputs {
 	for _, t := range in.targets {
 		key := t.Key()
 		for _, at := range t.For {
-			in.checks[at] = append(in.checks[at], check{target: key, name: t.Check.Name})
+			in.checks[at] = append(in.checks[at], check{target: key, name: t.HealthCheck.Name})
 			if pools := in.poolsOfTarget[key]; !slices.Contains(pools, at.Pool) {
 				in.poolsOfTarget[key] = append(pools, at.Pool)
 			}

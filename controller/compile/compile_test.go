@@ -256,7 +256,7 @@ health_checks:
 `)
 	var got []string
 	for _, target := range Targets(c) {
-		got = append(got, fmt.Sprintf("%s %s %s %v", target.Address, target.Check.Name, target.Check.Interval, target.For))
+		got = append(got, fmt.Sprintf("%s %s %s %v", target.Address, target.HealthCheck.Name, target.Interval, target.For))
 	}
 	wanted := []string{
 		"10.1.0.1 t80 1s [{a x} {b x}]",

@@ -5,16 +5,29 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
+	"github.com/guideway/guideway/controller/check"
 	"github.com/guideway/guideway/controller/config"
 )
 
-// Target is one address to be probed in one way, however many pools and
-// checks of the same content ask for it.
-type Target struct {
+// Probe is one thing to ask of one address, again and again. Probes are
+// compared by value.
+type Probe struct {
 	Address netip.Addr
+	Check   check.Check
+	// From the start of one attempt to the start of the next.
+	Interval time.Duration
+	// At most the interval.
+	Timeout time.Duration
+}
+
+// Target is a probe and how it is judged, however many pools and checks of the
+// same content name it.
+type Target struct {
+	Probe
 	// The first check of this content; others differ in name only.
-	Check config.HealthCheck
+	HealthCheck *config.HealthCheck
 	// Whom the result concerns, in order of pool and backend.
 	For []PoolBackend
 
@@ -31,16 +44,9 @@ type PoolBackend struct {
 func (t Target) Key() string { return t.key }
 
 // targetKey spells out what a probe does; the check's name is no part of it.
-func targetKey(address netip.Addr, check *config.HealthCheck) string {
-	what := ""
-	switch {
-	case check.HTTP != nil:
-		what = fmt.Sprintf("http %d %q %q %v", check.HTTP.Port, check.HTTP.Path, check.HTTP.Host, check.HTTP.Status)
-	case check.TCP != nil:
-		what = fmt.Sprintf("tcp %d", check.TCP.Port)
-	}
+func targetKey(address netip.Addr, c *config.HealthCheck) string {
 	return fmt.Sprintf("%s %s every %s within %s rise %d fall %d via %s",
-		address, what, check.Interval, check.Timeout, check.Rise, check.Fall, check.Via)
+		address, check.Key(c.Check), c.Interval, c.Timeout, c.Rise, c.Fall, c.Via)
 }
 
 // Targets lists what this machine has to probe: the backends of the pools
@@ -74,7 +80,8 @@ func addTargets(byKey map[string]*Target, pool *config.Pool, check *config.Healt
 		key := targetKey(backend.Address, check)
 		target, ok := byKey[key]
 		if !ok {
-			target = &Target{Address: backend.Address, Check: *check, key: key}
+			probe := Probe{backend.Address, check.Check, check.Interval, check.Timeout}
+			target = &Target{Probe: probe, HealthCheck: check, key: key}
 			byKey[key] = target
 		}
 		target.For = append(target.For, PoolBackend{pool.Name, backend.Name})

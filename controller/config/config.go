@@ -12,6 +12,8 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"github.com/guideway/guideway/controller/check"
 )
 
 // Config is a valid configuration. Nobody changes it: a reload makes a new one.
@@ -206,33 +208,15 @@ type PoolBackend struct {
 	Weight uint32
 }
 
-// HealthCheck is what to do; a probe is doing it once. Exactly one of HTTP and
-// TCP is given.
+// HealthCheck is what to do; a probe is doing it once.
 type HealthCheck struct {
-	Name string
-	HTTP *HTTPCheck
-	TCP  *TCPCheck
+	Name  string
+	Check check.Check
 	// 0 < Timeout <= Interval.
 	Interval, Timeout time.Duration
 	// At least 1.
 	Rise, Fall int
 	Via        Via
-}
-
-// HTTPCheck asks for Path.
-type HTTPCheck struct {
-	Port uint16
-	// Begins with a slash.
-	Path string
-	// Empty: the backend's address.
-	Host string
-	// At least one.
-	Status []int
-}
-
-// TCPCheck connects.
-type TCPCheck struct {
-	Port uint16
 }
 
 // BGP is how VIPs are announced.

@@ -491,7 +491,7 @@ func checkGuarantees(t *testing.T, c *Config) {
 		}
 	}
 	for _, check := range c.HealthChecks {
-		if (check.HTTP == nil) == (check.TCP == nil) || check.Timeout <= 0 || check.Timeout > check.Interval {
+		if check.Check == nil || check.Timeout <= 0 || check.Timeout > check.Interval {
 			t.Errorf("health check %+v", check)
 		}
 	}

@@ -25,6 +25,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"github.com/guideway/guideway/controller/compile"
 )
 
 // Three probes without an answer take 0.35 s at most; the plan without the peer
@@ -42,19 +44,6 @@ const (
 	spillTimeout  = 500 * time.Millisecond
 )
 
-// PeerTarget is one way to ask a peer: see compile.PeerTarget, whose fields
-// these are.
-type PeerTarget struct {
-	Peer  string
-	Spill bool
-	// Of the tunnel.
-	From, To netip.Addr
-	// Of the echo request inside.
-	Source, VIP netip.Addr
-	// Not empty: the peer cannot be asked, and why.
-	Problem string
-}
-
 // PeerResult is the outcome of asking once; Err is nil if the peer answered,
 // and wraps os.ErrPermission if this process may not ask.
 type PeerResult struct {
@@ -66,26 +55,26 @@ type PeerResult struct {
 
 // Peers asks each peer, by each way to it, by a schedule of its own. Like Prober it is a sink.
 type Peers struct {
-	probe func(context.Context, PeerTarget) error
+	probe func(context.Context, compile.PeerTarget) error
 	tell  func(PeerResult)
 
 	mu      sync.Mutex
-	running map[PeerTarget]context.CancelFunc
+	running map[compile.PeerTarget]context.CancelFunc
 	group   sync.WaitGroup
 }
 
 // NewPeers asks nobody yet; tell is called from several goroutines.
 func NewPeers(tell func(PeerResult)) *Peers { return newPeers(probePeer, tell) }
 
-func newPeers(probe func(context.Context, PeerTarget) error, tell func(PeerResult)) *Peers {
-	return &Peers{probe: probe, tell: tell, running: map[PeerTarget]context.CancelFunc{}}
+func newPeers(probe func(context.Context, compile.PeerTarget) error, tell func(PeerResult)) *Peers {
+	return &Peers{probe: probe, tell: tell, running: map[compile.PeerTarget]context.CancelFunc{}}
 }
 
 // Set starts what is new and stops what is no longer wanted.
-func (p *Peers) Set(want []PeerTarget) {
+func (p *Peers) Set(want []compile.PeerTarget) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted := make(map[PeerTarget]bool, len(want))
+	wanted := make(map[compile.PeerTarget]bool, len(want))
 	for _, t := range want {
 		wanted[t] = true
 	}
@@ -110,7 +99,7 @@ func (p *Peers) Stop() {
 	p.group.Wait()
 }
 
-func (p *Peers) schedule(ctx context.Context, t PeerTarget) {
+func (p *Peers) schedule(ctx context.Context, t compile.PeerTarget) {
 	for {
 		started := time.Now()
 		err := p.attempt(ctx, t)
@@ -121,54 +110,54 @@ func (p *Peers) schedule(ctx context.Context, t PeerTarget) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(0, spread(t.interval())-time.Since(started))):
+		case <-time.After(max(0, spread(intervalOf(t))-time.Since(started))):
 		}
 	}
 }
 
-func (p *Peers) attempt(ctx context.Context, t PeerTarget) error {
+func (p *Peers) attempt(ctx context.Context, t compile.PeerTarget) error {
 	if t.Problem != "" {
 		return errors.New(t.Problem)
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.timeout())
+	ctx, cancel := context.WithTimeout(ctx, timeoutOf(t))
 	defer cancel()
 	return p.probe(ctx, t)
 }
 
-func (t PeerTarget) interval() time.Duration {
+func intervalOf(t compile.PeerTarget) time.Duration {
 	if t.Spill || t.Problem != "" {
 		return spillInterval
 	}
 	return peerInterval
 }
 
-func (t PeerTarget) timeout() time.Duration {
+func timeoutOf(t compile.PeerTarget) time.Duration {
 	if t.Spill {
 		return spillTimeout
 	}
 	return peerTimeout
 }
 
-// permitted is GRE's recursion control: what fragments that were redirected
+// redirectionsPermitted is GRE's recursion control: what fragments that were redirected
 // before have, or spilled packets.
-func (t PeerTarget) permitted() uint16 {
+func redirectionsPermitted(t compile.PeerTarget) uint16 {
 	if t.Spill {
 		return greTwiceMore
 	}
 	return greOnceMore
 }
 
-// silence says what to look at.
-func (t PeerTarget) silence() error {
+// silenceOf says what to look at.
+func silenceOf(t compile.PeerTarget) error {
 	if t.Spill {
-		return fmt.Errorf("no answer from %s at %s within %v: no forwarder there serves %s and has %s among its encapsulators, or the answer finds no way back", t.Peer, t.To, t.timeout(), t.VIP, t.From)
+		return fmt.Errorf("no answer from %s at %s within %v: no forwarder there serves %s and has %s among its encapsulators, or the answer finds no way back", t.Peer, t.To, timeoutOf(t), t.VIP, t.From)
 	}
-	return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, t.timeout(), t.From, t.VIP)
+	return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, timeoutOf(t), t.From, t.VIP)
 }
 
 // probePeer asks once. A socket for each time costs little at this rate, and
 // addresses may come and go.
-func probePeer(ctx context.Context, t PeerTarget) error {
+func probePeer(ctx context.Context, t compile.PeerTarget) error {
 	replies, err := listenEchoReplies(t.Source)
 	if err != nil {
 		return fmt.Errorf("listen for the reply at %s: %w", t.Source, permission(err))
@@ -188,7 +177,7 @@ func probePeer(ctx context.Context, t PeerTarget) error {
 	}
 	err = awaitEchoReply(replies, t.VIP, &echo)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return t.silence()
+		return silenceOf(t)
 	}
 	return err
 }
@@ -273,7 +262,7 @@ const (
 
 // tunnelledEcho is everything behind the outer IP header, which the kernel
 // writes.
-func tunnelledEcho(t PeerTarget, echo *icmp.Echo) ([]byte, error) {
+func tunnelledEcho(t compile.PeerTarget, echo *icmp.Echo) ([]byte, error) {
 	etherType, emit := uint16(etherTypeIP4), echoRequest4
 	if t.VIP.Is6() {
 		etherType, emit = etherTypeIP6, echoRequest6
@@ -282,7 +271,7 @@ func tunnelledEcho(t PeerTarget, echo *icmp.Echo) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	packet := binary.BigEndian.AppendUint16(nil, t.permitted())
+	packet := binary.BigEndian.AppendUint16(nil, redirectionsPermitted(t))
 	packet = binary.BigEndian.AppendUint16(packet, etherType)
 	return append(packet, inner...), nil
 }

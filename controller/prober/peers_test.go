@@ -21,10 +21,12 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/controller/compile"
 )
 
-func peerTarget(from, to, source, vip string) PeerTarget {
-	return PeerTarget{
+func peerTarget(from, to, source, vip string) compile.PeerTarget {
+	return compile.PeerTarget{
 		Peer: "lb-2", From: netip.MustParseAddr(from), To: netip.MustParseAddr(to),
 		Source: netip.MustParseAddr(source), VIP: netip.MustParseAddr(vip),
 	}
@@ -37,7 +39,7 @@ func TestADeadPeerIsToldWithin350Milliseconds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			answered := time.Now()
 			failed := make(chan time.Duration, 100)
-			peers := newPeers(func(ctx context.Context, t PeerTarget) error {
+			peers := newPeers(func(ctx context.Context, t compile.PeerTarget) error {
 				if answered.IsZero() || time.Since(answered) < time.Second {
 					return nil
 				}
@@ -48,7 +50,7 @@ func TestADeadPeerIsToldWithin350Milliseconds(t *testing.T) {
 					failed <- time.Since(answered) - time.Second
 				}
 			})
-			peers.Set([]PeerTarget{{Peer: "lb-2"}})
+			peers.Set([]compile.PeerTarget{{Peer: "lb-2"}})
 			for range 2 {
 				<-failed
 			}
@@ -105,7 +107,7 @@ func TestEachPeerIsAskedTwelveTimesASecondUntilItIsNoLongerWanted(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []string
-		peers := newPeers(func(_ context.Context, t PeerTarget) error {
+		peers := newPeers(func(_ context.Context, t compile.PeerTarget) error {
 			if t.Peer == "dead" {
 				return os.ErrDeadlineExceeded
 			}
@@ -120,14 +122,14 @@ func TestEachPeerIsAskedTwelveTimesASecondUntilItIsNoLongerWanted(t *testing.T) 
 			defer mu.Unlock()
 			return len(slices.DeleteFunc(slices.Clone(told), func(s string) bool { return s != what }))
 		}
-		peers.Set([]PeerTarget{{Peer: "alive"}, {Peer: "dead"}, {Peer: "far", Spill: true}, {Peer: "odd", Problem: "no address"}})
+		peers.Set([]compile.PeerTarget{{Peer: "alive"}, {Peer: "dead"}, {Peer: "far", Spill: true}, {Peer: "odd", Problem: "no address"}})
 		time.Sleep(10 * time.Second)
 		for what, want := range map[string]int{"alive <nil>": 125, "dead i/o timeout": 125, "far <nil>": 10, "odd no address": 10} {
 			if n := count(what); n < want*9/10 || n > want*12/10 {
 				t.Errorf("%q %d times in 10 s", what, n)
 			}
 		}
-		peers.Set([]PeerTarget{{Peer: "alive"}})
+		peers.Set([]compile.PeerTarget{{Peer: "alive"}})
 		before := count("dead i/o timeout")
 		time.Sleep(5 * time.Second)
 		if after := count("dead i/o timeout"); after != before {
@@ -141,7 +143,7 @@ func TestEachPeerIsAskedTwelveTimesASecondUntilItIsNoLongerWanted(t *testing.T) 
 func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
 	inNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo",
 		"addr add 2001:db8::1/128 dev lo nodad", "addr add 2001:db8::2/128 dev lo nodad", "addr add 2001:db8:a::10/128 dev lo nodad", "link set lo up")
-	for _, target := range []PeerTarget{
+	for _, target := range []compile.PeerTarget{
 		peerTarget("10.9.0.1", "10.9.0.2", "10.9.0.1", "203.0.113.10"),
 		peerTarget("2001:db8::1", "2001:db8::2", "2001:db8::1", "2001:db8:a::10"),
 		peerTarget("10.9.0.1", "10.9.0.2", "2001:db8::1", "2001:db8:a::10"),
@@ -189,7 +191,7 @@ func inNamespace(t *testing.T, setup ...string) {
 
 // standIn unwraps one packet and answers it; its sockets are made by the
 // caller's thread, in the caller's namespace.
-func standIn(t *testing.T, target PeerTarget) (stop func()) {
+func standIn(t *testing.T, target compile.PeerTarget) (stop func()) {
 	t.Helper()
 	network := map[bool]string{true: "ip4:47", false: "ip6:47"}[target.To.Is4()]
 	tunnel, err := net.ListenIP(network, &net.IPAddr{IP: target.To.AsSlice()})

@@ -1,43 +1,27 @@
-// Package prober asks backends whether they live: TCP connects and HTTP
-// requests, each target by its own schedule.
+// Package prober asks backends whether they live, each by its own schedule.
 //
-//	Set(targets) ─► one schedule per target ─► slot ─► probe ─► Results()
+//	Set(probes) ─► one schedule per probe ─► slot ─► attempt ─► Results()
 //
-// It is a sink: Set takes every target that is wanted and finds the difference
-// to those that run; a target that stays keeps its schedule. Equal targets are
+// It is a sink: Set takes every probe that is wanted and finds the difference
+// to those that run; one that stays keeps its schedule. Equal ones are
 // one. It judges a single probe only; rise, fall and all that follows from a
 // verdict is the brain's.
 package prober
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/guideway/guideway/controller/compile"
 )
-
-// Target is one thing to ask of one address, again and again. Targets are
-// compared by value: two pools with the same check share its probes.
-type Target struct {
-	Address netip.Addr
-	Check   Check
-	// From the start of one probe to the start of the next.
-	Interval time.Duration
-	// At most the interval.
-	Timeout time.Duration
-}
-
-func (t Target) String() string {
-	return fmt.Sprintf("%s %s", t.Address, t.Check)
-}
 
 // Result is the outcome of one probe.
 type Result struct {
-	Target Target
-	OK     bool
+	Probe compile.Probe
+	OK    bool
 	// Why it failed, or what was answered; for people.
 	Reason   string
 	Duration time.Duration
@@ -58,25 +42,28 @@ const (
 
 // Prober runs the schedules.
 type Prober struct {
-	probe   func(context.Context, Target) (string, error)
+	ask     func(context.Context, compile.Probe) (string, error)
 	results chan Result
 	slots   chan struct{}
 	late    atomic.Uint64
 
 	mu      sync.Mutex
-	running map[Target]context.CancelFunc
+	running map[compile.Probe]context.CancelFunc
 	group   sync.WaitGroup
 }
 
 // New makes a prober without targets.
-func New() *Prober { return newProber(probe, probesMax) }
+func New() *Prober {
+	ask := func(ctx context.Context, p compile.Probe) (string, error) { return p.Check.Probe(ctx, p.Address) }
+	return newProber(ask, probesMax)
+}
 
-func newProber(probe func(context.Context, Target) (string, error), slots int) *Prober {
+func newProber(ask func(context.Context, compile.Probe) (string, error), slots int) *Prober {
 	return &Prober{
-		probe:   probe,
+		ask:     ask,
 		results: make(chan Result, 256),
 		slots:   make(chan struct{}, slots),
-		running: map[Target]context.CancelFunc{},
+		running: map[compile.Probe]context.CancelFunc{},
 	}
 }
 
@@ -88,10 +75,10 @@ func (p *Prober) Late() uint64 { return p.late.Load() }
 
 // Set starts what is new and stops what is no longer wanted. A result of a
 // stopped target may still come.
-func (p *Prober) Set(want []Target) {
+func (p *Prober) Set(want []compile.Probe) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted := make(map[Target]bool, len(want))
+	wanted := make(map[compile.Probe]bool, len(want))
 	for _, t := range want {
 		wanted[t] = true
 	}
@@ -114,13 +101,13 @@ func (p *Prober) Stop() {
 	p.group.Wait()
 }
 
-func (p *Prober) start(t Target) {
+func (p *Prober) start(t compile.Probe) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.running[t] = stop
 	p.group.Go(func() { p.schedule(ctx, t) })
 }
 
-func (p *Prober) schedule(ctx context.Context, t Target) {
+func (p *Prober) schedule(ctx context.Context, t compile.Probe) {
 	timer := time.NewTimer(rand.N(min(t.Interval, startSpread)))
 	defer timer.Stop()
 	for {
@@ -136,7 +123,7 @@ func (p *Prober) schedule(ctx context.Context, t Target) {
 }
 
 // once waits for a slot, probes and reports.
-func (p *Prober) once(ctx context.Context, t Target) {
+func (p *Prober) once(ctx context.Context, t compile.Probe) {
 	patience := time.NewTimer(t.Interval)
 	defer patience.Stop()
 	select {
@@ -158,12 +145,12 @@ func (p *Prober) once(ctx context.Context, t Target) {
 	}
 }
 
-func (p *Prober) attempt(ctx context.Context, t Target) Result {
+func (p *Prober) attempt(ctx context.Context, t compile.Probe) Result {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	started := time.Now()
-	answer, err := p.probe(ctx, t)
-	result := Result{Target: t, OK: err == nil, Reason: answer, Duration: time.Since(started)}
+	answer, err := p.ask(ctx, t)
+	result := Result{Probe: t, OK: err == nil, Reason: answer, Duration: time.Since(started)}
 	if err != nil {
 		result.Reason = reasonOf(err, t.Timeout)
 	}

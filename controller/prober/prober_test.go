@@ -12,12 +12,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/guideway/guideway/controller/check"
+	"github.com/guideway/guideway/controller/compile"
 )
 
-func target(address string) Target {
-	return Target{
+func target(address string) compile.Probe {
+	return compile.Probe{
 		Address:  netip.MustParseAddr(address),
-		Check:    Check{Kind: TCP, Port: 80},
+		Check:    check.TCP{Port: 80},
 		Interval: time.Second,
 		Timeout:  500 * time.Millisecond,
 	}
@@ -26,14 +29,14 @@ func target(address string) Target {
 // recorder is a probe that notes when it was called.
 type recorder struct {
 	mu    sync.Mutex
-	times map[Target][]time.Time
-	act   func(context.Context, Target) (string, error)
+	times map[compile.Probe][]time.Time
+	act   func(context.Context, compile.Probe) (string, error)
 }
 
-func (r *recorder) probe(ctx context.Context, t Target) (string, error) {
+func (r *recorder) probe(ctx context.Context, t compile.Probe) (string, error) {
 	r.mu.Lock()
 	if r.times == nil {
-		r.times = map[Target][]time.Time{}
+		r.times = map[compile.Probe][]time.Time{}
 	}
 	r.times[t] = append(r.times[t], time.Now())
 	r.mu.Unlock()
@@ -43,13 +46,13 @@ func (r *recorder) probe(ctx context.Context, t Target) (string, error) {
 	return "ok", nil
 }
 
-func (r *recorder) of(t Target) []time.Time {
+func (r *recorder) of(t compile.Probe) []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.times[t]
 }
 
-func hang(ctx context.Context, _ Target) (string, error) {
+func hang(ctx context.Context, _ compile.Probe) (string, error) {
 	<-ctx.Done()
 	return "", ctx.Err()
 }
@@ -84,7 +87,7 @@ func TestATargetIsProbedSoonAndThenOncePerIntervalWithJitter(t *testing.T) {
 		drain(t, p)
 		one := target("10.0.0.1")
 		began := time.Now()
-		p.Set([]Target{one})
+		p.Set([]compile.Probe{one})
 		time.Sleep(20 * time.Second)
 		p.Stop()
 		times := r.of(one)
@@ -113,7 +116,7 @@ func TestEqualTargetsAreProbedOnce(t *testing.T) {
 		r := &recorder{}
 		p := newProber(r.probe, 10)
 		results := drain(t, p)
-		p.Set([]Target{target("10.0.0.1"), target("10.0.0.1")})
+		p.Set([]compile.Probe{target("10.0.0.1"), target("10.0.0.1")})
 		time.Sleep(500 * time.Millisecond)
 		p.Stop()
 		if n := len(results()); n != 1 {
@@ -128,10 +131,10 @@ func TestSetKeepsTheScheduleOfWhatStaysAndStopsTheRest(t *testing.T) {
 		p := newProber(r.probe, 10)
 		drain(t, p)
 		stays, goes := target("10.0.0.1"), target("10.0.0.2")
-		p.Set([]Target{stays, goes})
+		p.Set([]compile.Probe{stays, goes})
 		for range 50 { // a restarted schedule would probe at each of these
 			time.Sleep(100 * time.Millisecond)
-			p.Set([]Target{stays})
+			p.Set([]compile.Probe{stays})
 		}
 		p.Stop()
 		if n := len(r.of(stays)); n < 4 || n > 6 {
@@ -146,7 +149,7 @@ func TestSetKeepsTheScheduleOfWhatStaysAndStopsTheRest(t *testing.T) {
 func TestAHangingTargetDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hanging, well := target("10.0.0.1"), target("10.0.0.2")
-		r := &recorder{act: func(ctx context.Context, t Target) (string, error) {
+		r := &recorder{act: func(ctx context.Context, t compile.Probe) (string, error) {
 			if t == hanging {
 				return hang(ctx, t)
 			}
@@ -154,14 +157,14 @@ func TestAHangingTargetDelaysNoOther(t *testing.T) {
 		}}
 		p := newProber(r.probe, 10)
 		results := drain(t, p)
-		p.Set([]Target{hanging, well})
+		p.Set([]compile.Probe{hanging, well})
 		time.Sleep(5 * time.Second)
 		p.Stop()
 		if n := len(r.of(well)); n < 4 {
 			t.Errorf("%d probes of the well one in 5 s", n)
 		}
 		for _, result := range results() {
-			if result.OK != (result.Target == well) {
+			if result.OK != (result.Probe == well) {
 				t.Errorf("result %+v", result)
 			}
 			if !result.OK && result.Reason != "no answer within 500ms" {
@@ -174,10 +177,10 @@ func TestAHangingTargetDelaysNoOther(t *testing.T) {
 func TestWithoutAFreeSlotAProbeIsLateAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blocking := make(chan struct{})
-		r := &recorder{act: func(context.Context, Target) (string, error) { <-blocking; return "ok", nil }}
+		r := &recorder{act: func(context.Context, compile.Probe) (string, error) { <-blocking; return "ok", nil }}
 		p := newProber(r.probe, 1)
 		drain(t, p)
-		p.Set([]Target{target("10.0.0.1"), target("10.0.0.2")})
+		p.Set([]compile.Probe{target("10.0.0.1"), target("10.0.0.2")})
 		time.Sleep(3 * time.Second)
 		close(blocking)
 		p.Stop()
@@ -191,7 +194,7 @@ func TestAStoppedTargetReportsNoFailureOfItsOwnStopping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProber((&recorder{act: hang}).probe, 10)
 		results := drain(t, p)
-		p.Set([]Target{target("10.0.0.1")})
+		p.Set([]compile.Probe{target("10.0.0.1")})
 		time.Sleep(startSpread + time.Millisecond) // under way now
 		p.Stop()
 		synctest.Wait()
@@ -202,7 +205,7 @@ func TestAStoppedTargetReportsNoFailureOfItsOwnStopping(t *testing.T) {
 }
 
 // serve starts an HTTP server and returns a target for it.
-func serve(t *testing.T, network, address string, handler http.HandlerFunc) Target {
+func serve(t *testing.T, network, address string, handler http.HandlerFunc) compile.Probe {
 	t.Helper()
 	listener, err := net.Listen(network, address)
 	if err != nil {
@@ -214,11 +217,11 @@ func serve(t *testing.T, network, address string, handler http.HandlerFunc) Targ
 	return httpTarget(listener.Addr())
 }
 
-func httpTarget(address net.Addr) Target {
+func httpTarget(address net.Addr) compile.Probe {
 	at := netip.MustParseAddrPort(address.String())
-	return Target{
+	return compile.Probe{
 		Address:  at.Addr(),
-		Check:    Check{Kind: HTTP, Port: at.Port(), Path: "/healthz?deep=1", Host: "web.example", Status: StatusesOf(204, 200)},
+		Check:    check.HTTP{Port: at.Port(), Path: "/healthz?deep=1", Host: "web.example", Status: check.StatusesOf(204, 200)},
 		Interval: time.Second,
 		Timeout:  2 * time.Second,
 	}
@@ -254,7 +257,7 @@ func TestHTTPChecks(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got := newProber(probe, 1).attempt(t.Context(), serve(t, "tcp", c.address, c.handler))
+			got := New().attempt(t.Context(), serve(t, "tcp", c.address, c.handler))
 			if got.OK != c.ok || got.Reason != c.reason {
 				t.Errorf("got %v %q, want %v %q", got.OK, got.Reason, c.ok, c.reason)
 			}
@@ -270,11 +273,11 @@ func TestAServerThatAcceptsAndStaysSilentFailsHTTPButPassesTCP(t *testing.T) {
 	defer listener.Close()
 	silent := httpTarget(listener.Addr())
 	silent.Timeout = 50 * time.Millisecond
-	p := newProber(probe, 1)
+	p := New()
 	if got := p.attempt(t.Context(), silent); got.OK || got.Reason != "no answer within 50ms" {
 		t.Errorf("HTTP: %v %q", got.OK, got.Reason)
 	}
-	silent.Check = Check{Kind: TCP, Port: silent.Check.Port}
+	silent.Check = check.TCP{Port: silent.Check.(check.HTTP).Port}
 	if got := p.attempt(t.Context(), silent); !got.OK || got.Reason != "connected" {
 		t.Errorf("TCP: %v %q", got.OK, got.Reason)
 	}
@@ -287,10 +290,10 @@ func TestAClosedPortIsRefusedInPlainWords(t *testing.T) {
 	}
 	closed := httpTarget(listener.Addr())
 	listener.Close()
-	for _, kind := range []Kind{TCP, HTTP} {
-		closed.Check.Kind = kind
-		if got := newProber(probe, 1).attempt(t.Context(), closed); got.OK || got.Reason != "connection refused" {
-			t.Errorf("%s: %v %q", kind, got.OK, got.Reason)
+	for _, one := range []check.Check{closed.Check, check.TCP{Port: closed.Check.(check.HTTP).Port}} {
+		closed.Check = one
+		if got := New().attempt(t.Context(), closed); got.OK || got.Reason != "connection refused" {
+			t.Errorf("%#v: %v %q", one, got.OK, got.Reason)
 		}
 	}
 }
@@ -309,7 +312,7 @@ func TestGarbageInsteadOfHTTPFails(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	got := newProber(probe, 1).attempt(t.Context(), httpTarget(listener.Addr()))
+	got := New().attempt(t.Context(), httpTarget(listener.Addr()))
 	if got.OK || !strings.Contains(got.Reason, "malformed") {
 		t.Errorf("%v %q", got.OK, got.Reason)
 	}

@@ -16,9 +16,9 @@ import (
 // crateEdges: each crate of the workspace and the ones it may depend on, also
 // for its tests. datapath and nic do not know each other.
 var crateEdges = map[string][]string{
-	"wire":      {},
-	"plan":      {"wire"},
-	"datapath":  {"wire", "plan"},
+	"wire":     {},
+	"plan":     {"wire"},
+	"datapath": {"wire", "plan"},
 	// Loads and attaches what the kernel runs; knows no packet.
 	"ebpf":      {},
 	"nic":       {"wire", "ebpf"},
@@ -99,8 +99,9 @@ const goModule = "github.com/guideway/guideway/"
 var goEdgeRules = map[string][]string{
 	// Wiring.
 	"controller":           {"proto", "controller"},
-	"controller/config":    {"proto"},
-	"controller/compile":   {"proto", "controller/config"},
+	"controller/check":     {"proto"},
+	"controller/config":    {"proto", "controller/check"},
+	"controller/compile":   {"proto", "controller/config", "controller/check"},
 	"controller/brain":     {"proto", "controller/config", "controller/compile"},
 	"controller/prober":    sinkMayKnow,
 	"controller/forwarder": sinkMayKnow,
@@ -131,7 +132,7 @@ var goTestsMayKnow = map[string][]string{
 	"cli": {"lab/topology"},
 }
 
-var sinkMayKnow = []string{"proto", "controller/config", "controller/compile", "controller/brain"}
+var sinkMayKnow = []string{"proto", "controller/check", "controller/config", "controller/compile", "controller/brain"}
 
 // goEdges reads imports, those of tests too. It looked at files with a rule.
 func goEdges(t *tree) (violations []violation, looked int) {

@@ -1,0 +1,31 @@
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+)
+
+// reasonOf says in few words what people need to know: the address is beside
+// it anyway, and Go's errors repeat it twice.
+func reasonOf(err error, timeout time.Duration) string {
+	var errno syscall.Errno
+	var timeouts net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &timeouts) && timeouts.Timeout():
+		return fmt.Sprintf("no answer within %v", timeout)
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	var inURL *url.Error
+	if errors.As(err, &inURL) {
+		return inURL.Err.Error()
+	}
+	return err.Error()
+}
