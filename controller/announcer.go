@@ -100,15 +100,12 @@ func (c *Controller) desiredOf(want brain.Desired) speaker.Desired {
 		return speaker.Desired{}
 	}
 	bgp := want.Config.BGP
-	desired := speaker.Desired{
+	return speaker.Desired{
 		Identity:    speaker.Identity{ASN: bgp.ASN, RouterID: bgp.RouterID},
 		Neighbors:   c.neighborsOf(want.Config),
 		Communities: bgp.Communities,
+		Routes:      want.Routes,
 	}
-	for _, r := range want.Routes {
-		desired.Routes = append(desired.Routes, speaker.Route(r))
-	}
-	return desired
 }
 
 // neighborsOf reads the passwords once per config, so that a file that is

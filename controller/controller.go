@@ -316,31 +316,20 @@ func (c *Controller) probed(result prober.Result) {
 	}
 }
 
-// forwarderEvent translates the sink's events into the brain's.
-func (c *Controller) forwarderEvent(event forwarder.Event) {
+// forwarderEvent logs what the brain's transitions do not say.
+func (c *Controller) forwarderEvent(event brain.Event) {
 	switch e := event.(type) {
-	case forwarder.Connected:
-		c.tell(brain.ForwarderConnected{Plan: e.Plan})
-	case forwarder.Disconnected:
+	case brain.ForwarderDisconnected:
 		c.log.Warn("no connection to the forwarder: plans wait", "reason", e.Reason)
-		c.tell(brain.ForwarderDisconnected{})
-	case forwarder.HandingOver:
-		c.tell(brain.ForwarderHandingOver{Now: e.Now})
-	case forwarder.Accepted:
+	case brain.PlanAccepted:
 		if !slices.Equal(e.Warnings, c.warned) { // each plan brings them again
 			c.warned = e.Warnings
 			for _, warning := range e.Warnings {
 				c.log.Warn("forwarder: " + warning)
 			}
 		}
-		c.tell(brain.PlanAccepted{Generation: e.Generation, Warnings: e.Warnings})
-	case forwarder.Refused:
-		c.tell(brain.PlanRefused{Generation: e.Generation, Reason: e.Reason})
-	case forwarder.Postponed:
-		c.tell(brain.PlanPostponed{Generation: e.Generation, Reason: e.Reason})
-	case forwarder.Status:
-		c.tell(statusOf(e))
 	}
+	c.tell(event)
 }
 
 func healthOf(answer *health.Answer) brain.Event {
@@ -360,14 +349,6 @@ func healthOf(answer *health.Answer) brain.Event {
 		event.Devices = append(event.Devices, brain.Device{Interface: d.Interface, Up: d.Up})
 	}
 	return event
-}
-
-func statusOf(s forwarder.Status) brain.ForwarderStatus {
-	status := brain.ForwarderStatus{Generation: s.Generation, RestartRequired: s.RestartRequired}
-	for _, u := range s.Unresolved {
-		status.Unresolved = append(status.Unresolved, brain.Unresolved{Backend: u.Name, Address: u.Address, Why: u.Why})
-	}
-	return status
 }
 
 // stop ends what start began; the routes are withdrawn already.

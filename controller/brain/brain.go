@@ -45,8 +45,10 @@ const (
 
 // Route is one prefix to announce.
 type Route struct {
-	Prefix           netip.Prefix
-	NextHop          netip.Addr
+	Prefix  netip.Prefix
+	NextHop netip.Addr
+	// The route is about to be withdrawn on purpose: routers that have another
+	// path move to it first (RFC 8326).
 	GracefulShutdown bool
 }
 

@@ -52,7 +52,7 @@ type (
 	// pushed to it.
 	ForwarderConnected struct{ Plan *planv1.Plan }
 	// ForwarderDisconnected: they cannot. It may forward all the same.
-	ForwarderDisconnected struct{}
+	ForwarderDisconnected struct{ Reason string }
 	// ForwarderStatus comes with every look at what is no matter of health.
 	ForwarderStatus struct {
 		Generation      uint64

@@ -1,8 +1,8 @@
 // Package forwarder keeps this machine's forwarder on the wanted plan.
 //
-//	Set(plan) ─► newest wanted plan ─► SetPlan, until accepted or refused
-//	GetStatus each 100 ms ─► Status | Disconnected ─► events
-//	Watch ─► HandingOver ─► events
+//	Set(plan) ─► newest wanted plan ─► SetPlan ─► PlanAccepted | PlanRefused | PlanPostponed
+//	GetStatus each 100 ms ─► ForwarderStatus | ForwarderDisconnected
+//	Watch ─► ForwarderHandingOver
 //
 // It is a sink: Set takes the whole plan, a reconnect says it again. It does
 // not know what a plan means, nor whether the forwarder is well: gRPC may be
@@ -11,7 +11,7 @@
 // A planned hand-over from one process to the next is told apart from a death:
 // the forwarder says so over the watch before anything else happens to it.
 //
-// Order: the first event of every connection is Connected with the plan that
+// Order: the first event of every connection is ForwarderConnected with the plan that
 // runs there, and no plan is pushed over it before that.
 package forwarder
 
@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/brain"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -50,45 +51,10 @@ const (
 	watchPauseMax = time.Second
 )
 
-// Event is one of Connected, Status, Disconnected, HandingOver, Accepted,
-// Refused, Postponed.
-type Event any
-
-type (
-	// Connected is the first event of a connection.
-	Connected struct {
-		// What it forwards by; nil: no plan yet.
-		Plan *planv1.Plan
-	}
-	// Status comes with every poll.
-	Status struct{ *forwarderv1.GetStatusResponse }
-	// Disconnected: the connection is gone; plans wait for the next one.
-	Disconnected struct{ Reason string }
-	// HandingOver: another process is about to go on in its place; or, false,
-	// that is over, however it ended.
-	HandingOver struct{ Now bool }
-	// Accepted: every worker forwards by this generation.
-	Accepted struct {
-		Generation uint64
-		Warnings   []string
-	}
-	// Refused: the forwarder stays on its former plan.
-	Refused struct {
-		Generation uint64
-		Reason     string
-	}
-	// Postponed: the forwarder will take the plan, but not yet. It is pushed
-	// again.
-	Postponed struct {
-		Generation uint64
-		Reason     string
-	}
-)
-
 // Sink is the connection to one forwarder.
 type Sink struct {
 	log     *slog.Logger
-	onEvent func(Event)
+	onEvent func(brain.Event)
 	conn    *grpc.ClientConn
 	client  forwarderv1.ForwarderClient
 	wake    chan struct{}
@@ -129,8 +95,8 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 }
 
 // New makes a sink for the forwarder at socket. onEvent is called from Run's
-// goroutine, with HandingOver from one of its own, and must not block for long.
-func New(socket string, log *slog.Logger, onEvent func(Event)) (*Sink, error) {
+// goroutine, with ForwarderHandingOver from one of its own, and must not block for long.
+func New(socket string, log *slog.Logger, onEvent func(brain.Event)) (*Sink, error) {
 	conn, err := Dial(socket)
 	if err != nil {
 		return nil, err
@@ -206,7 +172,7 @@ func (s *Sink) follow(ctx context.Context) (came bool) {
 			return came
 		}
 		came = true
-		s.onEvent(HandingOver{Now: response.GetHandingOver()})
+		s.onEvent(brain.ForwarderHandingOver{Now: response.GetHandingOver()})
 	}
 }
 
@@ -237,8 +203,16 @@ func (s *Sink) poll(ctx context.Context) {
 		s.lose(ctx, err)
 		return
 	}
-	s.onEvent(Status{response})
+	s.onEvent(statusOf(response))
 	s.push(ctx, response.Generation)
+}
+
+func statusOf(response *forwarderv1.GetStatusResponse) brain.ForwarderStatus {
+	status := brain.ForwarderStatus{Generation: response.Generation, RestartRequired: response.RestartRequired}
+	for _, u := range response.Unresolved {
+		status.Unresolved = append(status.Unresolved, brain.Unresolved{Backend: u.Name, Address: u.Address, Why: u.Why})
+	}
+	return status
 }
 
 func (s *Sink) connect(ctx context.Context) error {
@@ -250,7 +224,7 @@ func (s *Sink) connect(ctx context.Context) error {
 		return fmt.Errorf("read its plan: %w", err)
 	}
 	s.connected, s.everPoll, s.refused = true, true, 0
-	s.onEvent(Connected{Plan: response.GetPlan()})
+	s.onEvent(brain.ForwarderConnected{Plan: response.GetPlan()})
 	return nil
 }
 
@@ -261,7 +235,7 @@ func (s *Sink) lose(ctx context.Context, err error) {
 		return // we are stopping, or said it already
 	}
 	s.connected, s.everPoll = false, true
-	s.onEvent(Disconnected{Reason: reasonOf(err)})
+	s.onEvent(brain.ForwarderDisconnected{Reason: reasonOf(err)})
 }
 
 // push sends the wanted plan unless it runs, is under way or was refused.
@@ -286,17 +260,17 @@ func (s *Sink) settle(result pushResult) {
 	if status.Code(result.err) == codes.Aborted {
 		s.postponed = min(max(2*s.postponed, pollInterval), postponeMax)
 		s.retryAt = time.Now().Add(s.postponed)
-		s.onEvent(Postponed{Generation: result.generation, Reason: reasonOf(result.err)})
+		s.onEvent(brain.PlanPostponed{Generation: result.generation, Reason: reasonOf(result.err)})
 		return
 	}
 	s.postponed = 0
 	if result.err == nil {
-		s.onEvent(Accepted{Generation: result.generation, Warnings: result.warnings})
+		s.onEvent(brain.PlanAccepted{Generation: result.generation, Warnings: result.warnings})
 		return
 	}
 	if final(result.err) {
 		s.refused = result.generation
-		s.onEvent(Refused{Generation: result.generation, Reason: reasonOf(result.err)})
+		s.onEvent(brain.PlanRefused{Generation: result.generation, Reason: reasonOf(result.err)})
 		return
 	}
 	s.retryAt = time.Now().Add(pollInterval)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/brain"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -97,13 +98,13 @@ type harness struct {
 	t      *testing.T
 	sink   *Sink
 	mu     sync.Mutex
-	events []Event
+	events []brain.Event
 }
 
 func start(t *testing.T, socket string) *harness {
 	t.Helper()
 	h := &harness{t: t}
-	sink, err := New(socket, slog.New(slog.DiscardHandler), func(e Event) {
+	sink, err := New(socket, slog.New(slog.DiscardHandler), func(e brain.Event) {
 		h.mu.Lock()
 		h.events = append(h.events, e)
 		h.mu.Unlock()
@@ -120,7 +121,7 @@ func start(t *testing.T, socket string) *harness {
 }
 
 // wait returns the first event that fits; other processes' time is real.
-func (h *harness) wait(limit time.Duration, fits func(Event) bool) Event {
+func (h *harness) wait(limit time.Duration, fits func(brain.Event) bool) brain.Event {
 	h.t.Helper()
 	deadline := time.Now().Add(limit)
 	for time.Now().Before(deadline) {
@@ -146,10 +147,10 @@ func (h *harness) forget() {
 	h.mu.Unlock()
 }
 
-func is[E Event](e Event) bool { _, ok := e.(E); return ok }
+func is[E brain.Event](e brain.Event) bool { _, ok := e.(E); return ok }
 
-func accepted(generation uint64) func(Event) bool {
-	return func(e Event) bool { a, ok := e.(Accepted); return ok && a.Generation == generation }
+func accepted(generation uint64) func(brain.Event) bool {
+	return func(e brain.Event) bool { a, ok := e.(brain.PlanAccepted); return ok && a.Generation == generation }
 }
 
 func socketOf(t *testing.T) string { return filepath.Join(t.TempDir(), "forwarder.sock") }
@@ -162,11 +163,11 @@ func TestTheRunningPlanIsReadBeforeAnythingIsPushed(t *testing.T) {
 	p.serve(t, socket)
 	h := start(t, socket)
 	h.sink.Set(plan(42))
-	got := h.wait(3*time.Second, is[Connected]).(Connected)
+	got := h.wait(3*time.Second, is[brain.ForwarderConnected]).(brain.ForwarderConnected)
 	if got.Plan.GetGeneration() != 41 {
 		t.Errorf("connected to a forwarder with plan %d, want 41", got.Plan.GetGeneration())
 	}
-	if a := h.wait(3*time.Second, accepted(42)).(Accepted); !slices.Equal(a.Warnings, []string{"small MTU"}) {
+	if a := h.wait(3*time.Second, accepted(42)).(brain.PlanAccepted); !slices.Equal(a.Warnings, []string{"small MTU"}) {
 		t.Errorf("warnings %v", a.Warnings)
 	}
 }
@@ -175,7 +176,7 @@ func TestAMissingSocketIsSaidOnceAndThePlanArrivesWhenItAppears(t *testing.T) {
 	socket := socketOf(t)
 	h := start(t, socket)
 	h.sink.Set(plan(1))
-	lost := h.wait(3*time.Second, is[Disconnected]).(Disconnected)
+	lost := h.wait(3*time.Second, is[brain.ForwarderDisconnected]).(brain.ForwarderDisconnected)
 	if lost.Reason != "does not answer: no such file or directory" {
 		t.Errorf("reason %q", lost.Reason)
 	}
@@ -200,7 +201,7 @@ func TestARestartedForwarderGetsThePlanAgain(t *testing.T) {
 	h.forget()
 	died := time.Now()
 	first.server.Stop()
-	h.wait(3*time.Second, is[Disconnected])
+	h.wait(3*time.Second, is[brain.ForwarderDisconnected])
 	if took := time.Since(died); took > 300*time.Millisecond {
 		t.Errorf("the death was seen after %v", took)
 	}
@@ -214,7 +215,7 @@ func TestASlowForwarderIsNotDisconnected(t *testing.T) {
 	socket := socketOf(t)
 	p.serve(t, socket)
 	h := start(t, socket)
-	h.wait(3*time.Second, is[Status])
+	h.wait(3*time.Second, is[brain.ForwarderStatus])
 	hang := func(hanging bool) {
 		p.mu.Lock()
 		p.hanging = hanging
@@ -224,10 +225,10 @@ func TestASlowForwarderIsNotDisconnected(t *testing.T) {
 	hang(true)
 	time.Sleep(pollTimeout + 2*pollInterval)
 	hang(false)
-	h.wait(3*time.Second, is[Status])
+	h.wait(3*time.Second, is[brain.ForwarderStatus])
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if slices.ContainsFunc(h.events, is[Disconnected]) || slices.ContainsFunc(h.events, is[Connected]) {
+	if slices.ContainsFunc(h.events, is[brain.ForwarderDisconnected]) || slices.ContainsFunc(h.events, is[brain.ForwarderConnected]) {
 		t.Errorf("events %+v", h.events)
 	}
 }
@@ -238,7 +239,7 @@ func TestARefusedPlanIsNotSentAgainUntilItChanges(t *testing.T) {
 	p.serve(t, socket)
 	h := start(t, socket)
 	h.sink.Set(plan(1))
-	refused := h.wait(3*time.Second, is[Refused]).(Refused)
+	refused := h.wait(3*time.Second, is[brain.PlanRefused]).(brain.PlanRefused)
 	if refused.Generation != 1 || refused.Reason != "restart required: interfaces" {
 		t.Errorf("refused %+v", refused)
 	}
@@ -259,11 +260,11 @@ func TestAPlanThatIsPostponedIsSentAgainLaterAndLater(t *testing.T) {
 	p.serve(t, socket)
 	h := start(t, socket)
 	h.sink.Set(plan(7))
-	postponed := h.wait(3*time.Second, is[Postponed]).(Postponed)
-	if postponed != (Postponed{Generation: 7, Reason: "services: no id is left"}) {
+	postponed := h.wait(3*time.Second, is[brain.PlanPostponed]).(brain.PlanPostponed)
+	if postponed != (brain.PlanPostponed{Generation: 7, Reason: "services: no id is left"}) {
 		t.Errorf("postponed %+v", postponed)
 	}
-	h.wait(3*time.Second, func(Event) bool { return len(p.seen()) >= 3 })
+	h.wait(3*time.Second, func(brain.Event) bool { return len(p.seen()) >= 3 })
 	p.mu.Lock()
 	p.refuse = nil
 	p.mu.Unlock()
@@ -276,7 +277,7 @@ func TestAPlanThatCouldNotBeDeliveredIsSentAgain(t *testing.T) {
 	p.serve(t, socket)
 	h := start(t, socket)
 	h.sink.Set(plan(1))
-	h.wait(3*time.Second, func(Event) bool { return len(p.seen()) >= 2 })
+	h.wait(3*time.Second, func(brain.Event) bool { return len(p.seen()) >= 2 })
 	p.mu.Lock()
 	p.refuse = nil
 	p.mu.Unlock()
@@ -288,15 +289,15 @@ func TestAHandOverIsToldBeforeTheConnectionEnds(t *testing.T) {
 	old := &peer{handingOver: make(chan bool)}
 	old.serve(t, socket)
 	h := start(t, socket)
-	h.wait(5*time.Second, is[Connected])
+	h.wait(5*time.Second, is[brain.ForwarderConnected])
 	old.handingOver <- true
-	h.wait(5*time.Second, func(e Event) bool { return e == HandingOver{Now: true} })
+	h.wait(5*time.Second, func(e brain.Event) bool { return e == brain.ForwarderHandingOver{Now: true} })
 	close(old.handingOver)
 	old.server.Stop()
-	h.wait(5*time.Second, is[Disconnected])
+	h.wait(5*time.Second, is[brain.ForwarderDisconnected])
 	h.forget()
 	// The successor says that nothing is under way any more.
 	(&peer{}).serve(t, socket)
-	h.wait(5*time.Second, func(e Event) bool { return e == HandingOver{} })
-	h.wait(5*time.Second, is[Connected])
+	h.wait(5*time.Second, func(e brain.Event) bool { return e == brain.ForwarderHandingOver{} })
+	h.wait(5*time.Second, is[brain.ForwarderConnected])
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/guideway/guideway/controller/brain"
 )
 
 const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
@@ -161,7 +163,7 @@ func eventually(t *testing.T, limit time.Duration, what string, holds func() boo
 	}
 }
 
-func wanted(extra ...Route) Desired {
+func wanted(extra ...brain.Route) Desired {
 	return Desired{
 		Identity:    Identity{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1")},
 		Neighbors:   []Neighbor{{Address: netip.MustParseAddr("192.0.2.254"), ASN: 64513, HoldTime: 9 * time.Second}},
@@ -171,8 +173,8 @@ func wanted(extra ...Route) Desired {
 }
 
 var (
-	route4 = Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("192.0.2.1")}
-	route6 = Route{Prefix: netip.MustParsePrefix("2001:db8:a::10/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")}
+	route4 = brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("192.0.2.1")}
+	route6 = brain.Route{Prefix: netip.MustParsePrefix("2001:db8:a::10/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")}
 )
 
 func newSpeaker(t *testing.T) *Speaker {

@@ -13,6 +13,8 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/guideway/guideway/controller/brain"
 )
 
 const (
@@ -149,7 +151,7 @@ func bfdOf(b BFD) *api.BfdPeerConfig {
 
 // The family must be set: GoBGP takes a path without one for an error, or for
 // the family of its next hop.
-func pathOf(r Route, communities []uint32) (*apiutil.Path, error) {
+func pathOf(r brain.Route, communities []uint32) (*apiutil.Path, error) {
 	if r.Prefix.Addr().Is4() != r.NextHop.Is4() {
 		return nil, fmt.Errorf("its next hop %s is of the other family: give the machine an address of each family it announces", r.NextHop)
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/guideway/guideway/controller/brain"
 )
 
 // Identity is who we are to every neighbor. Zero: no BGP at all.
@@ -51,20 +53,11 @@ type BFD struct {
 	Multiplier uint32
 }
 
-// Route is one prefix that is announced to every neighbor.
-type Route struct {
-	Prefix  netip.Prefix
-	NextHop netip.Addr
-	// The route is about to be withdrawn on purpose: routers that have another
-	// path move to it first (RFC 8326).
-	GracefulShutdown bool
-}
-
 // Desired is the whole state that Set brings about.
 type Desired struct {
 	Identity    Identity
 	Neighbors   []Neighbor
-	Routes      []Route
+	Routes      []brain.Route
 	Communities []uint32
 }
 
@@ -104,7 +97,7 @@ type Speaker struct {
 
 // What was told to the server, kept because a withdrawal repeats it.
 type announcement struct {
-	route Route
+	route brain.Route
 	path  *apiutil.Path
 }
 
@@ -158,14 +151,14 @@ func (s *Speaker) States() []NeighborState {
 }
 
 // Announced lists the prefixes that every established neighbor has from us.
-func (s *Speaker) Announced() []Route {
+func (s *Speaker) Announced() []brain.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	routes := make([]Route, 0, len(s.announced))
+	routes := make([]brain.Route, 0, len(s.announced))
 	for _, a := range s.announced {
 		routes = append(routes, a.route)
 	}
-	slices.SortFunc(routes, func(a, b Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	slices.SortFunc(routes, func(a, b brain.Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
 	return routes
 }
 
@@ -225,8 +218,8 @@ func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error 
 }
 
 // Withdrawals come first: a black hole hurts more than a late route.
-func (s *Speaker) setRoutes(want []Route, communities []uint32) error {
-	wanted := make(map[netip.Prefix]Route, len(want))
+func (s *Speaker) setRoutes(want []brain.Route, communities []uint32) error {
+	wanted := make(map[netip.Prefix]brain.Route, len(want))
 	for _, r := range want {
 		wanted[r.Prefix] = r
 	}
@@ -246,7 +239,7 @@ func (s *Speaker) setRoutes(want []Route, communities []uint32) error {
 	return errors.Join(failed...)
 }
 
-func (s *Speaker) announce(route Route) error {
+func (s *Speaker) announce(route brain.Route) error {
 	path, err := pathOf(route, s.communities)
 	if err != nil {
 		return fmt.Errorf("announce %s: %w", route.Prefix, err)

@@ -9,31 +9,33 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/guideway/guideway/controller/brain"
 )
 
 func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
 	cases := []struct {
 		name        string
-		route       Route
+		route       brain.Route
 		communities []uint32
 		family      bgp.Family
 		want        []string
 	}{
 		{
 			name:   "IPv4 with the NEXT_HOP attribute",
-			route:  Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1")},
+			route:  brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1")},
 			family: bgp.RF_IPv4_UC,
 			want:   []string{"Nexthop: 10.0.0.1"},
 		},
 		{
 			name:   "IPv6 with MP_REACH_NLRI",
-			route:  Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")},
+			route:  brain.Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")},
 			family: bgp.RF_IPv6_UC,
 			want:   []string{"2001:db8:0:1::1"},
 		},
 		{
 			name:        "graceful shutdown joins the configured communities",
-			route:       Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1"), GracefulShutdown: true},
+			route:       brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1"), GracefulShutdown: true},
 			communities: []uint32{64512<<16 | 100},
 			family:      bgp.RF_IPv4_UC,
 			want:        []string{"planned-shut", "64512:100"},
@@ -62,7 +64,7 @@ func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
 }
 
 func TestARouteWhoseNextHopIsOfTheOtherFamilyIsRefusedWithTheCure(t *testing.T) {
-	_, err := pathOf(Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("10.0.0.1")}, nil)
+	_, err := pathOf(brain.Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("10.0.0.1")}, nil)
 	if err == nil || !strings.Contains(err.Error(), "give the machine an address of each family") {
 		t.Fatalf("got %v", err)
 	}
@@ -70,7 +72,7 @@ func TestARouteWhoseNextHopIsOfTheOtherFamilyIsRefusedWithTheCure(t *testing.T) 
 
 func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), func(NeighborState) { t.Error("a state without a neighbor") })
-	if err := s.Set(context.Background(), Desired{Routes: []Route{{Prefix: netip.MustParsePrefix("203.0.113.10/32")}}}); err != nil {
+	if err := s.Set(context.Background(), Desired{Routes: []brain.Route{{Prefix: netip.MustParsePrefix("203.0.113.10/32")}}}); err != nil {
 		t.Fatal(err)
 	}
 	if s.server != nil || len(s.States()) != 0 {
