@@ -5,7 +5,7 @@
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
-// It is pure: it opens nothing, asks nobody, starts nothing and has no clock.
+// It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
 // Every change of state has a reason that people see (Transition, View).
 //
 // **Invariant:** a plan's generation only grows, also beyond that of a plan
@@ -26,20 +26,20 @@ const (
 	coalesce = 50 * time.Millisecond
 	// How long routes carry GRACEFUL_SHUTDOWN before they are withdrawn on
 	// purpose: time for routers to move to another path (RFC 8326 section 4.1).
-	shutdownEbb = 2 * time.Second
+	drainDelay = 2 * time.Second
 	// A thread that has not gone round its loop for this long hangs. Less, and
 	// a machine short of processor time loses its routes, which moves and may
 	// break connections. A dead forwarder is seen at once, by its socket.
 	heartbeatAgeMax = time.Second
 	// A forwarder of whose health nothing was heard for this long counts as
-	// gone, whoever should have said so. More than a request may take.
+	// gone. More than a request may take.
 	healthAgeMax = 1500 * time.Millisecond
 	// A hand-over from one forwarder process to the next takes milliseconds in
 	// which packets wait; nothing that is heard, or not heard, meanwhile
 	// withdraws a route. After this long it counts as failed.
 	handOverMax = 2 * time.Second
 	// Backends that went down this shortly before the machine turned out to be
-	// the sick one keep their former state.
+	// cut off keep their former state.
 	collapseWindow = 30 * time.Second
 )
 
@@ -66,7 +66,7 @@ type Desired struct {
 	PlanChanged, RoutesChanged, ConfigChanged bool
 	// When a Tick is wanted, at the latest; zero: none.
 	Again time.Time
-	// A stop was asked for and every route is withdrawn.
+	// After a Stop, when every route is withdrawn.
 	Stopped bool
 	// What changed, for the log.
 	Transitions []Transition
@@ -90,47 +90,18 @@ type State struct {
 	rejected *inputs
 	configs  configStatus
 
-	verdicts  map[string]*damped // by key of target
-	inherited map[backendKey]inherited
-	// The backends of each pool, as last decided.
-	backends map[compile.PoolBackend]*poolBackend
-	pools    map[string]poolSummary
-	active   map[string]int // members of a group that take new connections
-	// Pools in which something changed since; or in any.
-	dirtyPools map[string]bool
-	allDirty   bool
+	machine   machineState
+	health    healthState
+	peers     peersState
+	forwarder forwarderState
+	routes    routesState
 
-	peers map[way]*damped
-	// Its keys, in order of the config.
-	ways []way
-	// What the running plan said of peers that were not judged yet.
-	inheritedPeers map[string]bool
-
-	forwarder  forwarderState
-	plan       *planv1.Plan
-	planOf     *inputs // that it was compiled from
-	generation uint64
-	// Per generation not yet accepted: what it can serve.
-	pending map[uint64]pendingPlan
-
-	firstRound bool
-	neighbors  map[netip.Addr]string
-	gateway    gatewayState
-	sickSince  time.Time
-	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over.
-	ebbing  bool
-	machine machineState
-	drained map[string]bool // backends drained by command
-
-	routes     map[netip.Prefix]*routeState
+	// Since when the plan is to be computed anew; zero: it is not.
 	dirtySince time.Time
-	// Of the decision under way: why the next hops of a group are not known.
-	unsettled map[string]string
-	wanted    []Route // from routes, in order
 	// Of the current Step: flags and transitions; nothing happened that could
 	// change a route.
-	changed Desired
-	quiet   bool
+	changed          Desired
+	routesUnaffected bool
 }
 
 // inputs is one config with what follows from it alone.
@@ -178,31 +149,14 @@ type machineState struct {
 	since    time.Time
 }
 
-type gatewayState struct {
-	address string
-	known   bool
-	answers bool
-	since   time.Time
-}
-
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
 		now:       now,
-		verdicts:  map[string]*damped{},
-		inherited: map[backendKey]inherited{},
-		backends:  map[compile.PoolBackend]*poolBackend{},
-		pools:     map[string]poolSummary{},
-		active:    map[string]int{},
-		pending:   map[uint64]pendingPlan{},
-		neighbors: map[netip.Addr]string{},
-		drained:   map[string]bool{},
-		peers:     map[way]*damped{},
-		routes:    map[netip.Prefix]*routeState{},
-		forwarder: forwarderState{reason: "not yet connected"},
-
-		inheritedPeers: map[string]bool{},
-		dirtyPools:     map[string]bool{},
+		health:    newHealthState(),
+		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
+		forwarder: forwarderState{reason: "not yet connected", pending: map[uint64]pendingPlan{}},
+		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
 
@@ -211,36 +165,36 @@ func New(now time.Time) *State {
 func (s *State) Step(event Event, now time.Time) Desired {
 	s.now = now
 	s.changed = Desired{}
-	s.quiet = false
+	s.routesUnaffected = false
 	event.apply(s)
 	s.checkHandOver()
 	s.checkForwarderAge()
 	if s.flushDue() {
 		s.flush()
 	}
-	if !s.quiet || s.ebbing {
+	if !s.routesUnaffected || s.routes.draining {
 		s.decideRoutes()
 	}
 	return s.desired()
 }
 
-// touchPools notes that backends of these pools may have other states.
-func (s *State) touchPools(pools []string) {
+// markPoolsDirty notes that backends of these pools may have other states.
+func (s *State) markPoolsDirty(pools []string) {
 	for _, pool := range pools {
-		s.dirtyPools[pool] = true
+		s.health.dirtyPools[pool] = true
 	}
-	s.touch()
+	s.markDirty()
 }
 
-// touch notes that plan must be computed anew, soon.
-func (s *State) touch() {
+// markDirty notes that the plan must be computed anew, within `coalesce`.
+func (s *State) markDirty() {
 	if s.dirtySince.IsZero() {
 		s.dirtySince = s.now
 	}
 }
 
-// touchNow is touch for what nobody wants to wait for.
-func (s *State) touchNow() { s.dirtySince = s.now.Add(-coalesce) }
+// markDirtyNow is for what is computed in this Step: commands, other configs.
+func (s *State) markDirtyNow() { s.dirtySince = s.now.Add(-coalesce) }
 
 func (s *State) flushDue() bool {
 	return !s.dirtySince.IsZero() && s.current != nil && s.now.Sub(s.dirtySince) >= coalesce
@@ -248,15 +202,15 @@ func (s *State) flushDue() bool {
 
 func (s *State) flush() {
 	s.dirtySince = time.Time{}
-	s.quiet = false
-	s.decideSickness()
+	s.routesUnaffected = false
+	s.decideCutOff()
 	s.decidePlan(s.decideBackends())
 }
 
 func (s *State) desired() Desired {
 	d := s.changed
-	d.Plan = s.plan
-	d.Routes = s.wanted
+	d.Plan = s.forwarder.wanted
+	d.Routes = s.routes.wanted
 	if s.current != nil {
 		d.Config = s.current.config
 		d.Targets = s.current.targets
@@ -265,7 +219,7 @@ func (s *State) desired() Desired {
 		d.Trusted = s.trusted.config
 	}
 	d.Again = s.again()
-	d.Stopped = s.machine.stopping && !s.machineEbbing()
+	d.Stopped = s.machine.stopping && !s.machineDraining()
 	return d
 }
 
@@ -280,8 +234,8 @@ func (s *State) again() time.Time {
 	if !s.dirtySince.IsZero() && s.current != nil {
 		earliest(s.dirtySince.Add(coalesce))
 	}
-	if s.machineEbbing() {
-		earliest(s.machine.since.Add(shutdownEbb))
+	if s.machineDraining() {
+		earliest(s.machine.since.Add(drainDelay))
 	}
 	if s.handingOver() {
 		earliest(s.forwarder.handOverEnd)

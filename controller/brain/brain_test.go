@@ -749,7 +749,7 @@ func TestAPlannedWithdrawalFirstCarriesGracefulShutdown(t *testing.T) {
 			if w.last.Stopped {
 				t.Error("stopped with routes announced")
 			}
-			w.pass(shutdownEbb)
+			w.pass(drainDelay)
 			w.expectRoutes()
 			if w.last.Stopped != c.stops {
 				t.Errorf("stopped %v", w.last.Stopped)
@@ -759,7 +759,7 @@ func TestAPlannedWithdrawalFirstCarriesGracefulShutdown(t *testing.T) {
 	t.Run("undrain", func(t *testing.T) {
 		w := servingOne(t)
 		w.do(DrainMachine{Drain: true})
-		w.pass(shutdownEbb)
+		w.pass(drainDelay)
 		w.do(DrainMachine{Drain: false})
 		w.expectRoutes(vip)
 	})

@@ -142,47 +142,47 @@ func (s *State) adopt(in *inputs) {
 	for _, t := range in.targets {
 		key := t.Key()
 		wanted[key] = true
-		if s.verdicts[key] == nil {
-			s.verdicts[key] = &damped{rise: t.HealthCheck.Rise, fall: t.HealthCheck.Fall, since: s.now}
+		if s.health.verdicts[key] == nil {
+			s.health.verdicts[key] = &damped{rise: t.HealthCheck.Rise, fall: t.HealthCheck.Fall, since: s.now}
 		}
 	}
-	maps.DeleteFunc(s.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
+	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	s.adoptPeers(in.config)
 	s.forgetRemoved(in.config.Backends)
 	s.inheritVerdicts()
-	s.allDirty = true
-	maps.DeleteFunc(s.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
-	s.touchNow()
+	s.health.allDirty = true
+	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
+	s.markDirtyNow()
 }
 
 // A result of a target that is no longer wanted changes nothing.
 func (e ProbeResult) apply(s *State) {
-	s.quiet = true
-	if d := s.verdicts[e.Target]; d != nil && d.step(e.OK, e.Reason, s.now) {
-		s.touchPools(s.current.poolsOfTarget[e.Target])
+	s.routesUnaffected = true
+	if d := s.health.verdicts[e.Target]; d != nil && d.step(e.OK, e.Reason, s.now) {
+		s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
 	}
 }
 
-func (e NeighborState) apply(s *State) { s.neighbors[e.Address] = e.State }
+func (e NeighborState) apply(s *State) { s.routes.neighbors[e.Address] = e.State }
 
 func (e GatewayState) apply(s *State) {
-	if s.gateway.known && s.gateway.answers == e.Answers && s.gateway.address == e.Address {
+	if s.health.gateway.known && s.health.gateway.answers == e.Answers && s.health.gateway.address == e.Address {
 		return
 	}
-	s.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
-	s.touch()
+	s.health.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
+	s.markDirty()
 }
 
 func (e DrainBackend) apply(s *State) {
 	if e.Drain {
-		s.drained[e.Backend] = true
+		s.health.drained[e.Backend] = true
 	} else {
-		delete(s.drained, e.Backend)
+		delete(s.health.drained, e.Backend)
 	}
 	if s.current != nil {
-		s.touchPools(s.current.poolsOfBackend[e.Backend])
+		s.markPoolsDirty(s.current.poolsOfBackend[e.Backend])
 	}
-	s.touchNow()
+	s.markDirtyNow()
 }
 
 func (e DrainMachine) apply(s *State) {
@@ -202,7 +202,7 @@ func (Stop) apply(s *State) {
 	if s.machine.stopping {
 		return
 	}
-	if !s.machine.drained { // else it ebbed already
+	if !s.machine.drained { // else the drain delay is over already
 		s.machine.since = s.now
 	}
 	s.machine.stopping = true
@@ -219,7 +219,7 @@ func (s *State) machineName() string {
 }
 
 // DrainedBackends lists the backends drained by command, for keeping.
-func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.drained)) }
+func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.health.drained)) }
 
 // HasBackend tells whether a service of this machine has that backend.
 func (s *State) HasBackend(name string) bool {

@@ -6,9 +6,19 @@ import (
 	"fmt"
 	"maps"
 	"time"
+
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 type forwarderState struct {
+	// The plan that it should have, and the config that this was compiled from.
+	wanted   *planv1.Plan
+	wantedOf *inputs
+	// The generation given last.
+	numbered uint64
+	// Per generation not yet accepted: what it can serve.
+	pending map[uint64]pendingPlan
+
 	met       bool // it told once what it runs
 	connected bool // plans can be pushed
 	// The latest request for its health was answered, by this process.
@@ -46,13 +56,13 @@ func (e ForwarderConnected) apply(s *State) {
 	if s.handingOver() {
 		s.endHandOver("its successor answers")
 	}
-	s.allDirty = true
+	s.health.allDirty = true
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
-	if s.plan != nil && e.Plan.GetGeneration() == s.plan.Generation {
-		// Out of touch for a moment, or started with it from disk: our plan runs.
-		PlanAccepted{Generation: s.plan.Generation, Warnings: f.warnings}.apply(s)
+	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
+		// Disconnected for a moment, or started with it from disk: our plan runs.
+		PlanAccepted{Generation: s.forwarder.wanted.Generation, Warnings: f.warnings}.apply(s)
 	}
 	if s.rejected != nil {
 		again := s.rejected
@@ -61,7 +71,7 @@ func (e ForwarderConnected) apply(s *State) {
 		s.configs.problem = ""
 		s.adopt(again)
 	}
-	s.touchNow()
+	s.markDirtyNow()
 }
 
 func (e ForwarderHealth) apply(s *State) {
@@ -74,9 +84,9 @@ func (e ForwarderHealth) apply(s *State) {
 		s.endHandOver("its successor answers")
 	}
 	f.answers, f.pid, f.heardAt = true, e.PID, e.Asked
-	s.setForwarderHealth(f.ailmentOf(e))
+	s.setForwarderHealth(f.unhealthyReason(e))
 	// Ten times a second, mostly without news.
-	s.quiet = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)
+	s.routesUnaffected = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)
 }
 
 func (e ForwarderLost) apply(s *State) {
@@ -90,7 +100,7 @@ func (e ForwarderLost) apply(s *State) {
 
 func (ForwarderDisconnected) apply(s *State) {
 	s.forwarder.connected = false
-	s.quiet = true
+	s.routesUnaffected = true
 }
 
 func (e ForwarderStatus) apply(s *State) {
@@ -100,7 +110,7 @@ func (e ForwarderStatus) apply(s *State) {
 		unresolved[u.Backend] = u
 	}
 	// Ten times a second, mostly without news.
-	s.quiet = f.generation == e.Generation && maps.Equal(f.unresolved, unresolved)
+	s.routesUnaffected = f.generation == e.Generation && maps.Equal(f.unresolved, unresolved)
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
 	f.unresolved = unresolved
@@ -144,7 +154,7 @@ func (s *State) checkHandOver() {
 	}
 }
 
-// checkForwarderAge is for the case that nobody says that nothing comes.
+// checkForwarderAge is for the case that no answer comes and no failure either.
 func (s *State) checkForwarderAge() {
 	f := &s.forwarder
 	if age := s.now.Sub(f.heardAt); f.answers && age > healthAgeMax {
@@ -159,7 +169,7 @@ func (s *State) setForwarderHealth(reason string) {
 		return
 	}
 	if f.reason != reason {
-		s.quiet = false
+		s.routesUnaffected = false
 	}
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now
@@ -172,8 +182,8 @@ func (s *State) setForwarderHealth(reason string) {
 	f.reason = reason
 }
 
-// ailmentOf names what is wrong by an answer; empty: nothing.
-func (f *forwarderState) ailmentOf(e ForwarderHealth) string {
+// unhealthyReason is what is wrong by an answer; empty: nothing.
+func (f *forwarderState) unhealthyReason(e ForwarderHealth) string {
 	if e.Stopping {
 		return "it is stopping"
 	}

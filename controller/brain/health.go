@@ -25,6 +25,45 @@ const (
 	stateDisabled = planv1.BackendState_BACKEND_STATE_DISABLED
 )
 
+// healthState is what is known of the backends.
+type healthState struct {
+	verdicts  map[string]*damped // by key of target
+	inherited map[backendKey]inherited
+	// The backends of each pool, as last decided.
+	backends map[compile.PoolBackend]*poolBackend
+	pools    map[string]poolSummary
+	active   map[string]int // members of a group that take new connections
+	// Pools in which something changed since; or in any.
+	dirtyPools map[string]bool
+	allDirty   bool
+	drained    map[string]bool // backends drained by command
+
+	// Every target was probed once.
+	firstRound bool
+	gateway    gatewayState
+	// Every pool fails and the gateway does not answer; zero: not so.
+	cutOffSince time.Time
+}
+
+type gatewayState struct {
+	address string
+	known   bool
+	answers bool
+	since   time.Time
+}
+
+func newHealthState() healthState {
+	return healthState{
+		verdicts:   map[string]*damped{},
+		inherited:  map[backendKey]inherited{},
+		backends:   map[compile.PoolBackend]*poolBackend{},
+		pools:      map[string]poolSummary{},
+		active:     map[string]int{},
+		dirtyPools: map[string]bool{},
+		drained:    map[string]bool{},
+	}
+}
+
 // backendKey: a backend that changed its address is one not seen before.
 type backendKey struct {
 	name    string
@@ -58,8 +97,8 @@ type poolSummary struct{ up, total, keptIn int }
 // decideBackends gives the backends of pools in which something changed their
 // states, and returns the groups that have such pools.
 func (s *State) decideBackends() map[string][]config.Member {
-	dirty := s.dirtyPools
-	if s.allDirty {
+	dirty := s.health.dirtyPools
+	if s.health.allDirty {
 		dirty = s.current.reached
 		s.forgetBackends()
 	}
@@ -75,7 +114,7 @@ func (s *State) decideBackends() map[string][]config.Member {
 			changed[group] = s.current.groups[group]
 		}
 	}
-	s.dirtyPools, s.allDirty = map[string]bool{}, false
+	s.health.dirtyPools, s.health.allDirty = map[string]bool{}, false
 	changes.note(s)
 	s.countActive(changed)
 	s.noteFirstRound()
@@ -91,15 +130,15 @@ func (s *State) forgetBackends() {
 		}
 	}
 	var removed changes
-	for key, b := range s.backends {
+	for key, b := range s.health.backends {
 		if !present[key] {
 			removed.add(change{key.Backend, stateName(b.state), "removed", "no longer in the config"}, key.Pool)
-			delete(s.backends, key)
+			delete(s.health.backends, key)
 		}
 	}
 	removed.note(s)
-	maps.DeleteFunc(s.pools, func(pool string, _ poolSummary) bool { return !s.current.reached[pool] })
-	maps.DeleteFunc(s.active, func(group string, _ int) bool { return s.current.groups[group] == nil })
+	maps.DeleteFunc(s.health.pools, func(pool string, _ poolSummary) bool { return !s.current.reached[pool] })
+	maps.DeleteFunc(s.health.active, func(group string, _ int) bool { return s.current.groups[group] == nil })
 }
 
 // change of a backend; the same in several pools is one for people.
@@ -133,7 +172,7 @@ func (s *State) countActive(groups map[string][]config.Member) {
 				active++
 			}
 		}
-		s.active[name] = active
+		s.health.active[name] = active
 	}
 }
 
@@ -142,7 +181,7 @@ func (s *State) countActive(groups map[string][]config.Member) {
 func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
 	var worst *poolBackend
 	for _, pool := range m.Pools {
-		b := s.backends[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
+		b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
 		if b != nil && (worst == nil || b.state > worst.state) {
 			worst = b
 		}
@@ -166,7 +205,7 @@ func (s *State) judgePool(pool *config.Pool, changes *changes) {
 		}
 		s.setBackend(compile.PoolBackend{Pool: pool.Name, Backend: b.Name}, s.stateIn(b, c), changes)
 	}
-	s.pools[pool.Name] = summary
+	s.health.pools[pool.Name] = summary
 }
 
 // stateIn a pool: what weight and commands say of a backend that is up.
@@ -174,7 +213,7 @@ func (s *State) stateIn(b config.PoolBackend, c condition) poolBackend {
 	switch {
 	case !c.up:
 		return poolBackend{state: stateDown, reason: c.reason}
-	case s.drained[b.Name]:
+	case s.health.drained[b.Name]:
 		return poolBackend{state: stateDraining, reason: "drained by command"}
 	case b.Weight == 0:
 		return poolBackend{state: stateDraining, reason: "weight 0"}
@@ -185,14 +224,14 @@ func (s *State) stateIn(b config.PoolBackend, c condition) poolBackend {
 func (s *State) setBackend(key compile.PoolBackend, now poolBackend, changes *changes) {
 	now.since = s.now
 	from := "new"
-	if b := s.backends[key]; b != nil {
+	if b := s.health.backends[key]; b != nil {
 		if b.state == now.state {
 			b.reason = now.reason
 			return
 		}
 		from = stateName(b.state)
 	}
-	s.backends[key] = &now
+	s.health.backends[key] = &now
 	changes.add(change{key.Backend, from, stateName(now.state), now.reason}, key.Pool)
 }
 
@@ -206,13 +245,13 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 	passed := condition{up: true, judged: true}
 	var unprobed string
 	for _, check := range checks {
-		d := s.verdicts[check.target]
+		d := s.health.verdicts[check.target]
 		switch {
 		case !d.probed:
 			unprobed = check.name
 		case d.verdict == down:
 			failed := condition{judged: true, reason: check.name + ": " + d.reason, since: d.since}
-			return s.excuse(failed, d.former == up || d.former == unknown && s.inherited[backendKey{b.Name, b.Address}].up)
+			return s.excuse(failed, d.former == up || d.former == unknown && s.health.inherited[backendKey{b.Name, b.Address}].up)
 		default:
 			passed.reason = check.name + ": " + d.reason
 			passed.since = d.since
@@ -221,23 +260,23 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 	if unprobed == "" {
 		return passed
 	}
-	if former, known := s.inherited[backendKey{b.Name, b.Address}]; known {
+	if former, known := s.health.inherited[backendKey{b.Name, b.Address}]; known {
 		return condition{up: former.up, reason: former.from + ", until the first probe of " + unprobed}
 	}
 	return condition{reason: "not yet probed by " + unprobed}
 }
 
 // excuse keeps a backend that went down together with all others while the
-// gateway did not answer: the machine is the sick one.
+// gateway did not answer: the machine is cut off.
 func (s *State) excuse(c condition, wasUp bool) condition {
-	if wasUp && !s.sickSince.IsZero() && s.sickSince.Sub(c.since) < collapseWindow {
+	if wasUp && !s.health.cutOffSince.IsZero() && s.health.cutOffSince.Sub(c.since) < collapseWindow {
 		return condition{up: true, judged: true, reason: "kept: this machine is cut off (" + c.reason + ")", since: c.since}
 	}
 	return c
 }
 
 // keepIn applies ejection_max: of the backends that are down by their probes
-// only so many leave, those that failed first; the rest is kept in.
+// that share leaves at most, those that failed first; the rest is kept in.
 func keepIn(pool *config.Pool, conditions map[string]condition) (kept int) {
 	ejectable := len(conditions) * int(pool.EjectionMax) / 100
 	var failed []string
@@ -261,19 +300,19 @@ func keepIn(pool *config.Pool, conditions map[string]condition) (kept int) {
 	return len(failed) - ejectable
 }
 
-// decideSickness: every check of every pool fails and our own gateway does
+// decideCutOff: every check of every pool fails and our own gateway does
 // not answer.
-func (s *State) decideSickness() {
-	sick := s.gateway.known && !s.gateway.answers && s.everythingFails()
+func (s *State) decideCutOff() {
+	cutOff := s.health.gateway.known && !s.health.gateway.answers && s.everythingFails()
 	switch {
-	case sick && s.sickSince.IsZero():
-		s.sickSince = s.now
-		s.allDirty = true
-		s.note("machine", s.machineName(), "well", "cut off", "every pool fails and the gateway "+s.gateway.address+" does not answer")
-	case !sick && !s.sickSince.IsZero():
+	case cutOff && s.health.cutOffSince.IsZero():
+		s.health.cutOffSince = s.now
+		s.health.allDirty = true
+		s.note("machine", s.machineName(), "well", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
+	case !cutOff && !s.health.cutOffSince.IsZero():
 		s.discountFailures()
-		s.sickSince = time.Time{}
-		s.allDirty = true
+		s.health.cutOffSince = time.Time{}
+		s.health.allDirty = true
 		s.note("machine", s.machineName(), "cut off", "well", "the gateway or a backend answers again")
 	}
 }
@@ -282,8 +321,8 @@ func (s *State) decideSickness() {
 // nothing about backends. Those that were up must fail anew to be down; else
 // their connections would move at the very moment of recovery.
 func (s *State) discountFailures() {
-	for _, d := range s.verdicts {
-		if d.verdict == down && d.former == up && s.sickSince.Sub(d.since) < collapseWindow {
+	for _, d := range s.health.verdicts {
+		if d.verdict == down && d.former == up && s.health.cutOffSince.Sub(d.since) < collapseWindow {
 			d.verdict, d.former, d.streak, d.since = up, down, 0, s.now
 			d.reason = "as before this machine was cut off"
 		}
@@ -291,24 +330,24 @@ func (s *State) discountFailures() {
 }
 
 func (s *State) everythingFails() bool {
-	for _, d := range s.verdicts {
+	for _, d := range s.health.verdicts {
 		if d.verdict != down || !d.probed {
 			return false
 		}
 	}
-	return len(s.verdicts) > 0
+	return len(s.health.verdicts) > 0
 }
 
 // noteFirstRound: from here on the machine may announce.
 func (s *State) noteFirstRound() {
-	if !s.firstRound && s.unprobed() == 0 {
-		s.firstRound = true
+	if !s.health.firstRound && s.unprobed() == 0 {
+		s.health.firstRound = true
 	}
 }
 
 func (s *State) unprobed() int {
 	n := 0
-	for _, d := range s.verdicts {
+	for _, d := range s.health.verdicts {
 		if !d.probed {
 			n++
 		}
@@ -327,7 +366,7 @@ func (s *State) rememberHealth() {
 			if known == nil || !s.judgedBefore(m) {
 				continue
 			}
-			s.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: state != stateDown, from: "as before the reload"}
+			s.health.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: state != stateDown, from: "as before the reload"}
 		}
 	}
 }
@@ -338,17 +377,17 @@ func (s *State) forgetRemoved(present []config.Backend) {
 	for _, b := range present {
 		stays[backendKey{b.Name, b.Address}] = true
 	}
-	maps.DeleteFunc(s.inherited, func(key backendKey, _ inherited) bool { return !stays[key] })
+	maps.DeleteFunc(s.health.inherited, func(key backendKey, _ inherited) bool { return !stays[key] })
 }
 
 // judgedBefore: every check had a verdict, or the state was itself inherited.
 func (s *State) judgedBefore(m config.Member) bool {
-	if _, known := s.inherited[backendKey{m.Backend.Name, m.Backend.Address}]; known {
+	if _, known := s.health.inherited[backendKey{m.Backend.Name, m.Backend.Address}]; known {
 		return true
 	}
 	for _, pool := range m.Pools {
 		for _, check := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
-			if !s.verdicts[check.target].probed {
+			if !s.health.verdicts[check.target].probed {
 				return false
 			}
 		}
@@ -368,10 +407,10 @@ func (s *State) inheritFrom(plan *planv1.Plan) {
 	for _, group := range plan.GetGroups() {
 		for _, m := range group.Members {
 			key := backendKey{m.Backend, addresses[m.Backend]}
-			if _, known := s.inherited[key]; known || m.State == stateDisabled {
+			if _, known := s.health.inherited[key]; known || m.State == stateDisabled {
 				continue
 			}
-			s.inherited[key] = inherited{up: m.State != stateDown, from: "as in the running plan"}
+			s.health.inherited[key] = inherited{up: m.State != stateDown, from: "as in the running plan"}
 		}
 	}
 	s.inheritVerdicts()
@@ -384,12 +423,12 @@ func (s *State) inheritVerdicts() {
 		return
 	}
 	for _, t := range s.current.targets {
-		d := s.verdicts[t.Key()]
+		d := s.health.verdicts[t.Key()]
 		if d.former != unknown || d.inherited {
 			continue
 		}
 		for _, at := range t.For {
-			if former, known := s.inherited[backendKey{at.Backend, t.Address}]; known {
+			if former, known := s.health.inherited[backendKey{at.Backend, t.Address}]; known {
 				d.inherit(former.up, former.from)
 				break
 			}

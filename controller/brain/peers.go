@@ -18,7 +18,7 @@ import (
 
 const (
 	// Answers in a row, or probes without one, that change the opinion of a
-	// way to a peer. Peers are asked twelve times a second: a dead one loses its
+	// path to a peer. Peers are probed twelve times a second: a dead one loses its
 	// share of fragments within half a second, and gets it back in the next.
 	peerRise = 5
 	peerFall = 3
@@ -26,10 +26,19 @@ const (
 	spillRise = 2
 )
 
-// way is one address of a peer that is asked; the zero address is that of a
+// peersState is what is known of the paths to peers.
+type peersState struct {
+	verdicts map[path]*damped
+	// Its keys, in order of the config.
+	paths []path
+	// What the running plan said of peers that were not judged yet.
+	inherited map[string]bool
+}
+
+// path is one address of a peer that is probed; the zero address is that of a
 // peer that cannot be. Of a cluster that packets are spilled to, it is an
 // address in its prefix, by which it is called.
-type way struct {
+type path struct {
 	peer    string
 	address netip.Addr
 }
@@ -43,8 +52,8 @@ type PeerResult struct {
 }
 
 func (e PeerResult) apply(s *State) {
-	s.quiet = true
-	d := s.peers[way{e.Peer, e.Address}]
+	s.routesUnaffected = true
+	d := s.peers.verdicts[path{e.Peer, e.Address}]
 	if d == nil || !d.step(e.OK, e.Reason, s.now) {
 		return
 	}
@@ -53,41 +62,41 @@ func (e PeerResult) apply(s *State) {
 		to = "up"
 	}
 	name := e.Peer
-	if len(s.waysTo(e.Peer)) > 1 {
+	if len(s.pathsTo(e.Peer)) > 1 {
 		name += " at " + e.Address.String()
 	}
 	s.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
-	s.touch()
+	s.markDirty()
 }
 
-// adoptPeers keeps the opinions of ways that stay.
+// adoptPeers keeps the verdicts on paths that stay.
 func (s *State) adoptPeers(c *config.Config) {
-	s.ways = nil
-	wanted := map[way]bool{}
+	s.peers.paths = nil
+	wanted := map[path]bool{}
 	for _, target := range slices.Concat(compile.PeerTargets(c), compile.SpillTargets(c)) {
-		w := way{target.Peer, target.To}
-		s.ways = append(s.ways, w)
-		wanted[w] = true
-		if s.peers[w] == nil {
+		p := path{target.Peer, target.To}
+		s.peers.paths = append(s.peers.paths, p)
+		wanted[p] = true
+		if s.peers.verdicts[p] == nil {
 			rise := peerRise
 			if target.Spill {
 				rise = spillRise
 			}
-			s.peers[w] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet asked"}
+			s.peers.verdicts[p] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet asked"}
 		}
 	}
-	maps.DeleteFunc(s.peers, func(w way, _ *damped) bool { return !wanted[w] })
+	maps.DeleteFunc(s.peers.verdicts, func(p path, _ *damped) bool { return !wanted[p] })
 }
 
-// waysTo lists a peer's ways in order of the config.
-func (s *State) waysTo(peer string) []way {
-	var ways []way
-	for _, w := range s.ways {
-		if w.peer == peer {
-			ways = append(ways, w)
+// pathsTo lists a peer's paths in order of the config.
+func (s *State) pathsTo(peer string) []path {
+	var paths []path
+	for _, p := range s.peers.paths {
+		if p.peer == peer {
+			paths = append(paths, p)
 		}
 	}
-	return ways
+	return paths
 }
 
 // inheritPeers remembers which peers were healthy in the plan that runs: a
@@ -95,7 +104,7 @@ func (s *State) waysTo(peer string) []way {
 // knows better.
 func (s *State) inheritPeers(plan *planv1.Plan) {
 	for _, peer := range plan.GetPeers() {
-		s.inheritedPeers[peer.Name] = peer.Healthy
+		s.peers.inherited[peer.Name] = peer.Healthy
 	}
 }
 
@@ -103,22 +112,22 @@ func (s *State) inheritPeers(plan *planv1.Plan) {
 // seen is not.
 func (s *State) peerHealthy(name string) bool {
 	asked := false
-	for _, w := range s.waysTo(name) {
-		switch s.peers[w].verdict {
+	for _, p := range s.pathsTo(name) {
+		switch s.peers.verdicts[p].verdict {
 		case up:
 			return true
 		case down:
 			asked = true
 		}
 	}
-	return !asked && s.inheritedPeers[name]
+	return !asked && s.peers.inherited[name]
 }
 
 // peerAddresses puts those first that answer: the forwarder tunnels to the
 // first that it can reach.
 func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
 	answers := func(address netip.Addr) int {
-		if d := s.peers[way{peer.Name, address}]; d != nil && d.verdict == up {
+		if d := s.peers.verdicts[path{peer.Name, address}]; d != nil && d.verdict == up {
 			return 0
 		}
 		return 1
@@ -131,8 +140,8 @@ func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
 // spillDown: a cluster that packets are spilled to and that does not answer.
 // One that was not asked yet, or cannot be, is not down.
 func (s *State) spillDown(prefix netip.Prefix) bool {
-	for _, w := range s.waysTo(prefix.String()) {
-		if s.peers[w].verdict == down {
+	for _, p := range s.pathsTo(prefix.String()) {
+		if s.peers.verdicts[p].verdict == down {
 			return true
 		}
 	}
@@ -158,26 +167,27 @@ func (s *State) viewPeers() []PeerView {
 	}
 	for _, target := range compile.SpillTargets(s.current.config) {
 		v := PeerView{Name: target.Peer, Addresses: []netip.Addr{target.To}}
-		v.Healthy = s.peers[way{target.Peer, target.To}].verdict != down
+		v.Healthy = s.peers.verdicts[path{target.Peer, target.To}].verdict != down
 		v.Reason, v.Since = s.peerReason(target.Peer)
 		views = append(views, v)
 	}
 	return views
 }
 
-// peerReason tells of each way, if they differ, and when the latest changed.
+// peerReason is that of each path, if there are several, and when the latest
+// changed.
 func (s *State) peerReason(name string) (string, time.Time) {
 	var reasons []string
 	var since time.Time
-	ways := s.waysTo(name)
-	for _, w := range ways {
-		d := s.peers[w]
+	paths := s.pathsTo(name)
+	for _, p := range paths {
+		d := s.peers.verdicts[p]
 		reason := d.reason
 		if d.verdict == unknown && s.peerHealthy(name) {
 			reason = "as in the running plan"
 		}
-		if len(ways) > 1 {
-			reason = w.address.String() + ": " + reason
+		if len(paths) > 1 {
+			reason = p.address.String() + ": " + reason
 		}
 		reasons = append(reasons, reason)
 		if d.since.After(since) {

@@ -26,27 +26,27 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 		return
 	}
 	plan := s.nextPlan(changed)
-	isWanted := plan == s.plan || s.planOf != s.current && proto.Equal(plan, s.plan)
-	if s.plan != nil && s.plan.Generation == s.generation && isWanted {
-		s.planOf = s.current
+	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && proto.Equal(plan, s.forwarder.wanted)
+	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
+		s.forwarder.wantedOf = s.current
 		return
 	}
-	if plan == s.plan { // the same by another generation
+	if plan == s.forwarder.wanted { // the same by another generation
 		plan = compile.Compile(s.current.config, s.compileStates(), 0)
 	}
-	s.generation++
-	plan.Generation = s.generation
-	s.plan, s.planOf = plan, s.current
+	s.forwarder.numbered++
+	plan.Generation = s.forwarder.numbered
+	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
 	s.changed.PlanChanged = true
-	s.pending[s.generation] = pendingPlan{inputs: s.current, active: activeGroups(plan)}
+	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, active: activeGroups(plan)}
 }
 
 // nextPlan shares with the former plan what did not change.
 func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
-	if s.plan == nil || s.planOf != s.current {
-		return compile.Compile(s.current.config, s.compileStates(), s.generation)
+	if s.forwarder.wanted == nil || s.forwarder.wantedOf != s.current {
+		return compile.Compile(s.current.config, s.compileStates(), s.forwarder.numbered)
 	}
-	return compile.Recompile(s.plan, s.current.config, s.current.services, s.compileStates(), changed)
+	return compile.Recompile(s.forwarder.wanted, s.current.config, s.current.services, s.compileStates(), changed)
 }
 
 func (s *State) compileStates() compile.States {
@@ -56,7 +56,7 @@ func (s *State) compileStates() compile.States {
 // planState is the state of a backend as one of its pools sees it; compile
 // combines them.
 func (s *State) planState(pool, backend string) planv1.BackendState {
-	if b := s.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
+	if b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
 		return b.state
 	}
 	return stateDown
@@ -77,18 +77,18 @@ func activeGroups(plan *planv1.Plan) map[string]bool {
 // raiseGeneration follows a forwarder that has a plan from elsewhere: ours
 // would be refused as going back.
 func (s *State) raiseGeneration(running uint64) {
-	if running <= s.generation {
+	if running <= s.forwarder.numbered {
 		return
 	}
-	if s.generation > 0 {
-		s.note("forwarder", "plan", fmt.Sprint(s.generation), fmt.Sprint(running), "somebody else gave the forwarder a plan; ours follows it")
+	if s.forwarder.numbered > 0 {
+		s.note("forwarder", "plan", fmt.Sprint(s.forwarder.numbered), fmt.Sprint(running), "the forwarder has a plan from elsewhere; ours follows it")
 	}
-	s.generation = running
-	s.touchNow()
+	s.forwarder.numbered = running
+	s.markDirtyNow()
 }
 
 func (e PlanAccepted) apply(s *State) {
-	accepted, known := s.pending[e.Generation]
+	accepted, known := s.forwarder.pending[e.Generation]
 	if !known {
 		return
 	}
@@ -98,16 +98,16 @@ func (e PlanAccepted) apply(s *State) {
 	f.warnings = e.Warnings
 	f.refusal = ""
 	s.trusted = accepted.inputs
-	for generation := range s.pending {
+	for generation := range s.forwarder.pending {
 		if generation < e.Generation {
-			delete(s.pending, generation)
+			delete(s.forwarder.pending, generation)
 		}
 	}
 }
 
 // The former plan runs meanwhile; people see what is waited for.
 func (e PlanPostponed) apply(s *State) {
-	if _, known := s.pending[e.Generation]; !known {
+	if _, known := s.forwarder.pending[e.Generation]; !known {
 		return
 	}
 	reason := "not yet taken, pushed again until it is: " + e.Reason
@@ -121,11 +121,11 @@ func (e PlanPostponed) apply(s *State) {
 // serve: the one before goes on. The refused one is tried again when another
 // forwarder process connects (`restart required` is cured by a restart).
 func (e PlanRefused) apply(s *State) {
-	refused, known := s.pending[e.Generation]
+	refused, known := s.forwarder.pending[e.Generation]
 	if !known {
 		return
 	}
-	delete(s.pending, e.Generation)
+	delete(s.forwarder.pending, e.Generation)
 	s.forwarder.refusal = e.Reason
 	s.note("forwarder", "plan", "", "refused", e.Reason)
 	if refused.inputs != s.current {

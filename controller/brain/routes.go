@@ -13,6 +13,17 @@ import (
 	"github.com/guideway/guideway/controller/config"
 )
 
+// routesState is what is announced, and to whom.
+type routesState struct {
+	byPrefix map[netip.Prefix]*routeState
+	wanted   []Route // from byPrefix, in order
+	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over.
+	draining bool
+	// Of the decision under way: why the next hops of a group are not known.
+	unresolved map[string]string
+	neighbors  map[netip.Addr]string // states of the BGP sessions
+}
+
 // routeState is what became of one announceable prefix.
 type routeState struct {
 	route     Route
@@ -20,9 +31,9 @@ type routeState struct {
 	announced bool
 	// Next hops of all active backends were resolved once since the forwarder
 	// was last unhealthy; one that is lost later drops packets but no route.
-	settled bool
-	reason  string
-	since   time.Time
+	nextHopsResolved bool
+	reason           string
+	since            time.Time
 }
 
 // decideRoutes goes over every announceable prefix.
@@ -30,37 +41,37 @@ func (s *State) decideRoutes() {
 	if s.current == nil {
 		return
 	}
-	s.unsettled = map[string]string{}
+	s.routes.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	machineReason, ebbing := s.whyNoRoutes()
-	s.ebbing = ebbing
+	machineReason, draining := s.whyNoRoutes()
+	s.routes.draining = draining
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
-		s.decideRoute(a, machineReason, ebbing)
+		s.decideRoute(a, machineReason, draining)
 	}
-	for prefix, r := range s.routes {
+	for prefix, r := range s.routes.byPrefix {
 		if !present[prefix] {
 			s.setRoute(r, Route{}, false, "no service here has it any more")
-			delete(s.routes, prefix)
+			delete(s.routes.byPrefix, prefix)
 		}
 	}
 	if s.changed.RoutesChanged {
-		s.wanted = s.listRoutes()
+		s.routes.wanted = s.listRoutes()
 	}
 }
 
-func (s *State) decideRoute(a compile.Route, machineReason string, ebbing bool) {
-	r := s.routes[a.Prefix]
+func (s *State) decideRoute(a compile.Route, machineReason string, draining bool) {
+	r := s.routes.byPrefix[a.Prefix]
 	if r == nil {
 		r = &routeState{since: s.now}
-		s.routes[a.Prefix] = r
+		s.routes.byPrefix[a.Prefix] = r
 	}
 	r.services = a.Services
 	if s.forwarder.accepted == 0 || s.forwarder.reason != "" {
-		r.settled = false
+		r.nextHopsResolved = false
 	}
 	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
-	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: ebbing}
+	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: draining}
 	reason := machineReason
 	switch {
 	case reason != "":
@@ -90,21 +101,21 @@ func (s *State) setRoute(r *routeState, route Route, announced bool, reason stri
 
 // whyNoRoutes is what withdraws everything; and whether that is on purpose
 // and still under way, so that the routes carry GRACEFUL_SHUTDOWN.
-func (s *State) whyNoRoutes() (reason string, ebbing bool) {
+func (s *State) whyNoRoutes() (reason string, draining bool) {
 	f := &s.forwarder
 	switch {
 	case f.reason != "":
 		return "forwarder: " + f.reason, false
-	case !s.sickSince.IsZero():
+	case !s.health.cutOffSince.IsZero():
 		return "this machine is cut off: every pool fails and its gateway does not answer", false
-	case s.machineEbbing():
+	case s.machineDraining():
 		return "", true
 	case s.machine.stopping:
 		return "the controller is stopping", false
 	case s.machine.drained:
 		return "the machine is drained", false
-	case !s.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.verdicts)), false
+	case !s.health.firstRound:
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts)), false
 	case f.accepted == 0 && f.refusal != "":
 		return "the forwarder refuses the plan: " + f.refusal, false
 	case f.accepted == 0:
@@ -113,13 +124,13 @@ func (s *State) whyNoRoutes() (reason string, ebbing bool) {
 	return "", false
 }
 
-// machineEbbing: routes are about to be withdrawn on purpose.
-func (s *State) machineEbbing() bool {
-	return (s.machine.drained || s.machine.stopping) && s.now.Sub(s.machine.since) < shutdownEbb && s.announcesAnything()
+// machineDraining: routes are about to be withdrawn on purpose.
+func (s *State) machineDraining() bool {
+	return (s.machine.drained || s.machine.stopping) && s.now.Sub(s.machine.since) < drainDelay && s.announcesAnything()
 }
 
 func (s *State) announcesAnything() bool {
-	for _, r := range s.routes {
+	for _, r := range s.routes.byPrefix {
 		if r.announced {
 			return true
 		}
@@ -134,11 +145,11 @@ func (s *State) whyNotServed(a compile.Route, r *routeState) string {
 	for _, name := range a.Services {
 		keeps := keepsRoute(s.current.byName[name])
 		switch {
-		case !keeps && s.active[s.current.byName[name].Group] == 0:
+		case !keeps && s.health.active[s.current.byName[name].Group] == 0:
 		case !s.runs(a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		default:
-			return s.whyUnsettled(a, r)
+			return s.whyUnresolved(a, r)
 		}
 	}
 	return reason
@@ -154,14 +165,14 @@ func keepsRoute(service *config.Service) bool {
 	return service.WhenNone == config.WhenNoneKeep || service.WhenNone == config.WhenNoneFailOpen || len(service.Spill) > 0
 }
 
-// whyUnsettled: before a prefix is announced the first time, the next hops of
+// whyUnresolved: before a prefix is announced the first time, the next hops of
 // its active backends must be known, or its first packets are dropped.
-func (s *State) whyUnsettled(a compile.Route, r *routeState) string {
-	if r.settled {
+func (s *State) whyUnresolved(a compile.Route, r *routeState) string {
+	if r.nextHopsResolved {
 		return ""
 	}
 	for _, name := range a.Services {
-		if reason := s.whyGroupUnsettled(s.current.byName[name]); reason != "" {
+		if reason := s.whyGroupUnresolved(s.current.byName[name]); reason != "" {
 			return reason
 		}
 	}
@@ -169,16 +180,16 @@ func (s *State) whyUnsettled(a compile.Route, r *routeState) string {
 	if s.forwarder.generation < s.forwarder.accepted {
 		return "waiting for the forwarder's next hops"
 	}
-	r.settled = true
+	r.nextHopsResolved = true
 	return ""
 }
 
-// whyGroupUnsettled looks at a group once for all of its services.
-func (s *State) whyGroupUnsettled(service *config.Service) string {
+// whyGroupUnresolved looks at a group once for all of its services.
+func (s *State) whyGroupUnresolved(service *config.Service) string {
 	if len(s.forwarder.unresolved) == 0 {
 		return ""
 	}
-	reason, known := s.unsettled[service.Group]
+	reason, known := s.routes.unresolved[service.Group]
 	if known {
 		return reason
 	}
@@ -189,13 +200,13 @@ func (s *State) whyGroupUnsettled(service *config.Service) string {
 			break
 		}
 	}
-	s.unsettled[service.Group] = reason
+	s.routes.unresolved[service.Group] = reason
 	return reason
 }
 
 func (s *State) listRoutes() []Route {
 	var routes []Route
-	for _, r := range s.routes {
+	for _, r := range s.routes.byPrefix {
 		if r.announced {
 			routes = append(routes, r.route)
 		}

@@ -64,12 +64,12 @@ func (s *State) machineItself() Serving {
 		return Serving{NotServing, "no config"}
 	case s.machine.stopping:
 		return Serving{Stopping, "the controller was told to stop"}
-	case s.machine.drained && s.machineEbbing():
+	case s.machine.drained && s.machineDraining():
 		return Serving{Draining, "drained by command; routes carry GRACEFUL_SHUTDOWN"}
 	case s.machine.drained:
 		return Serving{Drained, "drained by command"}
-	case !s.sickSince.IsZero():
-		return Serving{CutOff, "every pool fails and the gateway " + s.gateway.address + " does not answer"}
+	case !s.health.cutOffSince.IsZero():
+		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
 	}
 	if reason, _ := s.whyNoRoutes(); reason != "" {
 		return Serving{NotServing, reason}
@@ -91,7 +91,7 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
-	if s.active[service.Group] == 0 {
+	if s.health.active[service.Group] == 0 {
 		if keepsRoute(service) {
 			return Serving{State: KeptWithout}
 		}
@@ -104,11 +104,11 @@ func (s *State) servingService(service *config.Service) Serving {
 }
 
 // servingRoutes: addresses that are not announced are not reached. One that
-// never is, because it lies in no prefix of ours, is somebody else's to route.
+// never is, because it lies in no prefix of ours, is routed by others.
 func (s *State) servingRoutes(prefixes []netip.Prefix) Serving {
 	missing, reason := 0, ""
 	for _, prefix := range prefixes {
-		if r := s.routes[prefix]; r != nil && !r.announced {
+		if r := s.routes.byPrefix[prefix]; r != nil && !r.announced {
 			missing++
 			reason = fmt.Sprintf("%s is not announced: %s", prefix, r.reason)
 		}

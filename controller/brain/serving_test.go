@@ -42,15 +42,15 @@ func TestWhatPeopleAreToldIsWhatAClientMeets(t *testing.T) {
 		{"the machine is being drained", func(w *world) { w.do(DrainMachine{Drain: true}) },
 			Serving{Draining, "drained by command; routes carry GRACEFUL_SHUTDOWN"},
 			Serving{Draining, "drained by command; routes carry GRACEFUL_SHUTDOWN"}, false},
-		{"the machine is drained", func(w *world) { w.do(DrainMachine{Drain: true}); w.pass(2 * shutdownEbb) },
+		{"the machine is drained", func(w *world) { w.do(DrainMachine{Drain: true}); w.pass(2 * drainDelay) },
 			not("the machine is drained: drained by command"), Serving{Drained, "drained by command"}, false},
 		{"the machine is drained and undrained", func(w *world) {
 			w.do(DrainMachine{Drain: true})
-			w.pass(2 * shutdownEbb)
+			w.pass(2 * drainDelay)
 			w.do(DrainMachine{})
-			w.pass(shutdownEbb)
+			w.pass(drainDelay)
 		}, all, all, true},
-		{"the controller stops", func(w *world) { w.do(Stop{}); w.pass(2 * shutdownEbb) },
+		{"the controller stops", func(w *world) { w.do(Stop{}); w.pass(2 * drainDelay) },
 			not("the machine is stopping: the controller was told to stop"),
 			Serving{Stopping, "the controller was told to stop"}, false},
 		{"a next hop is missing after the forwarder came back", func(w *world) {

@@ -91,7 +91,7 @@ type RouteView struct {
 // changed. Backends are many: only who asks for them waits for them.
 func (s *State) View(withBackends bool) View {
 	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.NotReady()}
-	for address, state := range s.neighbors {
+	for address, state := range s.routes.neighbors {
 		v.Neighbors[address] = state
 	}
 	v.Config = ConfigView{LoadedAt: s.configs.loadedAt, Stale: s.configs.stale, Problem: s.configs.problem, ProblemAt: s.configs.problemAt}
@@ -135,9 +135,9 @@ func (s *State) Warnings() []string {
 
 // viewRoutes in order of prefix, as they are announceable.
 func (s *State) viewRoutes() []RouteView {
-	views := make([]RouteView, 0, len(s.routes))
+	views := make([]RouteView, 0, len(s.routes.byPrefix))
 	for _, a := range s.current.announceables {
-		r := s.routes[a.Prefix]
+		r := s.routes.byPrefix[a.Prefix]
 		if r == nil {
 			continue // of a config that is not yet decided on
 		}
@@ -158,7 +158,7 @@ func (s *State) viewForwarder() ForwarderView {
 		Healthy:         f.reason == "",
 		Reason:          f.reason,
 		Since:           f.since,
-		Wanted:          s.plan.GetGeneration(),
+		Wanted:          s.forwarder.wanted.GetGeneration(),
 		Accepted:        f.accepted,
 		Running:         f.generation,
 		Refusal:         f.refusal,
@@ -168,7 +168,7 @@ func (s *State) viewForwarder() ForwarderView {
 }
 
 func (s *State) viewService(service *config.Service) ServiceView {
-	return ServiceView{Service: service, Active: s.active[service.Group], Serving: s.servingService(service)}
+	return ServiceView{Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service)}
 }
 
 func (s *State) viewBackend(group, service string, m config.Member) BackendView {
@@ -195,8 +195,8 @@ func (s *State) NotReady() []string {
 	if s.forwarder.accepted == 0 {
 		missing = append(missing, "no plan accepted by the forwarder")
 	}
-	if !s.firstRound {
-		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.unprobed(), len(s.verdicts)))
+	if !s.health.firstRound {
+		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.unprobed(), len(s.health.verdicts)))
 	}
 	if s.current.config.BGP != nil && !s.sessionUp() {
 		missing = append(missing, "no BGP session up")
@@ -214,7 +214,7 @@ func (s *State) NotReady() []string {
 }
 
 func (s *State) sessionUp() bool {
-	for _, state := range s.neighbors {
+	for _, state := range s.routes.neighbors {
 		if state == "established" {
 			return true
 		}
