@@ -387,5 +387,5 @@ int guideway_agent(struct xdp_md *ctx)
 	return counted(outcome, XDP_PASS);
 }
 
-/* None of the helpers used asks for the GPL. */
+/* None of the helpers used requires the GPL. */
 char _license[] SEC("license") = "Dual BSD/GPL";

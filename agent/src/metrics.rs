@@ -14,7 +14,7 @@ use crate::program::Counters;
 const REQUEST_BYTES_MAX: usize = 8192;
 
 /// One request after the other; a slow client has this long.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the counters, for ever; does nothing without a listener.
 pub async fn serve(listener: Option<TcpListener>, counters: &Counters) {
@@ -23,7 +23,7 @@ pub async fn serve(listener: Option<TcpListener>, counters: &Counters) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // A client that is slow or gone is its own loss.
-                let _ = timeout(PATIENCE, answer(stream, counters)).await;
+                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters)).await;
             }
             Err(error) => {
                 tracing::warn!("cannot accept a request for metrics: {error}");
@@ -57,7 +57,7 @@ async fn answer(mut stream: TcpStream, counters: &Counters) -> std::io::Result<(
     stream.write_all(response.as_bytes()).await
 }
 
-/// The path that a GET asks for, without its query.
+/// The path that a GET names, without its query.
 fn path(request: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(request.split(|&byte| byte == b'\r').next()?).ok()?;
     let target = line.strip_prefix("GET ")?.split(' ').next()?;

@@ -1,11 +1,11 @@
-//! Tells systemd that the agent is ready (sd_notify's protocol).
+//! Notifies systemd that the agent is ready (sd_notify's protocol).
 
 use std::env;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says READY=1 to whom NOTIFY_SOCKET names; nothing where nobody asked.
+/// Sends READY=1 to the socket that NOTIFY_SOCKET names, where it is set.
 pub fn ready() -> Result<(), String> {
     let Some(name) = env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match name.as_bytes() {

@@ -1,4 +1,4 @@
-//! The XDP program: loaded, told its sources, attached, read.
+//! The XDP program: loaded, its sources set, attached, read.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;

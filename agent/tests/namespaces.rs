@@ -69,7 +69,7 @@ impl Lab {
             run(&format!("ip netns add {namespace}"));
             run(&format!("ip -n {namespace} link set lo up"));
             // Trap: until its own address is no longer tentative, IPv6
-            // resolves nobody else's.
+            // resolves no other.
             for family in ["all", "default"] {
                 run(&format!(
                     "ip netns exec {namespace} sysctl -qw net.ipv6.conf.{family}.accept_dad=0"
@@ -261,11 +261,11 @@ fn send_udp(port: u16, source: IpAddr, to: IpAddr, payload: &[u8]) {
 
 /// Whether a client's packet reaches the VIP's server through the tunnel, and
 /// the answer the client.
-fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, patience: Duration) -> bool {
+fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, timeout: Duration) -> bool {
     let (client, vip) = addresses(inner_v6);
     let bound = |namespace: &str, address: IpAddr, port| {
         let socket = lab.within(namespace, || UdpSocket::bind((address, port)).unwrap());
-        socket.set_read_timeout(Some(patience)).unwrap();
+        socket.set_read_timeout(Some(timeout)).unwrap();
         socket
     };
     let ports = Ports::unused();
@@ -292,8 +292,8 @@ fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Re
     }
 }
 
-const PATIENT: Duration = Duration::from_secs(3);
-const BRIEF: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_millis(200);
 
 #[test]
 fn clients_are_served_through_every_tunnel_and_answered_directly() {
@@ -305,8 +305,8 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
         let arguments =
             format!("--interface eth0 --source 10.66.0.1 --source fd66::/64 --mode {mode}");
         assert!(
-            !served(&lab, "gre", "10.66.0.1", false, BRIEF),
-            "without the agent nobody opens tunnels"
+            !served(&lab, "gre", "10.66.0.1", false, SHORT),
+            "without the agent no tunnel is opened"
         );
         let agent = Agent::start(lab.command(&arguments));
         assert_eq!(agent.ready, format!("ready: eth0 {mode}, 2 sources\n"));
@@ -314,15 +314,18 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
             for source in ["10.66.0.1", "fd66::1"] {
                 for inner_v6 in [false, true] {
                     assert!(
-                        served(&lab, tunnel, source, inner_v6, PATIENT),
+                        served(&lab, tunnel, source, inner_v6, LONG),
                         "{mode} {tunnel} {source} {inner_v6}"
                     );
                 }
             }
         }
-        assert!(!served(&lab, "gre", "10.66.0.99", false, BRIEF), "a stranger's tunnel was opened");
+        assert!(
+            !served(&lab, "gre", "10.66.0.99", false, SHORT),
+            "the tunnel of an unknown source was opened"
+        );
         assert!(agent.terminate());
-        assert!(!served(&lab, "gre", "10.66.0.1", false, BRIEF), "the program outlived its agent");
+        assert!(!served(&lab, "gre", "10.66.0.1", false, SHORT), "the program outlived its agent");
     }
 }
 
@@ -342,7 +345,7 @@ fn a_vip_is_served_again_while_other_tests_start_programs() {
                 Command::new("true").status().unwrap();
             }
         });
-        let again = || served(&lab, "gre", "10.66.0.1", false, PATIENT);
+        let again = || served(&lab, "gre", "10.66.0.1", false, LONG);
         let served = std::panic::catch_unwind(AssertUnwindSafe(|| (0..100).all(|_| again())));
         stop.store(true, Ordering::Relaxed);
         served
@@ -352,28 +355,28 @@ fn a_vip_is_served_again_while_other_tests_start_programs() {
 }
 
 #[test]
-fn counters_are_served_and_systemd_is_told() {
-    if !root_or_skip("counters_are_served_and_systemd_is_told") {
+fn counters_are_served_and_systemd_is_notified() {
+    if !root_or_skip("counters_are_served_and_systemd_is_notified") {
         return;
     }
     let lab = Lab::new();
     let name = std::env::temp_dir().join(format!("gw-agent-{}.sock", std::process::id()));
     let systemd = UnixDatagram::bind(&name).unwrap();
-    systemd.set_read_timeout(Some(PATIENT)).unwrap();
+    systemd.set_read_timeout(Some(LONG)).unwrap();
     let mut command =
         lab.command("--interface eth0 --source 10.66.0.1 --metrics-listen 127.0.0.1:9479");
     let agent = Agent::start({
         command.env("NOTIFY_SOCKET", &name);
         command
     });
-    let mut told = [0; 64];
-    let len = uninterrupted(|| systemd.recv(&mut told)).unwrap();
-    assert_eq!(&told[..len], b"READY=1");
+    let mut notified = [0; 64];
+    let len = uninterrupted(|| systemd.recv(&mut notified)).unwrap();
+    assert_eq!(&notified[..len], b"READY=1");
     std::fs::remove_file(&name).unwrap();
 
-    assert!(served(&lab, "gre", "10.66.0.1", false, PATIENT));
-    let stranger = client_packet(false, Ports::unused(), b"stranger");
-    lab.within(&lab.lb, || send_tunnelled("gre", "10.66.0.99", false, &stranger));
+    assert!(served(&lab, "gre", "10.66.0.1", false, LONG));
+    let of_unknown_source = client_packet(false, Ports::unused(), b"unknown source");
+    lab.within(&lab.lb, || send_tunnelled("gre", "10.66.0.99", false, &of_unknown_source));
     let backend: IpAddr = "10.66.0.2".parse().unwrap();
     lab.within(&lab.lb, || {
         send_raw(47, "10.66.0.1".parse().unwrap(), backend, &[0x80, 0, 8, 0, 0, 0, 0, 0])
@@ -392,7 +395,7 @@ fn counters_are_served_and_systemd_is_told() {
 }
 
 fn get(path: &str) -> String {
-    let deadline = Instant::now() + PATIENT;
+    let deadline = Instant::now() + LONG;
     loop {
         // Counters follow the packets at once; what was just sent may still
         // be on its way.
@@ -452,5 +455,5 @@ fn three_capabilities_are_enough() {
     ]);
     let agent = Agent::start(command);
     assert_eq!(agent.ready, "ready: eth0 native, 1 sources\n");
-    assert!(served(&lab, "gre", "10.66.0.1", true, PATIENT));
+    assert!(served(&lab, "gre", "10.66.0.1", true, LONG));
 }

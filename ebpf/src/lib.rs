@@ -6,7 +6,7 @@
 //! ```
 //!
 //! For the filters of `nic` and the agent's decapsulation. What the kernel
-//! refuses is told with its cure. Knows nothing of what a program does, nor of
+//! refuses is reported with its cure. Knows nothing of what a program does, nor of
 //! its tables. Their C is compiled by `compile.rs`, from build scripts.
 #![warn(missing_docs)]
 

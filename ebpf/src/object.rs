@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn an_error_is_shown_with_its_causes() {
         #[derive(Debug, thiserror::Error)]
         #[error("loading failed")]
         struct LoadFailed(#[source] std::io::Error);

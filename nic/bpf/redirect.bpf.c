@@ -96,5 +96,5 @@ int guideway_filter(struct xdp_md *ctx)
 	return bpf_redirect_map(&sockets, queue, XDP_DROP);
 }
 
-/* None of the helpers used asks for the GPL. */
+/* None of the helpers used requires the GPL. */
 char _license[] SEC("license") = "Dual BSD/GPL";

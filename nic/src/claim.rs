@@ -1,11 +1,11 @@
 //! Who owns an interface: one forwarder in each network namespace.
 //!
 //! A claim is a lock (flock) on a file in a directory that is root's alone, so
-//! that nobody else can hold one. The kernel frees it when its process dies,
+//! that no other user can hold one. The kernel frees it when its process dies,
 //! however it dies; a successor shares it from the moment that it gets the
 //! descriptor. The file is named by the namespace's inode and the interface's
 //! number, so that interfaces of equal names in several namespaces do not
-//! meet; its text is the holder's process id, for whoever comes too late.
+//! meet; its text is the holder's process id, for a forwarder that comes too late.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -69,7 +69,7 @@ impl Claim {
         for _ in 0..TRIES {
             let file = folder.file_or_new(name).map_err(refused)?;
             match file.try_lock() {
-                // Locked, but removed before that: somebody else's file.
+                // Locked, but removed before that: another forwarder's file.
                 Ok(()) if file.metadata().map_err(refused)?.nlink() == 0 => {}
                 Ok(()) => {
                     let mut claim = Claim { file };
@@ -100,8 +100,8 @@ impl Claim {
     }
 }
 
-/// Files of interfaces that nobody has are of namespaces that are gone, or of
-/// forwarders that are: whoever has the lock may remove one.
+/// Files of interfaces that no forwarder has are of namespaces that are gone, or of
+/// forwarders that are: the holder of the lock may remove one.
 fn remove_unused(folder: &Folder) -> io::Result<()> {
     for name in folder.names()? {
         if let Ok(Some(file)) = folder.file(&name)

@@ -1,10 +1,10 @@
 //! A directory that belongs to this process's user alone, for what must not be
-//! changed behind our back: tables that are mapped (a file that somebody cuts
+//! changed behind our back: tables that are mapped (a file that another user cuts
 //! short ends its reader by SIGBUS), claims, the last plan.
 //!
 //! **Invariant:** files are opened relative to the directory's descriptor and
 //! never by way of a link; each is a regular file of this user with one name,
-//! which nobody else may write. What is otherwise is refused, with the culprit
+//! which no other user may write. What is otherwise is refused, with the culprit
 //! and the cure, and left as it is.
 
 use std::fs::{DirBuilder, File};
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_in_nobodys_way() {
+    fn what_a_crash_left_is_in_no_ones_way() {
         let (_above, folder) = folder();
         std::fs::write(folder.path().join("plan.json.new"), "half a pl").unwrap();
         std::fs::set_permissions(

@@ -34,7 +34,7 @@ pub enum InterfaceError {
     /// No interface of that name.
     #[error(transparent)]
     Missing(#[from] NoInterface),
-    /// The kernel refused to tell.
+    /// The kernel refused to answer.
     #[error("cannot read {what} of interface {name}: {error}")]
     Query {
         /// The interface.
@@ -97,7 +97,7 @@ impl Request {
         if socket < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         Ok(Request { socket, template: Request::template(name)? })
     }
@@ -158,7 +158,7 @@ impl Request {
     }
 
     /// As `ethtool -l` shows: queues that only receive plus those that do
-    /// both. A driver that cannot tell has one.
+    /// both. A driver without an answer has one.
     fn rx_queues(&self) -> io::Result<u32> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let mut ifreq = self.template;

@@ -5,8 +5,8 @@
 //! owner's business. The directory decides what it is made of: hugetlbfs
 //! (`/dev/hugepages`), tmpfs (`/dev/shm`, `/run`) or any file system.
 //!
-//! The file is of a [`Folder`]: nobody else may write it, or the directory it
-//! lies in, so that nobody cuts it short while it is mapped.
+//! The file is of a [`Folder`]: no other user may write it, or the directory it
+//! lies in, so that it is not cut short while it is mapped.
 //!
 //! All of it is reserved when it is made: a full file system is an error at
 //! start and not a SIGBUS under load.
@@ -114,7 +114,7 @@ pub fn open(
     Ok((words, origin))
 }
 
-/// Words without a name, for a process that nobody succeeds: a benchmark. All
+/// Words without a name, for a process without a successor: a benchmark. All
 /// zero, on huge pages where the kernel has them, and never given back.
 pub fn anonymous(words: usize) -> io::Result<&'static [AtomicU64]> {
     const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -167,7 +167,7 @@ fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
     // SAFETY: needed to see the mapping as words. It is page-aligned, `bytes`
     // long, a multiple of a word, readable and writable, and never unmapped;
     // any content is a valid AtomicU64, and other processes that write there
-    // are what atomics are for. Nobody truncates the file: the folder has seen
+    // are what atomics are for. No process truncates the file: the folder has seen
     // that no other user may.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), bytes / WORD_BYTES) })
 }

@@ -70,7 +70,7 @@ pub struct Memory {
     pools: Mutex<usize>,
 }
 
-// SAFETY: `base` is an address, not an access. Whoever reads or writes
+// SAFETY: `base` is an address, not an access. What reads or writes
 // through it holds a chunk, which has one owner, or looks into the ledger by
 // atomics; the mapping itself is never changed or unmapped.
 unsafe impl Send for Memory {}
@@ -182,7 +182,7 @@ impl Memory {
     ///
     /// # Safety
     /// No other thread may reclaim the same chunk at the same time. (That it
-    /// was surrendered, and not reclaimed since, the ledger tells.)
+    /// was surrendered, and not reclaimed since, the ledger says.)
     pub(crate) unsafe fn reclaim(&self, offset: u64) -> Option<(Chunk, usize)> {
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.len())?;
         let (index, place) = (offset / CHUNK_BYTES, offset % CHUNK_BYTES);
@@ -191,7 +191,7 @@ impl Memory {
         }
         self.ledger(index).store(OURS, Relaxed);
         // SAFETY: it was surrendered, so there is no reference to it; from
-        // now on the ledger lets nobody else make one.
+        // now on the ledger lets no other be made.
         Some((unsafe { self.chunk(index) }, place))
     }
 
@@ -232,7 +232,7 @@ fn new_file(bytes: usize, flags: libc::c_uint) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(bytes as u64)?;
     // SAFETY: a call without pointers on a descriptor that `file` keeps open.
@@ -286,7 +286,7 @@ fn map(
     let address = at.map_or(ptr::null_mut(), |at| at.as_ptr().cast());
     let fd = file.map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: at an address of the kernel's choice it touches no memory that
-    // exists; at ours it replaces room that nobody uses.
+    // exists; at ours it replaces room that is not used.
     let base = unsafe { libc::mmap(address, bytes, protection, flags, fd, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -304,7 +304,7 @@ fn join_pages(base: NonNull<u8>, bytes: usize) {
     }
 }
 
-/// The chunks of a memory that nobody uses. Never grows, never allocates
+/// The free chunks of a memory. Never grows, never allocates
 /// after its start.
 #[derive(Debug)]
 pub struct Pool {
@@ -316,7 +316,7 @@ impl Pool {
     /// Maps memory for `chunks` chunks, all of them free.
     pub fn new(chunks: usize) -> io::Result<Pool> {
         let pool = Pool::of(Box::leak(Box::new(Memory::new(chunks)?)));
-        pool.ok_or_else(|| io::Error::other("somebody else has locked new packet memory"))
+        pool.ok_or_else(|| io::Error::other("another process has locked new packet memory"))
     }
 
     /// The pool of a memory whose chunks are free but for those in the
@@ -331,7 +331,7 @@ impl Pool {
         Some(pool)
     }
 
-    /// Nobody uses the pool while `wait` runs. When that is so of all pools of
+    /// The pool is not used while `wait` runs. When that is so of all pools of
     /// a memory, a successor may take the memory. What this process has in
     /// frames and rings it must not touch meanwhile either.
     ///
@@ -347,7 +347,7 @@ impl Pool {
     fn fill(&mut self) {
         let memory = self.memory;
         let ours = |index: &usize| memory.ledger(*index).load(Relaxed) == OURS;
-        // SAFETY: nobody has a reference to a chunk that the ledger calls
+        // SAFETY: there is no reference to a chunk that the ledger calls
         // ours: we hold the memory's lock and this is its first pool here, so
         // the memory is new, or its former user stands still or is no more;
         // each index is taken once.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  predecessor                            successor
-//!  Device::held, Queue::socket,  ───────► Heir::prepare: maps and loads, touches nothing
+//!  Device::held, Queue::socket,  ───────► Successor::prepare: maps and loads, touches nothing
 //!  Memory::file (copies)
-//!  its pools stand still, or it  ───────► Heir::quiesced: takes the memories' locks
+//!  its pools stand still, or it  ───────► Successor::quiesced: takes the memories' locks
 //!  is no more                             Quiesced::into_workers: frees chunks, goes on with the rings
 //!                                         Device::switch: our filter instead of its
 //! ```
@@ -39,7 +39,7 @@ pub struct Held {
 
 /// A device that is handed over.
 #[derive(Debug)]
-pub struct DeviceEstate {
+pub struct DeviceState {
     /// The interface's name.
     pub interface: String,
     /// How frames are got from it.
@@ -56,7 +56,7 @@ pub struct DeviceEstate {
 
 /// Packet memory that is handed over.
 #[derive(Debug)]
-pub struct MemoryEstate {
+pub struct MemoryState {
     /// What is mapped.
     pub file: OwnedFd,
     /// Chunks in it.
@@ -66,7 +66,7 @@ pub struct MemoryEstate {
 }
 
 /// All that is needed to go on as soon as the predecessor has stopped.
-pub struct Heir {
+pub struct Successor {
     devices: Vec<Device>,
     memories: Vec<&'static Memory>,
     /// By device.
@@ -74,7 +74,7 @@ pub struct Heir {
 }
 
 /// What a predecessor that uses nothing of it any more has left: to go on
-/// with. Only [`Heir::quiesced`] makes one.
+/// with. Only [`Successor::quiesced`] makes one.
 pub struct Quiesced {
     devices: Vec<Device>,
     /// All chunks are in it that the kernel does not have.
@@ -87,23 +87,23 @@ pub struct Quiesced {
 #[error("the running forwarder still uses its packet memory")]
 pub struct StillInUse;
 
-impl Heir {
+impl Successor {
     /// Maps memory and rings, and loads the filters, while the predecessor
     /// runs. With one memory all queues are one thread's; else each worker
     /// has one of them and a queue of each device.
     pub fn prepare(
-        memories: Vec<MemoryEstate>,
-        devices: Vec<DeviceEstate>,
-    ) -> Result<Heir, OpenError> {
+        memories: Vec<MemoryState>,
+        devices: Vec<DeviceState>,
+    ) -> Result<Successor, OpenError> {
         let memories = (0..).zip(memories).map(|(worker, memory)| adopt(worker, memory));
         let memories = memories.collect::<Result<Vec<_>, _>>()?;
         let (mut opened, mut queues) = (Vec::new(), Vec::new());
-        for estate in devices {
-            let (device, of_device) = inherit(estate, &memories)?;
+        for state in devices {
+            let (device, of_device) = inherit(state, &memories)?;
             opened.push(device);
             queues.push(of_device);
         }
-        Ok(Heir { devices: opened, memories, queues })
+        Ok(Successor { devices: opened, memories, queues })
     }
 
     /// The devices, whose filters are to be set before they are switched to.
@@ -113,7 +113,7 @@ impl Heir {
 
     /// Takes what the predecessor does not use any more.
     pub fn quiesced(self) -> Result<Quiesced, StillInUse> {
-        let Heir { devices, memories, queues } = self;
+        let Successor { devices, memories, queues } = self;
         let pools = memories.into_iter().map(Pool::of).collect::<Option<Vec<Pool>>>();
         Ok(Quiesced { devices, pools: pools.ok_or(StillInUse)?, queues })
     }
@@ -154,17 +154,17 @@ impl Quiesced {
     }
 }
 
-fn adopt(worker: u32, memory: MemoryEstate) -> Result<&'static Memory, OpenError> {
-    let MemoryEstate { file, chunks, pages } = memory;
+fn adopt(worker: u32, memory: MemoryState) -> Result<&'static Memory, OpenError> {
+    let MemoryState { file, chunks, pages } = memory;
     let no_memory = |error| OpenError::Memory { worker, bytes: chunks * CHUNK_BYTES, error };
     Memory::adopt(file, chunks, pages).map_err(no_memory)
 }
 
 fn inherit(
-    estate: DeviceEstate,
+    state: DeviceState,
     memories: &[&'static Memory],
 ) -> Result<(Device, Vec<Box<dyn InheritedQueue>>), OpenError> {
-    let DeviceEstate { interface, driver, mode, held, sockets, ring_entries } = estate;
+    let DeviceState { interface, driver, mode, held, sockets, ring_entries } = state;
     let (interface, count) = (Interface::find(&interface)?, sockets.len() as u32);
     if driver.queues == QueueOwners::Each && interface.rx_queues != count {
         // It was given more or fewer since; those without an owner lose frames.

@@ -3,7 +3,7 @@
 //! after all are given back.
 //!
 //! One for each interface, with the interface's own hardware address: the
-//! kernel would take frames to another address for somebody else's
+//! kernel would take frames to another address for another machine's
 //! (`PACKET_OTHERHOST`) and drop them. It is not persistent, so it goes with
 //! the process, however that ends.
 
@@ -38,7 +38,7 @@ pub enum TapError {
     },
     /// An interface of that name is there.
     #[error(
-        "there is an interface {name} already: that of a forwarder that is just ending, or somebody else's (`ip link del {name}`)"
+        "there is an interface {name} already: that of a forwarder that is just ending, or another program's (`ip link del {name}`)"
     )]
     Taken {
         /// Its name.
@@ -102,7 +102,7 @@ impl Tap {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Tells a TAP from one that was made in its place.
+    /// Distinguishes a TAP from one that was made in its place.
     #[must_use]
     pub fn id(&self) -> i32 {
         self.file.as_raw_fd()
@@ -128,7 +128,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Sets it up. It asks for nobody's address (NOARP): nothing is sent by it.
+    /// Sets it up. It resolves no address (NOARP): nothing is sent by it.
     pub fn set_up(&self) -> Result<(), TapError> {
         let request = self.request("open")?;
         set_flags(&request, libc::IFF_UP | libc::IFF_NOARP).map_err(self.failed("set up"))

@@ -1,4 +1,4 @@
-//! Sleeping until a queue has frames or somebody wakes us.
+//! Sleeping until a queue has frames or another thread wakes us.
 //!
 //! A worker that finds all its queues empty calls [`Waiter::wait`]. For AF_XDP
 //! the kernel's poll also drives what is left to send.
@@ -30,7 +30,7 @@ impl Waiter {
         if event < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let event = Arc::new(unsafe { OwnedFd::from_raw_fd(event) });
         let pollfd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let polled = std::iter::once(event.as_raw_fd()).chain(fds).map(pollfd).collect();

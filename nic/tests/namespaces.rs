@@ -64,7 +64,7 @@ fn the_vip_is_ours_and_the_rest_the_kernels(
         0
     );
     assert_eq!(counted.queues.len(), 2);
-    // veth tells its queue to native XDP and to packet sockets only.
+    // veth gives its queue to native XDP and to packet sockets only.
     if mode != ModePreference::Generic {
         let idle = counted.queues.iter().filter(|queue| queue.received == 0).count();
         assert_eq!(idle, 0, "16 flows must meet both queues");
@@ -104,7 +104,7 @@ fn af_packet_takes_the_vip_and_passes_the_rest() {
     }
 }
 
-/// The kernel sends 32 frames per call unless told otherwise: whole batches
+/// The kernel sends 32 frames per call by default: whole batches
 /// must come through all the same.
 #[test]
 fn bursts_of_whole_batches_come_back_whole() {
@@ -197,8 +197,8 @@ fn open_error(lab: &Lab, config: DeviceConfig) -> OpenError {
 }
 
 #[test]
-fn a_second_forwarder_on_the_interface_is_told_so() {
-    if !is_root("a_second_forwarder_on_the_interface_is_told_so") {
+fn a_second_forwarder_on_the_interface_is_refused() {
+    if !is_root("a_second_forwarder_on_the_interface_is_refused") {
         return;
     }
     let lab = Lab::new();
@@ -233,10 +233,10 @@ fn another_products_xdp_program_is_not_pushed_aside() {
 }
 
 /// Of what is to the machine's own addresses only tunnels are ours, and only
-/// when they are asked for.
+/// when they are to be taken.
 #[test]
-fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
-    if !is_root("tunnels_to_our_own_addresses_are_ours_when_asked_for") {
+fn tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken() {
+    if !is_root("tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken") {
         return;
     }
     for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
@@ -251,13 +251,13 @@ fn tunnels_to_our_own_addresses_are_ours_when_asked_for() {
             ["10.77.0.2", "fd77::2"].map(|own| echoes_of_port(&lab, own, port, [1, 1, 2, 64]))
         };
         assert!(lab.kernel_answers());
-        assert_eq!(came(6080), [0; 2], "{driver:?}: not asked for yet");
+        assert_eq!(came(6080), [0; 2], "{driver:?}: not to be taken yet");
         echo.set(&PREFIXES, &["10.77.0.2", "fd77::2"]);
         assert_eq!(came(6080), [2; 2], "{driver:?}: GUE");
         assert_eq!(came(6081), [2; 2], "{driver:?}: Geneve");
         assert_eq!(came(6082), [0; 2], "{driver:?}: another port");
         echo.set(&PREFIXES, &[]);
-        assert_eq!(came(6080), [0; 2], "{driver:?}: no longer asked for");
+        assert_eq!(came(6080), [0; 2], "{driver:?}: no longer to be taken");
         echo.stop();
     }
 }
@@ -331,7 +331,7 @@ fn what_cannot_work_is_refused_with_a_cure() {
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
 }
 
-/// The peer's MTU counts too, where the driver is veth: the wish for native
+/// The peer's MTU counts too, where the driver is veth: the preference of native
 /// mode fails, and the automatic choice falls back.
 #[test]
 fn where_native_mode_cannot_be_generic_mode_is() {

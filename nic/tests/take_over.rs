@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nic::drivers::{af_packet, af_xdp};
-use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
+use nic::take_over::{DeviceState, Held, MemoryState, Successor};
 use nic::{Device, DeviceConfig, Driver, ModePreference, QueueOptions, WorkerIo};
 use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};
 use wire::Batch;
@@ -61,15 +61,15 @@ fn echo(mut lane: WorkerIo, destination: [u8; 6], stop: &AtomicBool) -> WorkerIo
 }
 
 /// Copies of everything, as a predecessor sends them.
-fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<DeviceEstate>) {
-    let memory = |lane: &WorkerIo| MemoryEstate {
+fn handed_over(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryState>, Vec<DeviceState>) {
+    let memory = |lane: &WorkerIo| MemoryState {
         file: lane.pool.memory().file().try_clone_to_owned().unwrap(),
         chunks: lane.pool.memory().chunks(),
         pages: lane.pool.memory().pages(),
     };
     let (claim, link) = device.held();
     let socket = |socket: &Arc<OwnedFd>| -> OwnedFd { socket.try_clone().unwrap() };
-    let estate = DeviceEstate {
+    let state = DeviceState {
         interface: "eth0".into(),
         driver: device.driver(),
         mode: device.mode(),
@@ -80,7 +80,7 @@ fn estates(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryEstate>, Vec<Devic
         sockets: device.sockets().iter().map(socket).collect(),
         ring_entries: QueueOptions::default().ring_entries,
     };
-    (lanes.iter().map(memory).collect(), vec![estate])
+    (lanes.iter().map(memory).collect(), vec![state])
 }
 
 /// The number of datagrams that came back while the device changed hands.
@@ -93,17 +93,17 @@ fn echoed_through_hand_overs(driver: &'static Driver, mode: ModePreference) -> u
         let config = DeviceConfig { interface: "eth0".into(), driver, mode, queues: 2 };
         let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default()).unwrap();
         set_filters(&mut devices, &PREFIXES, &[]);
-        let mut lent = estates(&devices[0], &lanes);
+        let mut lent = handed_over(&devices[0], &lanes);
         let mut workers = Workers::start(lanes, destination);
         let traffic = support::spawn_within(&client, echoes);
         for _ in 0..HAND_OVERS {
             std::thread::sleep(Duration::from_millis(60));
-            let mut heir = Heir::prepare(lent.0, lent.1).unwrap();
-            set_filters(heir.devices(), &PREFIXES, &[]);
+            let mut successor = Successor::prepare(lent.0, lent.1).unwrap();
+            set_filters(successor.devices(), &PREFIXES, &[]);
             drop(workers.stop());
-            let quiesced = heir.quiesced().expect("all its workers have stopped");
+            let quiesced = successor.quiesced().expect("all its workers have stopped");
             let (mut inherited, lanes) = quiesced.into_workers();
-            lent = estates(&inherited[0], &lanes);
+            lent = handed_over(&inherited[0], &lanes);
             workers = Workers::start(lanes, destination);
             inherited[0].switch().unwrap();
             drop(std::mem::replace(&mut devices, inherited));

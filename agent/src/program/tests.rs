@@ -13,7 +13,7 @@ use crate::outcome::Kind;
 const PASS: u32 = 2;
 const DROP: u32 = 1;
 const SOURCE: u8 = 1;
-const STRANGER: u8 = 99;
+const UNKNOWN_SOURCE: u8 = 99;
 
 /// Loading a program needs root; a test that is skipped says so by name, past
 /// the harness's capture.
@@ -220,11 +220,14 @@ fn what_is_no_tunnel_of_ours_is_left_alone() {
         ("no_tunnel", carrying(17, b"short")),
         ("no_tunnel", udp_fragment),
         ("no_tunnel", carrying(6, &[0; 20])),
-        ("unknown_source", frame(EtherType::IPV4, &ip(V4, 47, 0, STRANGER, &gre))),
-        ("unknown_source", frame(EtherType::IPV6, &ip(V6, 47, 0, STRANGER, &gre))),
+        ("unknown_source", frame(EtherType::IPV4, &ip(V4, 47, 0, UNKNOWN_SOURCE, &gre))),
+        ("unknown_source", frame(EtherType::IPV6, &ip(V6, 47, 0, UNKNOWN_SOURCE, &gre))),
         (
             "unknown_source",
-            frame(EtherType::IPV4, &ip(V4, 17, 0, STRANGER, &datagram(geneve::PORT, b"else's"))),
+            frame(
+                EtherType::IPV4,
+                &ip(V4, 17, 0, UNKNOWN_SOURCE, &datagram(geneve::PORT, b"else's")),
+            ),
         ),
     ];
     for (index, (expected, frame)) in cases.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, Secret, View};
 use nic::memory::Pages;
-use nic::take_over::{DeviceEstate, Heir, Held, MemoryEstate};
+use nic::take_over::{DeviceState, Held, MemoryState, Successor};
 use nic::{Driver, Mode, Tap, drivers};
 use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -86,7 +86,7 @@ impl Control {
         &self,
         changes: &mut Changes,
         running: Running,
-        mut heir: Heir,
+        mut heir: Successor,
         taps: Vec<Option<Tap>>,
     ) -> Result<Ready> {
         self.check(changes, &running.plan).map_err(|refusal| refusal.to_string())?;
@@ -237,20 +237,20 @@ fn politely<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 }
 
 /// Takes the descriptors apart, in the order of [`Running`].
-fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Heir, Vec<Option<Tap>>)> {
+fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Successor, Vec<Option<Tap>>)> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
     let mut memories = Vec::new();
     for Memory { chunks, huge } in running.memories.iter().copied() {
         let pages = if huge { Pages::Huge } else { Pages::Normal };
-        memories.push(MemoryEstate { file: next()?, chunks, pages });
+        memories.push(MemoryState { file: next()?, chunks, pages });
     }
     let mut devices = Vec::new();
     for device in &running.devices {
         let claim = next()?;
         let link = if device.has_link { Some(next()?) } else { None };
         let sockets = (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
-        devices.push(DeviceEstate {
+        devices.push(DeviceState {
             interface: device.interface.clone(),
             driver: driver_of(device)?,
             mode: device.xdp.map(|xdp| match xdp {
@@ -271,7 +271,7 @@ fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Heir, Vec<Optio
         });
     }
     check_shape(running)?;
-    Ok((Heir::prepare(memories, devices)?, taps))
+    Ok((Successor::prepare(memories, devices)?, taps))
 }
 
 /// A build before drivers had names says by the XDP mode which one it is.
@@ -311,7 +311,7 @@ struct Ready {
     plan: Arc<Plan>,
     secret: Secret,
     build: Duration,
-    heir: Heir,
+    heir: Successor,
     taps: Vec<Option<Tap>>,
     snapshot: Arc<Snapshot>,
     path_mtus: Arc<PathMtuTable>,

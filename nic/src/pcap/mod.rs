@@ -24,7 +24,7 @@ pub use writer::Writer;
 /// LINKTYPE_ETHERNET of the tcpdump group's registry.
 const LINKTYPE_ETHERNET: u16 = 1;
 
-/// The longest record or block that is believed. libpcap's own limit for a
+/// The longest record or block that is accepted. libpcap's own limit for a
 /// packet is 256 KiB; blocks of other kinds (decryption secrets, name
 /// resolution) are skipped whole and may be longer.
 const RECORD_BYTES_MAX: u32 = 16 << 20;

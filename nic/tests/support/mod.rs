@@ -54,7 +54,7 @@ impl Lab {
             run(&["ip", "netns", "add", namespace]);
             run(&["ip", "-n", namespace, "link", "set", "lo", "up"]);
             // Trap: until its own address is no longer tentative, IPv6
-            // resolves nobody else's.
+            // resolves no other.
             for family in ["all", "default"] {
                 let setting = format!("net.ipv6.conf.{family}.accept_dad=0");
                 run(&["ip", "netns", "exec", namespace, "sysctl", "-qw", &setting]);

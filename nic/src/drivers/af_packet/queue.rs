@@ -108,7 +108,7 @@ impl PacketQueue {
         let undone = self.messages.undone[index];
         let len =
             (self.messages.headers[index].msg_len as usize).checked_sub(size_of::<Undone>())?;
-        // With MSG_TRUNC the kernel tells the whole length, received or not.
+        // With MSG_TRUNC the kernel reports the whole length, received or not.
         // Datagrams that GRO joined are not one packet; TCP segments are.
         let one_packet = matches!(undone.gso_type & !GSO_ECN, GSO_NONE | GSO_TCPV4 | GSO_TCPV6);
         if len > frame.len() || !one_packet {

@@ -35,7 +35,7 @@ pub(super) fn open(
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     guard(fd.as_fd())?;
     set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;

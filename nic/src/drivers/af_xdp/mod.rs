@@ -129,7 +129,7 @@ impl Port for XdpPort {
         ring_entries: u32,
         memory: &'static Memory,
     ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError> {
-        // SAFETY: the predecessor tells what it made them with, from the same
+        // SAFETY: the predecessor reports what it made them with, from the same
         // options; what does not fit the kernel does not map.
         let socket = unsafe { Socket::inherit(socket, ring_entries) };
         let socket = socket.map_err(failed(interface, number))?;

@@ -301,7 +301,7 @@ mod tests {
         for ring in [&mut producer, &mut consumer] {
             (ring.ours, ring.theirs) = (start, start);
         }
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not used any more.
         unsafe { libc::close(fd) };
         (Producer(producer), Consumer(consumer))
     }

@@ -83,7 +83,7 @@ impl Socket {
         ] {
             set_option(&fd, ring, &binding.ring_entries).map_err(step("cannot make a ring"))?;
         }
-        // SAFETY: the rings were just made with so many entries.
+        // SAFETY: the rings were just made with that number of entries.
         let rings = unsafe { Rings::map(&fd, binding.ring_entries) }?;
         widen(&fd, binding)?;
         bind(&fd, umem, binding)?;
@@ -92,7 +92,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The socket of a predecessor, bound and in use, with rings of so many
+    /// The socket of a predecessor, bound and in use, with rings of `entries`
     /// entries. What is in them may be looked at when the predecessor has
     /// stopped.
     ///
@@ -131,7 +131,7 @@ impl Rings {
         let socket = fd.as_fd();
         let (fill, completion) =
             (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
-        // SAFETY: the layout is what the kernel just told for each of the
+        // SAFETY: the layout is what the kernel just returned for each of the
         // rings; the entries are the caller's promise.
         unsafe {
             Ok(Rings {
@@ -162,11 +162,11 @@ fn new_socket() -> io::Result<OwnedFd> {
             _ => step("socket")(error),
         });
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Tells the kernel of the memory. It keeps 256 bytes of each chunk free in
+/// Registers the memory with the kernel. It keeps 256 bytes of each chunk free in
 /// front of a frame by itself (XDP_PACKET_HEADROOM): our headroom.
 fn register(fd: &OwnedFd, memory: &Memory) -> io::Result<()> {
     let registration = xdp_umem_reg {

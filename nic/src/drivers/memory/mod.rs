@@ -67,7 +67,7 @@ impl MemoryPeer {
         self.lock().from_worker.pop_front()
     }
 
-    /// From now on the ring to us holds so many frames that were not taken.
+    /// From now on the ring to us holds up to `frames` that were not taken.
     pub fn limit_tx(&self, frames: usize) {
         self.lock().tx_capacity = Some(frames);
     }

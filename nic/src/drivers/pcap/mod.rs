@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_capture_is_told_at_the_end() {
+    fn a_damaged_capture_is_reported_at_the_end() {
         let mut input = capture(&[(0, 60, 60), (0, 60, 60)]);
         input.pop();
         let (output, counters) = pass_through(&input);
