@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/apitest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -101,48 +102,21 @@ func (f *fakeForwarder) GetConnections(_ context.Context, r *forwarderv1.GetConn
 	}}, nil
 }
 
-func serveAt(t *testing.T, path string, register func(*grpc.Server)) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	register(server)
-	go server.Serve(listener)
-	t.Cleanup(server.Stop)
-}
-
 // both starts what is given under a run directory.
 func both(t *testing.T, c *fakeController, f *fakeForwarder) (runDir string) {
 	t.Helper()
-	runDir = shortTempDir(t)
+	runDir = apitest.RunDir(t)
 	if c != nil {
 		for _, socket := range []string{api.ViewSocket(runDir), api.OperateSocket(runDir)} {
-			serveAt(t, socket, func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })
+			apitest.Serve(t, socket, func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })
 		}
 	}
 	if f != nil {
 		for _, socket := range []string{"forwarder-view.sock", "forwarder.sock"} {
-			serveAt(t, filepath.Join(runDir, socket), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
+			apitest.Serve(t, filepath.Join(runDir, socket), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
 		}
 	}
 	return runDir
-}
-
-// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
-// test's name in it.
-func shortTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func guideway(t *testing.T, args ...string) (stdout, stderr string, err error) {

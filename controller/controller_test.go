@@ -26,11 +26,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/health"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -185,13 +185,7 @@ func (p process) Stop() {
 func (p *peer) serve(t *testing.T, runDir string) process {
 	t.Helper()
 	p.dead.Store(false)
-	listener, err := net.Listen("unix", forwarderSocket(runDir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	forwarderv1.RegisterForwarderServer(server, p)
-	go server.Serve(listener)
+	server := apitest.Serve(t, forwarderSocket(runDir), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, p) })
 	started := process{server, p.answerHealth(t, runDir), p}
 	t.Cleanup(started.Stop)
 	return started
@@ -254,25 +248,13 @@ func newHarness(t *testing.T) *harness {
 	if os.Getuid() != 0 {
 		t.Skip("controller test: needs root, for a network namespace with addresses")
 	}
-	h := &harness{t: t, dir: shortTempDir(t), backend: newBackend(t), peer: &peer{}}
+	h := &harness{t: t, dir: apitest.RunDir(t), backend: newBackend(t), peer: &peer{}}
 	h.metrics = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	if err := os.MkdirAll(h.runDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	h.write(h.config(""))
 	return h
-}
-
-// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
-// test's name in it.
-func shortTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func (h *harness) runDir() string     { return filepath.Join(h.dir, "run") }
@@ -302,12 +284,8 @@ func (h *harness) start() {
 	h.cancel, h.result = cancel, make(chan error, 1)
 	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	go func() { h.result <- Run(ctx, options) }()
-	conn, err := grpc.NewClient("unix:"+api.OperateSocket(h.runDir()), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.client = controllerv1.NewControllerClient(conn)
-	h.t.Cleanup(func() { conn.Close(); cancel() })
+	h.client = apitest.Controller(h.t, api.OperateSocket(h.runDir()))
+	h.t.Cleanup(cancel)
 }
 
 func (h *harness) deadline() context.Context {

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -43,7 +42,7 @@ func (h *host) DrainMachine(context.Context, bool) error { return errors.New("di
 
 func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient) {
 	t.Helper()
-	runDir := shortTempDir(t)
+	runDir := apitest.RunDir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -52,29 +51,7 @@ func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient)
 	go operators.Serve(sockets.Operate)
 	go viewers.Serve(sockets.View)
 	t.Cleanup(func() { operators.Stop(); viewers.Stop(); sockets.Close() })
-	return client(t, OperateSocket(runDir)), client(t, ViewSocket(runDir))
-}
-
-func client(t *testing.T, socket string) controllerv1.ControllerClient {
-	t.Helper()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return controllerv1.NewControllerClient(conn)
-}
-
-// shortTempDir: a socket's path has 107 bytes at most, and t.TempDir has the
-// test's name in it.
-func shortTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+	return apitest.Controller(t, OperateSocket(runDir)), apitest.Controller(t, ViewSocket(runDir))
 }
 
 func TestViewersLookAndChangeNothing(t *testing.T) {
@@ -124,7 +101,7 @@ func TestAnswersOverTheSocket(t *testing.T) {
 
 // As on a machine without our groups; packaging has the test of one with them.
 func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
-	runDir := shortTempDir(t)
+	runDir := apitest.RunDir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +123,7 @@ func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
 }
 
 func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
-	runDir := shortTempDir(t)
+	runDir := apitest.RunDir(t)
 	first, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +141,7 @@ func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
 }
 
 func TestAStaleSocketIsReplacedAndAFileIsNot(t *testing.T) {
-	runDir := shortTempDir(t)
+	runDir := apitest.RunDir(t)
 	path := OperateSocket(runDir)
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/apitest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -69,7 +70,7 @@ func connect(t *testing.T, socket string, wrap func(net.Conn) net.Conn) controll
 }
 
 func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
-	runDir := shortTempDir(t)
+	runDir := apitest.RunDir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package forwarder
 import (
 	"context"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -83,14 +83,7 @@ func (p *peer) seen() []uint64 {
 
 func (p *peer) serve(t *testing.T, socket string) {
 	t.Helper()
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.server = grpc.NewServer()
-	forwarderv1.RegisterForwarderServer(p.server, p)
-	go p.server.Serve(listener)
-	t.Cleanup(p.server.Stop)
+	p.server = apitest.Serve(t, socket, func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, p) })
 }
 
 // harness runs a sink and keeps its events.

@@ -112,6 +112,7 @@ var goEdgeRules = map[string][]string{
 	"controller/api":       sinkMayKnow,
 	"controller/web":       sinkMayKnow,
 	"controller/metrics":   sinkMayKnow,
+	"controller/apitest":   {"proto"},
 	"proto":                {},
 	// Production machines carry this program, and not the lab.
 	"cli":             {"proto", "controller"},
@@ -129,7 +130,9 @@ var goEdgeRules = map[string][]string{
 // goTestsMayKnow: packages that only the tests of a folder may import, beyond
 // its rule.
 var goTestsMayKnow = map[string][]string{
-	"cli": {"lab/topology"},
+	"cli":                  {"lab/topology"},
+	"controller/api":       {"controller/apitest"},
+	"controller/forwarder": {"controller/apitest"},
 }
 
 var sinkMayKnow = []string{"proto", "controller/check", "controller/config", "controller/compile", "controller/brain"}

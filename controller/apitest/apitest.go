@@ -1,0 +1,55 @@
+// Package apitest sets up what tests of the processes' gRPC sockets share: a
+// run directory, a server in it, a client to it.
+package apitest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// RunDir is a new directory with a short path: a socket's path has 107 bytes
+// at most, and t.TempDir has the test's name in it.
+func RunDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// Serve at a socket what register adds, until the test ends.
+func Serve(t *testing.T, socket string, register func(*grpc.Server)) *grpc.Server {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	register(server)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// Controller is a client of the controller at a socket.
+func Controller(t *testing.T, socket string) controllerv1.ControllerClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return controllerv1.NewControllerClient(conn)
+}
