@@ -52,8 +52,8 @@ func captureCommand() *cobra.Command {
 	flags.StringVar(&o.request.Client, "client", "", "packets from or to this prefix only")
 	flags.StringSliceVar(&o.request.Reasons, "reason", nil, "packets dropped for this reason only (may repeat; docs/counters.md lists them)")
 	flags.StringSliceVar(&o.request.Verdicts, "verdict", nil, "sent, passed, replied, redirected, held or dropped packets only (may repeat)")
-	flags.StringVar(&o.sample, "sample", "1/1", "one of so many, as in 1/100")
-	flags.Uint64Var(&o.count, "count", 0, "end after so many packets")
+	flags.StringVar(&o.sample, "sample", "1/1", "capture 1 of N packets, as in 1/100")
+	flags.Uint64Var(&o.count, "count", 0, "end after N packets")
 	flags.StringVarP(&o.file, "write", "w", "", "the file to write; - is standard output")
 	flags.StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 	if err := command.MarkFlagRequired("write"); err != nil {
@@ -201,7 +201,7 @@ func (c *capture) run(ctx context.Context, client forwarderv1.ForwarderClient) e
 	}
 }
 
-// write tells whether enough was written. Flushed each time: somebody may be
+// write reports whether enough was written. Flushed each time: a program may be
 // watching.
 func (c *capture) write(packets []*forwarderv1.CapturedPacket) (done bool, err error) {
 	for _, p := range packets {

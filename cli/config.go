@@ -111,7 +111,7 @@ func shownProblems(problems config.Problems) []shownProblem {
 	return shown
 }
 
-// notes tell what only this machine can know, if the config is for it.
+// notes are what only this machine can know, if the config is for it.
 func notes(c *config.Config) (notes []string) {
 	if c.Forwarder != nil {
 		notes = missingInterfaces(c.Forwarder.Interfaces)

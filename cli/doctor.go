@@ -142,7 +142,7 @@ func (p *patient) ask(ctx context.Context, m machine) {
 	}
 }
 
-// takeOver tells from whom the forwarder got what it has, if from anybody.
+// takeOver says from which process the forwarder took over, if from one.
 func (p *patient) takeOver() {
 	note := p.status.GetTakenOver()
 	if note == nil {
@@ -205,13 +205,13 @@ func (p *patient) plan() {
 	case f.GetRefusal() != "":
 		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
 	case f.GetGenerationWanted() != f.GetGenerationRunning():
-		p.add(gradeFail, "plan", "the controller wants %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
+		p.add(gradeFail, "plan", "the controller's is %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
 	default:
 		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
 	}
 }
 
-// machine tells whether clients are served here at all.
+// machine reports whether clients are served here at all.
 func (p *patient) machine() {
 	if p.state == nil {
 		return
@@ -260,7 +260,7 @@ func (p *patient) mtu() {
 	}
 }
 
-// pathsShown bounds what is said of single paths: of many, the first ones tell.
+// pathsShown bounds what is said of single paths: of many, the first ones are listed.
 const pathsShown = 10
 
 // pathMTUs: what ICMP errors reported of the paths to the tunnels' remote ends.
@@ -278,7 +278,7 @@ func (p *patient) pathMTUs() {
 		p.add(gradeOK, "path mtu", "learned from routers, for ten minutes: %s", shorten(learned))
 	}
 	if len(paused) > 0 {
-		p.add(gradeWarn, "path mtu", "nothing is learned about the path to %s for up to ten minutes, because 100 ICMP errors quoted packets that this machine did not send: somebody forges them; drop ICMP errors from outside to the load balancers' own addresses at the border, or give the fabric a larger MTU and set `path_mtu: {learn: false}`", shorten(paused))
+		p.add(gradeWarn, "path mtu", "nothing is learned about the path to %s for up to ten minutes, because 100 ICMP errors quoted packets that this machine did not send: they are forged; drop ICMP errors from outside to the load balancers' own addresses at the border, or give the fabric a larger MTU and set `path_mtu: {learn: false}`", shorten(paused))
 	}
 }
 
@@ -380,7 +380,7 @@ func (p *patient) backends() {
 	}
 }
 
-// notServing is no failure where it was asked for.
+// notServing is no failure where an operator drained the machine.
 func (p *patient) notServing() string {
 	if state := p.state.Machine.GetState(); state == brain.Drained || state == brain.Draining {
 		return gradeWarn

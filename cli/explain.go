@@ -23,7 +23,7 @@ func explainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "explain PROTOCOL SOURCE DESTINATION",
 		Short: "Say where a flow's packets go, and why",
-		Long: "Asks the running forwarder what becomes of a flow's next packet, and tells every\n" +
+		Long: "Asks the running forwarder what becomes of a flow's next packet, and shows every\n" +
 			"decision on the way. With --plan, by a plan file alone: no connection is tracked,\n" +
 			"and the next hop is a stand-in.",
 		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +

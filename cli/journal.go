@@ -24,7 +24,7 @@ func priorityOf(level slog.Level) int {
 	return 7
 }
 
-// toJournal tells whether stderr is the journal's: systemd names its device
+// toJournal reports whether stderr is the journal's: systemd names its device
 // and inode (systemd.exec(5), JOURNAL_STREAM).
 func toJournal(stderr *os.File) bool {
 	info, err := stderr.Stat()

@@ -26,7 +26,7 @@ var version = "development"
 var errReported = errors.New("reported")
 
 func main() {
-	// First of all: as long as nobody listens, SIGHUP ends the process.
+	// First of all: without a handler, SIGHUP ends the process.
 	if len(os.Args) > 1 && os.Args[1] == controllerVerb {
 		controller.CatchHangups()
 	}

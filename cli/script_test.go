@@ -19,7 +19,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// ends CODE PROGRAM ARGUMENTS...: runs it, and wants that exit code.
+// ends CODE PROGRAM ARGUMENTS...: runs it, and expects that exit code.
 func ends(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: ends CODE PROGRAM ARGUMENTS...")

@@ -53,7 +53,7 @@ func addShowFlags(command *cobra.Command, m *machine, format *string) {
 // picture is what both processes say, or as much of it as there is.
 type picture struct {
 	state    *controllerv1.GetStateResponse // nil: no controller
-	plan     *planv1.Plan                   // asked for only without a controller
+	plan     *planv1.Plan                   // requested only without a controller
 	counters *forwarderv1.GetCountersResponse
 }
 

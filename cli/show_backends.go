@@ -95,7 +95,7 @@ func (p picture) backendsOfPlan() []shownBackend {
 	for _, group := range p.plan.GetGroups() {
 		names := services[group.Name]
 		if len(names) == 0 {
-			continue // nobody has it
+			continue // no service has it
 		}
 		only := ""
 		if len(names) == 1 {

@@ -79,7 +79,7 @@ func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	return found, nil
 }
 
-// Per reason; each worker keeps a few, and nobody wants to read all of them.
+// Per reason; each worker keeps a few; this bounds how many are printed.
 const samplesShown = 4
 
 func dropsOf(c *forwarderv1.GetCountersResponse, samples []*forwarderv1.DropSample) shownDrops {

@@ -83,7 +83,7 @@ func (*fakeForwarder) GetCounters(context.Context, *forwarderv1.GetCountersReque
 		Received: 1000, Sent: 990,
 		Dropped: []*forwarderv1.Drop{
 			{Reason: "quiet"},
-			{Reason: "no_service", Packets: 3, Meaning: "nobody wants it"},
+			{Reason: "no_service", Packets: 3, Meaning: "no service has it"},
 			{Reason: "too_big", Packets: 7, Meaning: "does not fit", UsualCause: "MTU"},
 		},
 		Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: 600, Bytes: 6000, NewConnections: 7}, {Service: "web", Packets: 390, Bytes: 3900, NewConnections: 5}},
@@ -140,7 +140,7 @@ func TestShowWithBothProcesses(t *testing.T) {
 	}{
 		{"services", []string{"web 203.0.113.10 tcp 80 serving 1/2 990 9900"}},
 		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
-		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 nobody wants it"}},
+		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 no service has it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
 		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},
@@ -291,7 +291,7 @@ func TestOneConnectionIsLookedUp(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if k := f.lookup; k.GetSource() != "192.0.2.7" || k.GetSourcePort() != 40000 || k.GetDestination() != "203.0.113.10" || k.GetDestinationPort() != 80 || k.GetProtocol() != 6 {
-		t.Errorf("asked for %v", k)
+		t.Errorf("requested %v", k)
 	}
 	for _, bad := range [][]string{
 		{"tcp", "192.0.2.7", "203.0.113.10:80"},

@@ -130,7 +130,7 @@ func (d door) open() (string, error) {
 	return d.socket, err
 }
 
-// answers tries the socket first: gRPC's own errors tell less.
+// answers tries the socket first: gRPC's own errors say less.
 func answers(socket string) error {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	switch {

@@ -42,7 +42,7 @@ func traceCommand() *cobra.Command {
 			"of them, and reports what it did. Backends drop them: their checksum is wrong.\n\n" +
 			"Run it where clients are, or anywhere from where packets to the address go by\n" +
 			"way of the router. Without --sport each packet has another source port, so that\n" +
-			"the router spreads them. Exits with 1 if nobody reported.",
+			"the router spreads them. Exits with 1 if no load balancer reported.",
 		Example: "  guideway trace --vip 203.0.113.10 --port 443 --count 8\n" +
 			"  guideway trace --vip 203.0.113.10 --src 198.51.100.7 --sport 40000   # that client's flow\n" +
 			"  guideway trace --vip 2001:db8:a::10 --protocol udp --port 53 --fragment -o json",
@@ -54,7 +54,7 @@ func traceCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&f.vip, "vip", "", "service address to send to")
 	flags.Uint16Var(&f.port, "port", 80, "service port")
-	flags.StringVar(&f.src, "src", "", "source address, also somebody else's (default: what the kernel would use)")
+	flags.StringVar(&f.src, "src", "", "source address, also one that is not this machine's (default: what the kernel would use)")
 	flags.Uint16Var(&f.sport, "sport", 0, "source port (default: another for each packet)")
 	flags.StringVar(&f.protocol, "protocol", "tcp", "tcp or udp")
 	flags.IntVar(&f.request.Count, "count", 1, fmt.Sprintf("packets to send, at most %d", tracer.CountMax))
@@ -254,7 +254,7 @@ func judgeTrace(result tracer.Result, request tracer.Request, stderr io.Writer) 
 		return errReported
 	}
 	if answered < sent {
-		fmt.Fprintf(stderr, "warning: nobody reported on %d of %d packets: lost on the way, by way of a load balancer with another secret or clock, or beyond 100 reports a second and worker\n", sent-answered, sent)
+		fmt.Fprintf(stderr, "warning: no report on %d of %d packets: lost on the way, by way of a load balancer with another secret or clock, or beyond 100 reports a second and worker\n", sent-answered, sent)
 	}
 	if lost := result.LostOnTheWay(); lost > 0 {
 		fmt.Fprintf(stderr, "warning: %s went on to a load balancer that did not report: does it run, has it the same secret_file, is the sender among its peers?\n", counted(lost, "packet"))
@@ -269,7 +269,7 @@ const silence = `No report came back on %s to %s within %v (expected at %s). Usu
   - a clock that is more than 30 s off, here or there (timedatectl)
   - the packets do not reach a load balancer: is the address announced (guideway show bgp),
     does this machine route it there, does a filter drop source addresses that are not its own?
-  - more than 100 reports a second of one worker: somebody else traces too
+  - more than 100 reports a second of one worker: another trace runs too
   - no way back: a report is a UDP datagram from port 6079 of the load balancer's own address
     to the receiver; a firewall, a missing route, or NAT in between (see --receiver)
 `

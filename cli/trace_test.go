@@ -223,7 +223,7 @@ func Test_a_trace_shows_what_real_load_balancers_do(t *testing.T) {
 		}
 		n.fragmentsAreRedirected(t, vip)
 	}
-	// Somebody else's address: the reports come here nevertheless.
+	// Another machine's address: the reports come here nevertheless.
 	if hops := n.result(t, "--src 198.51.100.7 --sport 1234 --vip "+traceVIP4).Packets[0].Hops; len(hops) != 1 || hops[0].Backend != "web-1" {
 		t.Errorf("from another's address: %+v", hops)
 	}

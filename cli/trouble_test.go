@@ -36,7 +36,7 @@ func (*fakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) 
 	switch r.Flow.DestinationPort {
 	case 81:
 		return &forwarderv1.ExplainResponse{Generation: 7, Verdict: "dropped", Hash: told.Hash, Selector: told.Hash,
-			End: &forwarderv1.Drop{Reason: "no_service", Meaning: "No service wants it.", UsualCause: "A scan."}}, nil
+			End: &forwarderv1.Drop{Reason: "no_service", Meaning: "No service has it.", UsualCause: "A scan."}}, nil
 	case 82:
 		told.Tracked = nil
 	}
@@ -52,8 +52,8 @@ func (*fakeForwarder) GetDropSamples(context.Context, *forwarderv1.GetDropSample
 
 func (f *fakeForwarder) Capture(r *forwarderv1.CaptureRequest, stream grpc.ServerStreamingServer[forwarderv1.CaptureResponse]) error {
 	f.captured = r
-	if r.Service == "nobody" {
-		return status.Error(codes.InvalidArgument, "service: the plan has no service `nobody`")
+	if r.Service == "none" {
+		return status.Error(codes.InvalidArgument, "service: the plan has no service `none`")
 	}
 	frame := []byte("a frame of thirty-one bytes, yes")[:31]
 	for _, packets := range [][]*forwarderv1.CapturedPacket{
@@ -98,7 +98,7 @@ outer       gre, of a packet without data:
             002a
 `},
 		{"203.0.113.10:81", `verdict     dropped: no_service (by plan 7)
-            No service wants it.
+            No service has it.
             usual cause: A scan.
 `},
 	}
@@ -174,7 +174,7 @@ func TestACaptureHasACommentForEachPacket(t *testing.T) {
 		t.Fatalf("%v\n%s", err, stderr)
 	}
 	if r := f.captured; r.Service != "web" || r.Client != "192.0.2.0/24" || r.Sample != 10 || len(r.Reasons) != 1 || len(r.Verdicts) != 2 {
-		t.Errorf("asked for %v", r)
+		t.Errorf("requested %v", r)
 	}
 	written, err := os.ReadFile(file)
 	if err != nil {
@@ -235,7 +235,7 @@ func TestACaptureReplacesAFormerOneAtItsEndOnly(t *testing.T) {
 	}
 	only("without a forwarder", "precious")
 	runDir := both(t, nil, &fakeForwarder{})
-	if _, _, err := guideway(t, "capture", "-w", file, "--service", "nobody", "--run-dir", runDir); err == nil {
+	if _, _, err := guideway(t, "capture", "-w", file, "--service", "none", "--run-dir", runDir); err == nil {
 		t.Error("a capture of no service")
 	}
 	only("refused", "precious")
@@ -252,7 +252,7 @@ func TestACaptureThatCannotBeIsRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-w", file, "--service", "nobody"}, "no service `nobody`: there is web"},
+		{[]string{"-w", file, "--service", "none"}, "no service `none`: there is web"},
 		{[]string{"-w", file, "--sample", "10"}, "write 1/N"},
 		{[]string{"-w", file, "--sample", "1/0"}, "write 1/N"},
 		{[]string{"-w", filepath.Join(file, "x")}, "create the capture"},

@@ -76,7 +76,7 @@ func (a *announcer) run(ctx context.Context) {
 	}
 }
 
-// once brings about the wanted state and tells whether to end.
+// once brings about the wanted state and reports whether to end.
 func (a *announcer) once(ctx context.Context) (end bool) {
 	a.mu.Lock()
 	want, settled, halt := a.want, a.settle, a.halt

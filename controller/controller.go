@@ -213,7 +213,7 @@ func (c *Controller) heardOfHealth(answer health.Answer) {
 	}
 }
 
-// stepHealth tells the brain the latest answer, if it does not know it yet.
+// stepHealth gives the brain the latest answer, if it does not have it yet.
 func (c *Controller) stepHealth() {
 	if answer := c.health.Swap(nil); answer != nil {
 		c.decide(healthOf(answer))
@@ -228,7 +228,7 @@ func (c *Controller) step(event brain.Event) {
 	c.decide(event)
 }
 
-// decide lets the brain decide and brings about what it wants.
+// decide lets the brain decide and brings about the desired state.
 func (c *Controller) decide(event brain.Event) {
 	want := c.brain.Step(event, time.Now())
 	for _, t := range want.Transitions {
@@ -261,7 +261,7 @@ func (c *Controller) logTransition(t brain.Transition) {
 	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
 }
 
-// tell hands an event to the brain's goroutine; after the end nobody listens.
+// tell hands an event to the brain's goroutine; after the end it is dropped.
 func (c *Controller) tell(event brain.Event) {
 	select {
 	case c.events <- event:

@@ -1,6 +1,6 @@
 package controller
 
-// What the CLI and the web ask for: api.Host, and the sources of web and
+// What the CLI and the web request: api.Host, and the sources of web and
 // metrics.
 
 import (
@@ -24,7 +24,7 @@ func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse,
 	return c.StateOf(ctx, &controllerv1.GetStateRequest{})
 }
 
-// StateOf is what the request asks for, at one moment.
+// StateOf is what the request names, at one moment.
 func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
 	var source, notKept string

@@ -61,7 +61,7 @@ func newNotifier() notifier {
 func (n notifier) ready()    { n.say("READY=1") }
 func (n notifier) stopping() { n.say("STOPPING=1") }
 
-// Type=notify-reload wants the clock too, to tell this reload from others.
+// Type=notify-reload needs the clock too, to distinguish this reload from others.
 func (n notifier) reloading() {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -70,7 +70,7 @@ func (n notifier) reloading() {
 	n.say(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/int64(time.Microsecond)))
 }
 
-// Nobody is told that nobody listens.
+// A failure to notify has no consequence.
 func (n notifier) say(text string) {
 	if n.address == "" {
 		return

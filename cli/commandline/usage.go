@@ -29,7 +29,7 @@ func Usagef(format string, values ...any) error {
 	return UsageError{fmt.Errorf(format, values...)}
 }
 
-// ExitCode tells mistakes in the command line from what else can go wrong.
+// ExitCode of mistakes in the command line differs from that of other failures.
 func ExitCode(err error) int {
 	if errors.As(err, &UsageError{}) {
 		return ExitUsage
@@ -65,7 +65,7 @@ func asUsage(command *cobra.Command, err error) error {
 	return Usagef("%w: see `%s --help`", err, command.CommandPath())
 }
 
-// missingFlags: cobra looks for them later, and tells no usage error from
+// missingFlags: cobra looks for them later, and returns no usage error but
 // others.
 func missingFlags(command *cobra.Command) error {
 	if err := command.ValidateRequiredFlags(); err != nil {

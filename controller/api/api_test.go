@@ -92,7 +92,7 @@ func TestAnswersOverTheSocket(t *testing.T) {
 		t.Errorf("drain: %v, drained %v", err, h.drained)
 	}
 	if _, err := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "nobody"}); status.Code(err) != codes.NotFound {
-		t.Errorf("drain of nobody: %v", err)
+		t.Errorf("drain of an unknown backend: %v", err)
 	}
 	if _, err := client.DrainMachine(t.Context(), &controllerv1.DrainMachineRequest{}); status.Code(err) != codes.Internal {
 		t.Errorf("drain that cannot be kept: %v", err)

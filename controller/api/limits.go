@@ -94,7 +94,7 @@ func (l *limiter) queue(ctx context.Context) (func(), error) {
 	}
 }
 
-// listen hands out connections that are counted, so many at a time.
+// listen hands out connections that are counted, up to a number at a time.
 func (l *limiter) listen(listener net.Listener) net.Listener {
 	return &limitedListener{Listener: listener, limiter: l, places: make(chan struct{}, connectionsMax), closed: make(chan struct{})}
 }

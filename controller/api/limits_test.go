@@ -18,7 +18,7 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-// large has a state of so many bytes.
+// large has a state of `bytes` bytes.
 type large struct {
 	host
 	bytes int
@@ -28,7 +28,7 @@ func (h *large) StateOf(_ context.Context, _ *controllerv1.GetStateRequest) (*co
 	return &controllerv1.GetStateResponse{Version: strings.Repeat("x", h.bytes)}, nil
 }
 
-// deaf is a connection whose client stops reading after so many bytes.
+// deaf is a connection whose client stops reading after `left` bytes.
 type deaf struct {
 	net.Conn
 	left   int

@@ -72,7 +72,7 @@ type Desired struct {
 	Transitions []Transition
 }
 
-// Transition tells people that something has another state now, and why.
+// Transition is a change of state and its reason, for people.
 type Transition struct {
 	Kind     string // backend, route, forwarder, config, machine
 	Name     string

@@ -725,7 +725,7 @@ func TestDrains(t *testing.T) {
 	w.expectStates("web", "web-1 active", "web-2 draining")
 	w.do(DrainBackend{Backend: "web-1", Drain: true})
 	w.expectStates("web", "web-1 draining", "web-2 draining")
-	w.expectRoutes() // nobody takes new connections
+	w.expectRoutes() // no backend takes new connections
 	w.do(DrainBackend{Backend: "web-1"})
 	w.expectStates("web", "web-1 active", "web-2 draining")
 	fail(w, "10.1.0.12")

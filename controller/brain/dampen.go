@@ -32,7 +32,7 @@ type damped struct {
 	former   verdict
 }
 
-// step takes one result and tells whether anything changed that others go by:
+// step takes one result and reports whether anything changed that others go by:
 // the verdict, or that there is a result.
 func (d *damped) step(ok bool, reason string, now time.Time) bool {
 	result, needed := down, d.fall

@@ -84,7 +84,7 @@ type (
 		Address netip.Addr
 		State   string
 	}
-	// GatewayState tells whether the machine's own gateway answers.
+	// GatewayState reports whether the machine's own gateway answers.
 	GatewayState struct {
 		Address string
 		Answers bool
@@ -221,12 +221,12 @@ func (s *State) machineName() string {
 // DrainedBackends lists the backends drained by command, for keeping.
 func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.health.drained)) }
 
-// HasBackend tells whether a service of this machine has that backend.
+// HasBackend reports whether a service of this machine has that backend.
 func (s *State) HasBackend(name string) bool {
 	return s.current != nil && len(s.current.poolsOfBackend[name]) > 0
 }
 
-// MachineDrained tells whether the machine is drained by command, for keeping.
+// MachineDrained reports whether the machine is drained by command, for keeping.
 func (s *State) MachineDrained() bool { return s.machine.drained }
 
 func newInputs(c *config.Config) *inputs {

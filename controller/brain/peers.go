@@ -1,7 +1,7 @@
 package brain
 
 // The other load balancers: fragments are redirected to the healthy ones.
-// Each machine asks for itself; where they disagree for a moment, a datagram's
+// Each machine probes by itself; where they disagree for a moment, a datagram's
 // fragments meet at two machines.
 
 import (

@@ -27,7 +27,7 @@ const (
 	CutOff      = "cut off"
 )
 
-// servingMachine tells whether clients are served by this machine at all.
+// servingMachine reports whether clients are served by this machine at all.
 func (s *State) servingMachine() Serving {
 	if m := s.machineItself(); m.State != ServingAll {
 		return m
@@ -80,7 +80,7 @@ func (s *State) machineItself() Serving {
 	return Serving{State: ServingAll}
 }
 
-// servingService tells whether clients of a service are served here.
+// servingService reports whether clients of a service are served here.
 func (s *State) servingService(service *config.Service) Serving {
 	switch m := s.machineItself(); m.State {
 	case ServingAll:

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// served tells what the views say of service `web`, of the machine, and of
+// served is what the views say of service `web`, of the machine, and of
 // readiness: they must never contradict one another.
 func (w *world) served() (service, machine Serving, ready bool) {
 	w.t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 )
 
-// View is a picture of the state at one moment.
+// View is a snapshot of the state.
 type View struct {
 	Machine   MachineView
 	Config    ConfigView
@@ -33,7 +33,7 @@ type MachineView struct {
 	DrainedBackends []string
 }
 
-// ConfigView tells which config serves.
+// ConfigView says which config serves.
 type ConfigView struct {
 	LoadedAt time.Time
 	// A newer one was refused.
@@ -87,8 +87,8 @@ type RouteView struct {
 	Since  time.Time
 }
 
-// View makes a picture; what the config alone says is shared, and not to be
-// changed. Backends are many: only who asks for them waits for them.
+// View makes a snapshot; what the config alone says is shared, and not to be
+// changed. Backends are many: they are left out unless requested.
 func (s *State) View(withBackends bool) View {
 	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.NotReady()}
 	for address, state := range s.routes.neighbors {

@@ -2,7 +2,7 @@
 // says of it, and how it is asked once.
 //
 // A new kind is a field of HealthCheck in the schema, a file here and a line
-// in kinds. Nothing else tells kinds apart.
+// in kinds. Nothing else distinguishes kinds.
 package check
 
 import (

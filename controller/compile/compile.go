@@ -17,7 +17,7 @@ import (
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
-// States tells what probes and operators say. The zero value knows nothing
+// States is what probes and operators say. The zero value knows nothing
 // bad: every backend is active and every peer healthy.
 type States struct {
 	// State of a backend as one pool's health checks see it. nil: active.

@@ -60,7 +60,7 @@ func (t *PeerTarget) echo(c *config.Config) {
 		}
 	}
 	if !t.VIP.IsValid() && t.Problem == "" {
-		t.Problem = "no service here has a VIP of a family that machine.addresses has, so there is nothing to ask for"
+		t.Problem = "no service here has a VIP of a family that machine.addresses has, so no echo request can be sent"
 	}
 }
 

@@ -39,8 +39,8 @@ type PoolBackend struct {
 	Pool, Backend string
 }
 
-// Key is equal for equal targets of different configs, so that a reload can
-// tell which probes go on.
+// Key is equal for equal targets of different configs, so that a reload
+// knows which probes go on.
 func (t Target) Key() string { return t.key }
 
 // targetKey spells out what a probe does; the check's name is no part of it.

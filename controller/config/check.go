@@ -96,7 +96,7 @@ func (b *builder) checkTables() {
 	}
 }
 
-// warnShares tells how uneven a small table makes the shares: a backend's
+// warnShares warns how uneven a small table makes the shares: a backend's
 // number of entries is rounded to a whole one, so it is wrong by up to one of
 // as many as the lightest backend has.
 func (b *builder) warnShares(field string, service Service) {
@@ -237,7 +237,7 @@ func (b *builder) places(vip VIP) []string {
 	return places
 }
 
-// slotsOf expands protocol and ports as the match order tells them apart:
+// slotsOf expands protocol and ports as the match order distinguishes them:
 // (protocol, port), (protocol, all ports), (any protocol).
 func slotsOf(vip VIP) []slot {
 	if len(vip.Ports) == 0 {

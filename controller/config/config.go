@@ -3,8 +3,8 @@
 //
 //	files ─► document (nodes, positions) ─► schema (decode, rules) ─► build ─► check ─► Config
 //
-// It guarantees what is written at the fields below, so that nobody after it
-// checks again. It knows no health, no clock and no network; the only files
+// It guarantees what is written at the fields below, so that what comes after it
+// does not check again. It knows no health, no clock and no network; the only files
 // it opens besides the config are those that the config names (the cluster's
 // secret, BGP passwords), through a function that the caller supplies.
 package config
@@ -16,7 +16,7 @@ import (
 	"github.com/guideway/guideway/controller/check"
 )
 
-// Config is a valid configuration. Nobody changes it: a reload makes a new one.
+// Config is a valid configuration. It is never changed: a reload makes a new one.
 type Config struct {
 	Cluster Cluster
 	Machine Machine
@@ -223,7 +223,7 @@ type HealthCheck struct {
 type BGP struct {
 	ASN uint32
 	// The machine's IPv4 address; for a machine without one four bytes made
-	// from its name (RFC 6286 wants it unique in the AS, and not zero).
+	// from its name (RFC 6286: unique in the AS, and not zero).
 	RouterID  netip.Addr
 	Neighbors []Neighbor
 	// Upper half the first number, lower half the second.
@@ -327,7 +327,7 @@ const (
 	DriverAFPacket Driver = "af_packet"
 )
 
-// Fragments tells "not given" from "no".
+// Fragments distinguishes "not given" from "no".
 type Fragments int
 
 const (

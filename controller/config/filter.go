@@ -75,7 +75,7 @@ func (b *builder) checkFilter() {
 	}
 }
 
-// CheckChange tells why a forwarder that serves one config cannot change to
+// CheckChange returns why a forwarder that serves one config cannot change to
 // another in one step; nil: it can.
 func CheckChange(from, to *Config) error {
 	if from == nil {

@@ -132,7 +132,7 @@ func (r *reporter) refusal() *Refusal {
 	return &Refusal{Errors: r.sorted(r.errors).gathered(), Warnings: r.sorted(r.warnings).gathered()}
 }
 
-// gathered tells a mistake once that was made at the same place of several
+// gathered lists a mistake once that was made at the same place of several
 // items: where it is first, and in which lines else.
 func (ps Problems) gathered() Problems {
 	type mistake struct{ file, field, message string }
@@ -159,7 +159,7 @@ func (ps Problems) gathered() Problems {
 	return told
 }
 
-// Who wants to see all lines mends the first ones and looks again.
+// More lines show when the first ones are mended.
 const linesShown = 20
 
 var itemIndex = regexp.MustCompile(`\[\d+\]`)

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// ReadFile reads a file that the config names, and tells its mode.
+// ReadFile reads a file that the config names, and returns its mode.
 type ReadFile func(path string) ([]byte, fs.FileMode, error)
 
 // TrimSecret removes the white space that editors and `echo` leave at the end

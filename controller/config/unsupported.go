@@ -9,7 +9,7 @@ import (
 )
 
 // unsupported is what the schema has and nothing acts on yet. Using it is an
-// error, so that nobody believes it works. Whoever builds one deletes its line.
+// error, so that it is not taken for working. Building one deletes its line.
 var unsupported = []struct {
 	// With [] for every item of a list.
 	field string

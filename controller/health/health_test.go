@@ -14,7 +14,7 @@ import (
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
-// forwarder answers as the contract says, with what a test wants otherwise.
+// forwarder answers as the contract says, with what a test sets otherwise.
 type forwarder struct {
 	t        *testing.T
 	listener *net.UnixListener

@@ -24,7 +24,7 @@ const (
 	gatewayFall = 2
 )
 
-// WatchGateway tells of every change whether the next hop of the default route
+// WatchGateway reports every change whether the next hop of the default route
 // answers echo requests. Some gateways never do: nothing is told of one that
 // did not answer once. It needs ICMP sockets (CAP_NET_RAW, or a group in
 // net.ipv4.ping_group_range); without them it tells nothing.

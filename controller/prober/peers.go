@@ -7,8 +7,8 @@ package prober
 //	us ══ GRE, once more permitted ══► the peer's forwarder ── unwraps ──► echo request to a VIP
 //	us ◄────────────── echo reply from the VIP ─────────────────────────────── answers
 //
-// Nobody but a forwarder that has us for a peer (or encapsulator) and that VIP
-// in its plan answers: the machine's kernel knows neither.
+// Only a forwarder that has us for a peer (or encapsulator) and that VIP in its
+// plan answers: the machine's kernel knows neither.
 
 import (
 	"context"
@@ -48,7 +48,7 @@ const (
 // and wraps os.ErrPermission if this process may not ask.
 type PeerResult struct {
 	Peer string
-	// The tunnel's end that was asked; not valid: nobody could be.
+	// The tunnel's end that was asked; not valid: none could be.
 	To  netip.Addr
 	Err error
 }
@@ -63,7 +63,7 @@ type Peers struct {
 	group   sync.WaitGroup
 }
 
-// NewPeers asks nobody yet; tell is called from several goroutines.
+// NewPeers starts without targets; tell is called from several goroutines.
 func NewPeers(tell func(PeerResult)) *Peers { return newPeers(probePeer, tell) }
 
 func newPeers(probe func(context.Context, compile.PeerTarget) error, tell func(PeerResult)) *Peers {

@@ -152,7 +152,7 @@ func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
 		err := probePeer(ctx, target)
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), "does not have this machine's "+target.From.String()+" as a peer") {
-			t.Errorf("nobody is there, yet: %v", err)
+			t.Errorf("no peer is there, yet: %v", err)
 		}
 		stop := standIn(t, target)
 		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)

@@ -185,7 +185,7 @@ func TestWithoutAFreeSlotAProbeIsLateAndCounted(t *testing.T) {
 		close(blocking)
 		p.Stop()
 		if p.Late() == 0 {
-			t.Error("a second target had no slot, and nobody counted")
+			t.Error("a second target had no slot, and it was not counted")
 		}
 	})
 }

@@ -301,8 +301,8 @@ func TestWithTTLSecurityOnlyARouterThatSends255IsHeard(t *testing.T) {
 	eventually(t, 15*time.Second, "the session ended with its hold time", func() bool { return !s.States()[0].Established() })
 }
 
-// A session that ended is set up again, whoever ended it, and lasts: GoBGP
-// keeps a reset that BFD asked for while there was no session, and would spend
+// A session that ended is set up again, whichever side ended it, and lasts: GoBGP
+// keeps a reset that BFD requested while there was no session, and would spend
 // it on the next one, whose end makes BFD ask again.
 func TestASessionThatEndedComesBackAndLasts(t *testing.T) {
 	for name, end := range map[string]func(r *router){

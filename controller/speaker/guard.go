@@ -1,7 +1,7 @@
 package speaker
 
 // BFD takes packets from its sessions' routers only, and only those with TTL
-// 255: nobody who is not on the link can send these (RFC 5881 section 5, RFC
+// 255: no host off the link can send these (RFC 5881 section 5, RFC
 // 5082). GoBGP 4.8 looks at neither, and listens on every address; the kernel
 // does it instead, by a filter on GoBGP's socket.
 

@@ -72,7 +72,7 @@ type NeighborState struct {
 	Since  time.Time
 }
 
-// Established tells whether routes reach this neighbor.
+// Established reports whether routes reach this neighbor.
 func (n NeighborState) Established() bool { return n.State == established }
 
 const established = "established"
@@ -264,9 +264,9 @@ func (s *Speaker) withdraw(prefix netip.Prefix) error {
 
 // renew sets a neighbor with BFD up afresh after its session ended.
 //
-// GoBGP 4.8 keeps one reset that its BFD asks for while there is no session,
+// GoBGP 4.8 keeps one reset that its BFD requests while there is no session,
 // and spends it on the next session. A router like BIRD has BFD only beside a
-// session, so its silence makes our BFD ask for a reset after every end: once
+// session, so its silence makes our BFD request a reset after every end: once
 // the router had ended a session, none would ever last again.
 func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	s.mu.Lock()

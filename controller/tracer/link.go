@@ -24,7 +24,7 @@ type KernelLink struct {
 // sent to an address of receiver's family; port 0: any.
 //
 // It listens at every address, as the receiver that load balancers are told
-// may be one that somebody translates.
+// may be one that a NAT translates.
 func Open(vip netip.Addr, receiver netip.AddrPort) (*KernelLink, error) {
 	raw, err := openRaw(vip)
 	if err != nil {

@@ -71,7 +71,7 @@ func (p Packet) headerBytes() int {
 	return ipv6Bytes
 }
 
-// fillTransport writes the header of a datagram of so many bytes in all.
+// fillTransport writes the header of a datagram of that length in all.
 func (p Packet) fillTransport(segment []byte, datagramBytes int) {
 	binary.BigEndian.PutUint16(segment, p.Flow.Source.Port())
 	binary.BigEndian.PutUint16(segment[2:], p.Flow.Destination.Port())

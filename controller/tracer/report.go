@@ -31,7 +31,7 @@ type Report struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// final tells whether nobody can have more to say on the packet.
+// final reports whether no later report on the packet can come.
 func (r Report) final() bool {
 	switch r.Verdict {
 	case "slow", "redirected", "held":

@@ -71,7 +71,7 @@ type Hop struct {
 	AfterMicroseconds int64 `json:"after_us"`
 }
 
-// Answered counts the packets that somebody reported on.
+// Answered counts the packets that a load balancer reported on.
 func (r Result) Answered() int {
 	answered := 0
 	for _, packet := range r.Packets {
@@ -82,7 +82,7 @@ func (r Result) Answered() int {
 	return answered
 }
 
-// LostOnTheWay counts the packets that were handed on to somebody who did not
+// LostOnTheWay counts the packets that were handed on to a load balancer that did not
 // report.
 func (r Result) LostOnTheWay() int {
 	lost := 0
@@ -171,7 +171,7 @@ func (r *run) send(index int) error {
 	if r.request.SpreadPorts {
 		flow.Source = netip.AddrPortFrom(flow.Source.Addr(), nextPort(flow.Source.Port(), index))
 	}
-	// Nonces are no secret, but nobody should guess those to come: the runtime's
+	// Nonces are no secret, but those to come must not be guessed: the runtime's
 	// generator is seeded by the kernel and strong.
 	nonce := rand.Uint64()
 	now := time.Now()

@@ -18,7 +18,7 @@ const (
 	pagesBytesMax = 64 << 20
 )
 
-var errTooSlow = errors.New("the page is not made within " + pageTimeout.String() + ": try again, or ask for less (metrics.detail)")
+var errTooSlow = errors.New("the page is not made within " + pageTimeout.String() + ": try again, or reduce it (metrics.detail)")
 
 // page is made once for all who request it within a second, one at a time.
 type page struct {

@@ -46,12 +46,12 @@ func state() *controllerv1.GetStateResponse {
 }
 
 func TestThePageShowsWhatPeopleAskFor(t *testing.T) {
-	counters := &forwarderv1.GetCountersResponse{Received: 12345, Dropped: []*forwarderv1.Drop{{Reason: "no_service", Packets: 7, Meaning: "nobody wants it"}, {Reason: "quiet"}}}
+	counters := &forwarderv1.GetCountersResponse{Received: 12345, Dropped: []*forwarderv1.Drop{{Reason: "no_service", Packets: 7, Meaning: "no service has it"}, {Reason: "quiet"}}}
 	code, body := get(t, "/", state(), counters)
 	if code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)
 	}
-	for _, want := range []string{"lb-1", "&lt;web&gt;", "203.0.113.10 tcp 80", "http-ok: status 503", "no backend", "10.0.0.254", "12345", "no_service", "nobody wants it"} {
+	for _, want := range []string{"lb-1", "&lt;web&gt;", "203.0.113.10 tcp 80", "http-ok: status 503", "no backend", "10.0.0.254", "12345", "no_service", "no service has it"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %q", want)
 		}
