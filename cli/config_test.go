@@ -95,18 +95,18 @@ func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 // Words in back quotes stand for the value in the help; a sentence there would
 // be printed twice.
 func Test_no_help_is_mangled_by_quotes(t *testing.T) {
-	var look func(*cobra.Command)
-	look = func(command *cobra.Command) {
+	var visit func(*cobra.Command)
+	visit = func(command *cobra.Command) {
 		command.Flags().VisitAll(func(flag *pflag.Flag) {
 			if name, _ := pflag.UnquoteUsage(flag); strings.Contains(name, " ") {
 				t.Errorf("%s --%s takes a %q", command.CommandPath(), flag.Name, name)
 			}
 		})
 		for _, below := range command.Commands() {
-			look(below)
+			visit(below)
 		}
 	}
-	look(root())
+	visit(root())
 }
 
 func Test_every_command_says_what_it_is_for(t *testing.T) {

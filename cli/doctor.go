@@ -77,8 +77,8 @@ func printShownFindings(w io.Writer, format string, findings []shownFinding) err
 	return nil
 }
 
-// patient is what doctor found by asking; nil: not answered.
-type patient struct {
+// diagnosis is what doctor found by asking; nil: not answered.
+type diagnosis struct {
 	state    *controllerv1.GetStateResponse
 	status   *forwarderv1.GetStatusResponse
 	counters *forwarderv1.GetCountersResponse
@@ -102,7 +102,7 @@ const (
 )
 
 func examine(ctx context.Context, m machine, h host) []finding {
-	p := &patient{host: h}
+	p := &diagnosis{host: h}
 	p.ask(ctx, m)
 	p.machine()
 	p.plan()
@@ -119,11 +119,11 @@ func examine(ctx context.Context, m machine, h host) []finding {
 	return p.findings
 }
 
-func (p *patient) add(grade, what, format string, values ...any) {
+func (p *diagnosis) add(grade, what, format string, values ...any) {
 	p.findings = append(p.findings, finding{grade, what, fmt.Sprintf(format, values...)})
 }
 
-func (p *patient) ask(ctx context.Context, m machine) {
+func (p *diagnosis) ask(ctx context.Context, m machine) {
 	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
 		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
 		return err
@@ -143,7 +143,7 @@ func (p *patient) ask(ctx context.Context, m machine) {
 }
 
 // takeOver says from which process the forwarder took over, if from one.
-func (p *patient) takeOver() {
+func (p *diagnosis) takeOver() {
 	note := p.status.GetTakenOver()
 	if note == nil {
 		return
@@ -156,7 +156,7 @@ func (p *patient) takeOver() {
 	}
 }
 
-func (p *patient) askForwarder(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+func (p *diagnosis) askForwarder(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
 	if p.status, err = client.GetStatus(ctx, &forwarderv1.GetStatusRequest{}); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (p *patient) askForwarder(ctx context.Context, client forwarderv1.Forwarder
 	return nil
 }
 
-func (p *patient) plan() {
+func (p *diagnosis) plan() {
 	if p.status != nil && p.status.Generation == 0 {
 		p.add(gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config")
 	}
@@ -212,7 +212,7 @@ func (p *patient) plan() {
 }
 
 // machine reports whether clients are served here at all.
-func (p *patient) machine() {
+func (p *diagnosis) machine() {
 	if p.state == nil {
 		return
 	}
@@ -229,7 +229,7 @@ func (p *patient) machine() {
 	}
 }
 
-func (p *patient) nextHops() {
+func (p *diagnosis) nextHops() {
 	if p.status == nil {
 		return
 	}
@@ -246,7 +246,7 @@ func (p *patient) nextHops() {
 
 // mtu: the forwarder says what does not fit, and both remedies, with each
 // plan.
-func (p *patient) mtu() {
+func (p *diagnosis) mtu() {
 	if p.state == nil || p.status == nil {
 		return
 	}
@@ -264,7 +264,7 @@ func (p *patient) mtu() {
 const pathsShown = 10
 
 // pathMTUs: what ICMP errors reported of the paths to the tunnels' remote ends.
-func (p *patient) pathMTUs() {
+func (p *diagnosis) pathMTUs() {
 	var learned, paused []string
 	for _, path := range p.status.GetPathMtus() {
 		if path.Paused {
@@ -289,7 +289,7 @@ func shorten(items []string) string {
 	return fmt.Sprintf("%s, and %d more", strings.Join(items[:pathsShown], ", "), len(items)-pathsShown)
 }
 
-func (p *patient) devices(ctx context.Context) {
+func (p *diagnosis) devices(ctx context.Context) {
 	for _, d := range p.status.GetDevices() {
 		if !d.Up {
 			p.add(gradeFail, d.Interface, "is down: ip link set %s up", d.Interface)
@@ -310,7 +310,7 @@ func (p *patient) devices(ctx context.Context) {
 
 // offloads: LRO never goes with forwarding; GRO happens behind native XDP, but
 // in front of everything else.
-func (p *patient) offloads(ctx context.Context, d *forwarderv1.Device) {
+func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 	features, err := p.host.features(ctx, d.Interface)
 	if err != nil {
 		p.add(gradeWarn, d.Interface, "offloads are not known: %v", err)
@@ -333,7 +333,7 @@ func (p *patient) offloads(ctx context.Context, d *forwarderv1.Device) {
 	}
 }
 
-func (p *patient) bgp() {
+func (p *diagnosis) bgp() {
 	if p.state == nil {
 		return
 	}
@@ -355,7 +355,7 @@ func (p *patient) bgp() {
 	}
 }
 
-func (p *patient) peers() {
+func (p *diagnosis) peers() {
 	for _, peer := range p.state.GetPeers() {
 		if peer.Healthy {
 			p.add(gradeOK, "peer", "%s answers through the tunnel", peer.Name)
@@ -365,7 +365,7 @@ func (p *patient) peers() {
 	}
 }
 
-func (p *patient) backends() {
+func (p *diagnosis) backends() {
 	for _, s := range p.state.GetServices() {
 		switch {
 		case s.BackendsActive == 0:
@@ -381,14 +381,14 @@ func (p *patient) backends() {
 }
 
 // notServing is no failure where an operator drained the machine.
-func (p *patient) notServing() string {
+func (p *diagnosis) notServing() string {
 	if state := p.state.Machine.GetState(); state == brain.Drained || state == brain.Draining {
 		return gradeWarn
 	}
 	return gradeFail
 }
 
-func (p *patient) accounts() {
+func (p *diagnosis) accounts() {
 	switch {
 	case p.counters == nil:
 	case p.counters.Unaccounted == 0:
@@ -399,7 +399,7 @@ func (p *patient) accounts() {
 }
 
 // losses before us, by the forwarder's metrics.
-func (p *patient) losses() {
+func (p *diagnosis) losses() {
 	for line := range strings.Lines(p.metrics) {
 		labels, found := strings.CutPrefix(strings.TrimSpace(line), "guideway_rx_lost_packets_total{")
 		if !found || strings.HasSuffix(labels, " 0") {
@@ -413,7 +413,7 @@ func (p *patient) losses() {
 // More than this share dropped is no noise.
 const dropsShareMax = 0.01
 
-func (p *patient) drops() {
+func (p *diagnosis) drops() {
 	if p.counters == nil {
 		return
 	}

@@ -50,16 +50,16 @@ func addShowFlags(command *cobra.Command, m *machine, format *string) {
 	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 }
 
-// picture is what both processes say, or as much of it as there is.
-type picture struct {
+// snapshot is what both processes say, or as much of it as there is.
+type snapshot struct {
 	state    *controllerv1.GetStateResponse // nil: no controller
 	plan     *planv1.Plan                   // requested only without a controller
 	counters *forwarderv1.GetCountersResponse
 }
 
-// look asks both; one is enough.
-func look(ctx context.Context, m machine, stderr io.Writer, parts *controllerv1.GetStateRequest) (picture, error) {
-	var p picture
+// readSnapshot asks both; one is enough.
+func readSnapshot(ctx context.Context, m machine, stderr io.Writer, parts *controllerv1.GetStateRequest) (snapshot, error) {
+	var p snapshot
 	noController := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
 		p.state, err = client.GetState(ctx, parts)
 		return err

@@ -33,7 +33,7 @@ type shownBackend struct {
 }
 
 func showBackends(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{})
+	p, err := readSnapshot(ctx, m, stderr, &controllerv1.GetStateRequest{})
 	if err != nil {
 		return listing{}, err
 	}
@@ -64,7 +64,7 @@ func (b shownBackend) servicesText() string {
 	return b.Service
 }
 
-func (p picture) backends() []shownBackend {
+func (p snapshot) backends() []shownBackend {
 	backends := []shownBackend{}
 	if p.state != nil {
 		for _, b := range p.state.Backends {
@@ -82,7 +82,7 @@ func (p picture) backends() []shownBackend {
 	return backends
 }
 
-func (p picture) backendsOfPlan() []shownBackend {
+func (p snapshot) backendsOfPlan() []shownBackend {
 	addresses := map[string]string{}
 	for _, b := range p.plan.GetBackends() {
 		addresses[b.Name] = b.Address

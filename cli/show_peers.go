@@ -19,7 +19,7 @@ type shownPeer struct {
 }
 
 func showPeers(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
+	p, err := readSnapshot(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
 	if err != nil {
 		return listing{}, err
 	}
@@ -39,7 +39,7 @@ func showPeers(ctx context.Context, m machine, stderr io.Writer) (listing, error
 	return found, nil
 }
 
-func (p picture) peers() []shownPeer {
+func (p snapshot) peers() []shownPeer {
 	peers := []shownPeer{}
 	for _, peer := range p.state.GetPeers() {
 		peers = append(peers, shownPeer{

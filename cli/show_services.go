@@ -29,7 +29,7 @@ type shownService struct {
 }
 
 func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
-	p, err := look(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
+	p, err := readSnapshot(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
 	if err != nil {
 		return listing{}, err
 	}
@@ -78,7 +78,7 @@ func number(n *uint64) string {
 	return fmt.Sprint(*n)
 }
 
-func (p picture) services() []shownService {
+func (p snapshot) services() []shownService {
 	services := []shownService{} // an empty list is [] in JSON
 	if p.state != nil {
 		for _, s := range p.state.Services {
@@ -144,7 +144,7 @@ func vipOfPlan(vip *planv1.Vip) string {
 }
 
 // countServices goes over the counters once, however many services there are.
-func (p picture) countServices(services []shownService) {
+func (p snapshot) countServices(services []shownService) {
 	if p.counters == nil {
 		return
 	}

@@ -247,14 +247,14 @@ func (n traceNet) fragmentsAreRedirected(t *testing.T, vip string) {
 		if strings.Contains(vip, ":") {
 			source = fmt.Sprintf("2001:db8:c::%d", host+1)
 		}
-		var way []string
+		var hops []string
 		for _, hop := range n.result(t, "--fragment --src "+source+" --vip "+vip).Packets[0].Hops {
-			way = append(way, hop.Machine+" "+hop.Verdict)
+			hops = append(hops, hop.Machine+" "+hop.Verdict)
 			if hop.Verdict == "sent" && hop.Backend != "web-1" {
 				t.Errorf("%s: %+v", source, hop)
 			}
 		}
-		seen[strings.Join(way, ", ")]++
+		seen[strings.Join(hops, ", ")]++
 	}
 	if len(seen) != 2 || seen["lb-1 slow, lb-1 sent"] == 0 || seen["lb-1 redirected, lb-2 slow, lb-2 sent"] == 0 {
 		t.Errorf("%s: ways of first fragments: %v", vip, seen)

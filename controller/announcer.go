@@ -26,19 +26,19 @@ type announcer struct {
 	wake    chan struct{}
 	ended   chan struct{}
 
-	mu     sync.Mutex
-	want   speaker.Desired
-	settle bool // the speaker has what is wanted
-	halt   bool
+	mu   sync.Mutex
+	want speaker.Desired
+	done bool // the speaker has what is wanted
+	halt bool
 }
 
 func newAnnouncer(log *slog.Logger, s *speaker.Speaker) *announcer {
-	return &announcer{log: log, speaker: s, wake: make(chan struct{}, 1), ended: make(chan struct{}), settle: true}
+	return &announcer{log: log, speaker: s, wake: make(chan struct{}, 1), ended: make(chan struct{}), done: true}
 }
 
 func (a *announcer) set(want speaker.Desired) {
 	a.mu.Lock()
-	a.want, a.settle = want, false
+	a.want, a.done = want, false
 	a.mu.Unlock()
 	a.poke()
 }
@@ -79,16 +79,16 @@ func (a *announcer) run(ctx context.Context) {
 // once brings about the wanted state and reports whether to end.
 func (a *announcer) once(ctx context.Context) (end bool) {
 	a.mu.Lock()
-	want, settled, halt := a.want, a.settle, a.halt
-	a.settle = true
+	want, done, halt := a.want, a.done, a.halt
+	a.done = true
 	a.mu.Unlock()
-	if settled {
+	if done {
 		return halt
 	}
 	if err := a.speaker.Set(ctx, want); err != nil {
 		a.log.Error("BGP, trying again", "error", err)
 		a.mu.Lock()
-		a.settle = false
+		a.done = false
 		a.mu.Unlock()
 	}
 	return halt

@@ -54,7 +54,7 @@ type Controller struct {
 	options Options
 	log     *slog.Logger
 	notify  notifier
-	keep    keeper
+	store   stateStore
 
 	brain     *brain.State
 	prober    *prober.Prober
@@ -133,7 +133,7 @@ func start(options Options) (*Controller, error) {
 		options:    options,
 		log:        options.Log,
 		notify:     newNotifier(),
-		keep:       keeper{dir: options.StateDir},
+		store:      stateStore{dir: options.StateDir},
 		brain:      brain.New(time.Now()),
 		prober:     prober.New(),
 		events:     make(chan brain.Event, 1024),
@@ -142,11 +142,11 @@ func start(options Options) (*Controller, error) {
 		healthNews: make(chan struct{}, 1),
 		targets:    map[compile.Probe][]string{},
 	}
-	if err := c.keep.prepare(); err != nil {
+	if err := c.store.prepare(); err != nil {
 		return nil, err
 	}
 	c.speaker = speaker.New(c.log, func(s speaker.NeighborState) {
-		c.tell(brain.NeighborState{Address: s.Address, State: s.State})
+		c.enqueue(brain.NeighborState{Address: s.Address, State: s.State})
 	})
 	c.announcer = newAnnouncer(c.log, c.speaker)
 	c.peers = prober.NewPeers(c.peerResult)
@@ -261,8 +261,8 @@ func (c *Controller) logTransition(t brain.Transition) {
 	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
 }
 
-// tell hands an event to the brain's goroutine; after the end it is dropped.
-func (c *Controller) tell(event brain.Event) {
+// enqueue hands an event to the brain's goroutine; after the end it is dropped.
+func (c *Controller) enqueue(event brain.Event) {
 	select {
 	case c.events <- event:
 	case <-c.done:
@@ -306,7 +306,7 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 			c.log.Warn("peers cannot be asked whether they live, so they count as unhealthy and fragments stay here: give the controller CAP_NET_RAW", "error", result.Err)
 		})
 	}
-	c.tell(event)
+	c.enqueue(event)
 }
 
 func (c *Controller) probed(result prober.Result) {
@@ -329,7 +329,7 @@ func (c *Controller) forwarderEvent(event brain.Event) {
 			}
 		}
 	}
-	c.tell(event)
+	c.enqueue(event)
 }
 
 func healthOf(answer *health.Answer) brain.Event {

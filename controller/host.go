@@ -47,7 +47,7 @@ func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetState
 	return state, nil
 }
 
-// notReady tells what is missing before a client would be served here.
+// notReady lists what is missing before a client would be served here.
 func (c *Controller) notReady(ctx context.Context) (missing []string, err error) {
 	err = c.ask(ctx, func() { missing = c.brain.NotReady() })
 	return missing, err
@@ -94,11 +94,11 @@ func (c *Controller) hasBackend(name string) bool {
 }
 
 func (c *Controller) keepDrains() error {
-	return c.keep.setDrains(drains{Machine: c.brain.MachineDrained(), Backends: c.brain.DrainedBackends()})
+	return c.store.setDrains(drains{Machine: c.brain.MachineDrained(), Backends: c.brain.DrainedBackends()})
 }
 
 func (c *Controller) restoreDrains() error {
-	kept, err := c.keep.drains()
+	kept, err := c.store.drains()
 	if err != nil {
 		return err
 	}

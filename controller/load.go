@@ -40,7 +40,7 @@ func (c *Controller) loadAtStart() error {
 	if problem == nil {
 		return nil
 	}
-	sources, err := c.keep.lastGood()
+	sources, err := c.store.lastGood()
 	if err != nil {
 		return fmt.Errorf("%w\nand the last good config cannot be read: %w", problem, err)
 	}
@@ -148,7 +148,7 @@ func (c *Controller) keepGoodConfig(trusted *config.Config) {
 	if !known || time.Now().Before(c.loaded.again) {
 		return
 	}
-	if err := c.keep.setLastGood(sources); err != nil {
+	if err := c.store.setLastGood(sources); err != nil {
 		c.notKept(err)
 		return
 	}

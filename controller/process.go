@@ -40,10 +40,10 @@ func watchSignals(ctx context.Context, c *Controller) {
 	}
 }
 
-// watchGateway tells the brain whether the machine's own gateway answers.
+// watchGateway reports to the brain whether the machine's own gateway answers.
 func watchGateway(ctx context.Context, c *Controller) {
 	prober.WatchGateway(ctx, func(address string, answers bool) {
-		c.tell(brain.GatewayState{Address: address, Answers: answers})
+		c.enqueue(brain.GatewayState{Address: address, Answers: answers})
 	})
 }
 

@@ -308,12 +308,12 @@ func (s *State) decideCutOff() {
 	case cutOff && s.health.cutOffSince.IsZero():
 		s.health.cutOffSince = s.now
 		s.health.allDirty = true
-		s.note("machine", s.machineName(), "well", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
+		s.note("machine", s.machineName(), "connected", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
 	case !cutOff && !s.health.cutOffSince.IsZero():
 		s.discountFailures()
 		s.health.cutOffSince = time.Time{}
 		s.health.allDirty = true
-		s.note("machine", s.machineName(), "cut off", "well", "the gateway or a backend answers again")
+		s.note("machine", s.machineName(), "cut off", "connected", "the gateway or a backend answers again")
 	}
 }
 

@@ -160,7 +160,7 @@ func (s *Sink) watch(ctx context.Context) {
 	}
 }
 
-// follow one stream to its end, and tell whether anything came by it.
+// follow one stream to its end, and return whether anything came by it.
 func (s *Sink) follow(ctx context.Context) (came bool) {
 	stream, err := s.client.Watch(ctx, &forwarderv1.WatchRequest{})
 	if err != nil {
@@ -296,7 +296,7 @@ func reasonOf(err error) string {
 	return status.Convert(err).Message()
 }
 
-// innermost is the end of a chain of errors: gRPC tells every layer.
+// innermost is the end of a chain of errors: gRPC names every layer.
 func innermost(message string) string {
 	if at := strings.LastIndex(message, ": "); at >= 0 {
 		message = message[at+2:]

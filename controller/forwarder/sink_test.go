@@ -28,7 +28,7 @@ type peer struct {
 	refuse  error
 	hanging bool
 	server  *grpc.Server
-	// What the watch tells after its first word; closed: the process ends.
+	// What the watch says after its first message; closed: the process ends.
 	handingOver chan bool
 }
 

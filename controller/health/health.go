@@ -1,7 +1,7 @@
 // Package health asks a forwarder whether it forwards, over the socket that
 // is there for nothing else (proto/guideway/forwarder/v1/health.proto).
 //
-//	Watch: HealthRequest each 100 ms ─► Answer{Health | Err} ─► tell
+//	Watch: HealthRequest each 100 ms ─► Answer{Health | Err} ─► report
 //
 // It guarantees that every request ends in exactly one Answer within Timeout,
 // and that the end of the forwarder's process is told at once, not with the
@@ -50,9 +50,9 @@ type Answer struct {
 	Err    error
 }
 
-// Watch asks until the context ends. tell is called from the goroutine of
+// Watch asks until the context ends. report is called from the goroutine of
 // Watch and must not block for long.
-func Watch(ctx context.Context, runDir string, tell func(Answer)) {
+func Watch(ctx context.Context, runDir string, report func(Answer)) {
 	c := &client{socket: filepath.Join(runDir, SocketName), buffer: make([]byte, answerBytesMax)}
 	defer c.close()
 	for ctx.Err() == nil {
@@ -61,7 +61,7 @@ func Watch(ctx context.Context, runDir string, tell func(Answer)) {
 		if ctx.Err() != nil {
 			return
 		}
-		tell(answer)
+		report(answer)
 		c.pause(ctx, next)
 	}
 }

@@ -96,7 +96,7 @@ func (f *forwarder) end() {
 	f.hangUp()
 }
 
-// watch tells every answer.
+// watch returns every answer.
 func watch(t *testing.T, runDir string) <-chan Answer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -62,7 +62,7 @@ func New(version string, sources Sources) *Metrics {
 		sources: sources,
 	}
 	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "guideway_build_info", Help: "Always 1; the labels tell what runs.",
+		Name: "guideway_build_info", Help: "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 	late := prometheus.NewCounterFunc(prometheus.CounterOpts{

@@ -1,7 +1,7 @@
 package prober
 
 // The machine's own gateway: asked, so that a machine whose uplink is gone can
-// tell that it is the sick one and not all of its backends.
+// find that it is cut off itself, and not all of its backends down.
 
 import (
 	"context"
@@ -27,13 +27,13 @@ const (
 // WatchGateway reports every change whether the next hop of the default route
 // answers echo requests. Some gateways never do: nothing is told of one that
 // did not answer once. It needs ICMP sockets (CAP_NET_RAW, or a group in
-// net.ipv4.ping_group_range); without them it tells nothing.
-func WatchGateway(ctx context.Context, tell func(address string, answers bool)) {
+// net.ipv4.ping_group_range); without them it reports nothing.
+func WatchGateway(ctx context.Context, report func(address string, answers bool)) {
 	var watched gateway
 	ticker := time.NewTicker(gatewayInterval)
 	defer ticker.Stop()
 	for {
-		watched.look(ctx, defaultGateway, ping, tell)
+		watched.probe(ctx, defaultGateway, ping, report)
 		select {
 		case <-ctx.Done():
 			return
@@ -49,7 +49,7 @@ type gateway struct {
 	missed  int
 }
 
-func (g *gateway) look(ctx context.Context, find func() netip.Addr, ping func(context.Context, netip.Addr) error, tell func(string, bool)) {
+func (g *gateway) probe(ctx context.Context, find func() netip.Addr, ping func(context.Context, netip.Addr) error, report func(string, bool)) {
 	// A lost link takes its routes along: then the gateway that we had is
 	// still the one to ask.
 	if address := find(); address.IsValid() && address != g.address {
@@ -62,14 +62,14 @@ func (g *gateway) look(ctx context.Context, find func() netip.Addr, ping func(co
 		g.missed = 0
 		if !g.proven || !g.answers {
 			g.proven, g.answers = true, true
-			tell(g.address.String(), true)
+			report(g.address.String(), true)
 		}
 		return
 	}
 	g.missed++
 	if g.proven && g.answers && g.missed >= gatewayFall && ctx.Err() == nil {
 		g.answers = false
-		tell(g.address.String(), false)
+		report(g.address.String(), false)
 	}
 }
 

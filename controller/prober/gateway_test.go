@@ -36,7 +36,7 @@ func TestTheGatewayIsToldOfOnlyWhenItAnsweredOnce(t *testing.T) {
 					}
 					return errors.New("timeout")
 				}
-				g.look(t.Context(), func() netip.Addr { return netip.MustParseAddr("10.0.0.254") }, ping,
+				g.probe(t.Context(), func() netip.Addr { return netip.MustParseAddr("10.0.0.254") }, ping,
 					func(_ string, answers bool) { told = append(told, fmt.Sprint(answers)) })
 			}
 			if !slices.Equal(told, c.want) {
@@ -49,12 +49,12 @@ func TestTheGatewayIsToldOfOnlyWhenItAnsweredOnce(t *testing.T) {
 func TestALostDefaultRouteLeavesTheFormerGatewayToAsk(t *testing.T) {
 	var g gateway
 	var told []bool
-	tell := func(_ string, answers bool) { told = append(told, answers) }
+	report := func(_ string, answers bool) { told = append(told, answers) }
 	up := func(context.Context, netip.Addr) error { return nil }
 	unreachable := func(context.Context, netip.Addr) error { return errors.New("network is unreachable") }
-	g.look(t.Context(), func() netip.Addr { return netip.MustParseAddr("10.0.0.254") }, up, tell)
+	g.probe(t.Context(), func() netip.Addr { return netip.MustParseAddr("10.0.0.254") }, up, report)
 	for range gatewayFall {
-		g.look(t.Context(), func() netip.Addr { return netip.Addr{} }, unreachable, tell)
+		g.probe(t.Context(), func() netip.Addr { return netip.Addr{} }, unreachable, report)
 	}
 	if !slices.Equal(told, []bool{true, false}) {
 		t.Errorf("told %v", told)

@@ -55,19 +55,19 @@ type PeerResult struct {
 
 // Peers asks each peer, by each way to it, by a schedule of its own. Like Prober it is a sink.
 type Peers struct {
-	probe func(context.Context, compile.PeerTarget) error
-	tell  func(PeerResult)
+	probe  func(context.Context, compile.PeerTarget) error
+	report func(PeerResult)
 
 	mu      sync.Mutex
 	running map[compile.PeerTarget]context.CancelFunc
 	group   sync.WaitGroup
 }
 
-// NewPeers starts without targets; tell is called from several goroutines.
-func NewPeers(tell func(PeerResult)) *Peers { return newPeers(probePeer, tell) }
+// NewPeers starts without targets; report is called from several goroutines.
+func NewPeers(report func(PeerResult)) *Peers { return newPeers(probePeer, report) }
 
-func newPeers(probe func(context.Context, compile.PeerTarget) error, tell func(PeerResult)) *Peers {
-	return &Peers{probe: probe, tell: tell, running: map[compile.PeerTarget]context.CancelFunc{}}
+func newPeers(probe func(context.Context, compile.PeerTarget) error, report func(PeerResult)) *Peers {
+	return &Peers{probe: probe, report: report, running: map[compile.PeerTarget]context.CancelFunc{}}
 }
 
 // Set starts what is new and stops what is no longer wanted.
@@ -106,7 +106,7 @@ func (p *Peers) schedule(ctx context.Context, t compile.PeerTarget) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.tell(PeerResult{Peer: t.Peer, To: t.To, Err: err})
+		p.report(PeerResult{Peer: t.Peer, To: t.To, Err: err})
 		select {
 		case <-ctx.Done():
 			return

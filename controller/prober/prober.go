@@ -124,11 +124,11 @@ func (p *Prober) schedule(ctx context.Context, t compile.Probe) {
 
 // once waits for a slot, probes and reports.
 func (p *Prober) once(ctx context.Context, t compile.Probe) {
-	patience := time.NewTimer(t.Interval)
-	defer patience.Stop()
+	timeout := time.NewTimer(t.Interval)
+	defer timeout.Stop()
 	select {
 	case p.slots <- struct{}{}:
-	case <-patience.C:
+	case <-timeout.C:
 		p.late.Add(1)
 		return
 	case <-ctx.Done():

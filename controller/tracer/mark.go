@@ -88,11 +88,11 @@ func NewKey(secret []byte) (Key, error) {
 	}, nil
 }
 
-// Mark is what a marked packet tells load balancers.
+// Mark is what a marked packet carries for load balancers.
 type Mark struct {
 	// Where reports go.
 	Receiver netip.AddrPort
-	// Tells packets apart; each is reported on once.
+	// Differs from packet to packet; each is reported on once.
 	Nonce uint64
 	// Load balancers whose clock is more than 30 s away ignore the mark.
 	Time time.Time

@@ -205,17 +205,17 @@ func nextPort(first uint16, index int) uint16 {
 func (r *run) gather(ctx context.Context, limit time.Duration, last bool) error {
 	over := time.NewTimer(limit)
 	defer over.Stop()
-	var quiet <-chan time.Time
+	var graceOver <-chan time.Time
 	for {
-		if last && quiet == nil && r.finished() {
-			quiet = time.After(grace)
+		if last && graceOver == nil && r.finished() {
+			graceOver = time.After(grace)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-over.C:
 			return nil
-		case <-quiet:
+		case <-graceOver:
 			return nil
 		case err := <-r.failed:
 			return fmt.Errorf("receive reports: %w", err)
@@ -239,7 +239,7 @@ func (r *run) take(d datagram) {
 
 // alongTheWay orders hops as the packet passed them: a load balancer hands it
 // on with less budget, a worker hands it to the slow path. Reports race with
-// the packet, so their arrival alone does not tell.
+// the packet, so their arrival alone says nothing.
 func alongTheWay(a, b Hop) int {
 	slowFirst := func(h Hop) int {
 		if h.Verdict == "slow" {

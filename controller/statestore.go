@@ -20,7 +20,7 @@ const (
 	drainsFile   = "drains.json"
 )
 
-type keeper struct{ dir string }
+type stateStore struct{ dir string }
 
 // keptSource is a config.Source on disk. Names are absolute, because relative
 // paths inside a config start at its file's directory.
@@ -35,17 +35,17 @@ type drains struct {
 	Backends []string `json:"backends"`
 }
 
-func (k keeper) prepare() error {
-	if err := os.MkdirAll(k.dir, 0o700); err != nil {
-		return fmt.Errorf("make the state directory %s: %w: create it, or name another by --state-dir", k.dir, err)
+func (s stateStore) prepare() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory %s: %w: create it, or name another by --state-dir", s.dir, err)
 	}
 	return nil
 }
 
 // lastGood returns nothing if no config was ever good.
-func (k keeper) lastGood() ([]config.Source, error) {
+func (s stateStore) lastGood() ([]config.Source, error) {
 	var kept []keptSource
-	if err := k.read(lastGoodFile, &kept); err != nil {
+	if err := s.read(lastGoodFile, &kept); err != nil {
 		return nil, err
 	}
 	var sources []config.Source
@@ -55,7 +55,7 @@ func (k keeper) lastGood() ([]config.Source, error) {
 	return sources, nil
 }
 
-func (k keeper) setLastGood(sources []config.Source) error {
+func (s stateStore) setLastGood(sources []config.Source) error {
 	var kept []keptSource
 	for _, s := range sources {
 		name, err := filepath.Abs(s.Name)
@@ -64,19 +64,19 @@ func (k keeper) setLastGood(sources []config.Source) error {
 		}
 		kept = append(kept, keptSource{Name: name, Data: string(s.Data)})
 	}
-	return k.write(lastGoodFile, kept)
+	return s.write(lastGoodFile, kept)
 }
 
-func (k keeper) drains() (drains, error) {
+func (s stateStore) drains() (drains, error) {
 	var d drains
-	return d, k.read(drainsFile, &d)
+	return d, s.read(drainsFile, &d)
 }
 
-func (k keeper) setDrains(d drains) error { return k.write(drainsFile, d) }
+func (s stateStore) setDrains(d drains) error { return s.write(drainsFile, d) }
 
 // read leaves value alone if there is no such file.
-func (k keeper) read(name string, value any) error {
-	path := filepath.Join(k.dir, name)
+func (s stateStore) read(name string, value any) error {
+	path := filepath.Join(s.dir, name)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -92,12 +92,12 @@ func (k keeper) read(name string, value any) error {
 
 // write replaces the file as a whole, so that a crash leaves the old or the
 // new one. 0600: a config may say more than everybody should know.
-func (k keeper) write(name string, value any) error {
+func (s stateStore) write(name string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	temporary, err := os.CreateTemp(k.dir, "."+name+"-*") // made with 0600
+	temporary, err := os.CreateTemp(s.dir, "."+name+"-*") // made with 0600
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
@@ -105,7 +105,7 @@ func (k keeper) write(name string, value any) error {
 	_, err = temporary.Write(append(data, '\n'))
 	err = errors.Join(err, temporary.Sync(), temporary.Close())
 	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(k.dir, name))
+		err = os.Rename(temporary.Name(), filepath.Join(s.dir, name))
 	}
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
