@@ -21,7 +21,8 @@ use rustix::net::{
     socket_with,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use wire::{EtherType, Protocol, checksum, geneve, gre, gue, ipv4, ipv6, udp};
+use wire::tunnel::{geneve, gre, gue};
+use wire::{EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
 /// The ports of one datagram: the client's, and the VIP's.
 #[derive(Clone, Copy)]

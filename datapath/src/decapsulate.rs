@@ -6,10 +6,8 @@
 //! fresh, because routers leave these bits alone.
 
 use plan::{Ingress, Sender};
-use wire::{
-    EtherType, FlowKey, Fragment, Frame, Headers, Protocol, ethernet, geneve, gre, gue, headers,
-    udp,
-};
+use wire::tunnel::Parsed;
+use wire::{Encap, Fragment, Frame, Headers, ethernet, headers};
 
 use crate::drop_reason::DropReason;
 use crate::recursion_limit::RecursionLimit;
@@ -54,17 +52,17 @@ pub fn decapsulate(
     Ok((inner, recursion_limit))
 }
 
-/// The tunnel's header, if that sender may have written it: GRE with checksum,
-/// key or sequence number comes from encapsulators only.
-fn tunnel_of(sender: Sender, outer: &Headers, payload: &[u8]) -> Result<Tunnel, DropReason> {
-    let tunnel = Tunnel::parse(&outer.key, payload).ok_or(DropReason::TunnelHeader)?;
-    if outer.key.protocol == Protocol::GRE {
-        let is_plain = tunnel.header_bytes == gre::HEADER_BYTES;
-        if !is_plain && (sender == Sender::Peer || !gre::is_checksum_valid(payload)) {
-            return Err(DropReason::TunnelHeader);
-        }
+/// The tunnel's header, if that sender may have written it: options (checksum, key
+/// or sequence number of GRE) come from encapsulators only.
+fn tunnel_of(sender: Sender, outer: &Headers, payload: &[u8]) -> Result<Parsed, DropReason> {
+    let encap = Encap::of(&outer.key).ok_or(DropReason::TunnelHeader)?;
+    let parsed = encap.parse(outer.key.protocol, payload).ok_or(DropReason::TunnelHeader)?;
+    let has_options = parsed.header_bytes != encap.front_bytes();
+    let is_from_peer = sender == Sender::Peer && encap.description().recursion_control;
+    if has_options && is_from_peer || !encap.is_checksum_valid(payload) {
+        return Err(DropReason::TunnelHeader);
     }
-    Ok(tunnel)
+    Ok(parsed)
 }
 
 const ECN: u8 = 0b11;
@@ -82,41 +80,5 @@ pub(crate) fn carry_congestion(frame: &Frame<'_>, inner: u8) -> Result<u8, DropR
         (CONGESTION, _) => Ok(inner | CONGESTION),
         (ECT_1, ECT_0) => Ok(inner & !ECN | ECT_1),
         _ => Ok(inner),
-    }
-}
-
-/// What stands between outer IP header and inner packet.
-pub(crate) struct Tunnel {
-    pub header_bytes: usize,
-    pub inner: EtherType,
-    recursion: u8,
-}
-
-impl Tunnel {
-    pub(crate) fn parse(outer: &FlowKey, payload: &[u8]) -> Option<Tunnel> {
-        let (header_bytes, inner, recursion) = match outer.protocol {
-            Protocol::GRE => {
-                let (header, bytes) = gre::parse(payload)?;
-                (bytes, header.ether_type, header.recursion)
-            }
-            Protocol::UDP if outer.destination_port == gue::PORT => {
-                let (protocol, bytes) = gue::parse(payload.get(udp::HEADER_BYTES..)?)?;
-                (udp::HEADER_BYTES + bytes, ether_type(protocol)?, 0)
-            }
-            Protocol::UDP => {
-                let (inner, bytes) = geneve::parse(payload.get(udp::HEADER_BYTES..)?)?;
-                (udp::HEADER_BYTES + bytes, inner, 0)
-            }
-            protocol => (0, ether_type(protocol)?, 0),
-        };
-        Some(Tunnel { header_bytes, inner, recursion })
-    }
-}
-
-fn ether_type(protocol: Protocol) -> Option<EtherType> {
-    match protocol {
-        Protocol::IPIP => Some(EtherType::IPV4),
-        Protocol::IPV6 => Some(EtherType::IPV6),
-        _ => None,
     }
 }

@@ -3,10 +3,7 @@
 //!
 //! ```text
 //!  before   |Ethernet|inner IP ...........|padding|
-//!  gre      |Ethernet|outer IP|GRE|inner IP ...........|
-//!  ipip     |Ethernet|outer IP|inner IP ...........|
-//!  gue      |Ethernet|outer IP|UDP|GUE|inner IP ...........|
-//!  geneve   |Ethernet|outer IP|UDP|Geneve|inner IP ...........|
+//!  after    |Ethernet|outer IP|tunnel|inner IP ...........|
 //! ```
 //!
 //! All that does not depend on the packet is laid down once for a plan (see
@@ -15,9 +12,9 @@
 use std::net::IpAddr;
 
 use plan::{Dscp, Encap, Plan};
+use wire::tunnel::{self, Inside};
 use wire::{
-    EtherType, Family, Frame, MacAddress, PacketMeta, Protocol, checksum, ethernet, geneve, gre,
-    gue, ipv4, ipv6, udp,
+    EtherType, Family, Frame, MacAddress, PacketMeta, Protocol, checksum, ethernet, ipv4, ipv6, udp,
 };
 
 use crate::egress::NextHop;
@@ -30,7 +27,7 @@ const TTL: u8 = 64;
 
 /// Bytes of the longest headers in front of a packet.
 const FRONT_BYTES_MAX: usize =
-    ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + udp::HEADER_BYTES + geneve::HEADER_BYTES;
+    ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + tunnel::FRONT_BYTES_MAX;
 
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,28 +68,37 @@ pub struct HeaderTemplate {
     /// The device to transmit on.
     pub device: DeviceIndex,
     shape: Shape,
+    udp: UdpHeader,
     /// The inner traffic class's bits that are kept ...
     class_mask: u8,
     /// ... and those that are set.
     class_bits: u8,
-    /// Compute the UDP checksum (IPv6 only).
-    udp_checksum: bool,
     /// From Ethernet on.
     front: [u8; FRONT_BYTES_MAX],
 }
 
-/// Which headers follow each other.
-#[derive(Debug, Clone, Copy, Default)]
-enum Shape {
-    #[default]
-    V4Gre,
-    V4Ipip,
-    V4Gue,
-    V4Geneve,
-    V6Gre,
-    V6Ipip,
-    V6Gue,
-    V6Geneve,
+/// How long the headers behind Ethernet are: the family of the outer one, and
+/// words of 4 bytes between it and the inner packet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Shape(u8);
+
+impl Shape {
+    const V6: u8 = 1 << 3;
+
+    fn of(encap: Encap, outer: Family) -> Shape {
+        let words = (encap.front_bytes() / 4) as u8;
+        Shape(if outer == Family::V6 { Shape::V6 | words } else { words })
+    }
+}
+
+/// Whether there is a UDP header in front of the tunnel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UdpHeader {
+    None,
+    /// Its checksum is zero (RFC 6935).
+    ZeroChecksum,
+    /// Its checksum is computed (IPv6 only).
+    Checksum,
 }
 
 impl Default for HeaderTemplate {
@@ -105,7 +111,7 @@ impl Default for HeaderTemplate {
             shape: Shape::default(),
             class_mask: 0,
             class_bits: 0,
-            udp_checksum: false,
+            udp: UdpHeader::None,
             front: [0; FRONT_BYTES_MAX],
         }
     }
@@ -137,20 +143,24 @@ impl HeaderTemplate {
         inner: Family,
     ) -> Option<HeaderTemplate> {
         let (class_mask, class_bits) = traffic_class(profile.dscp);
-        let protocol = protocol(inner, profile.encap);
+        let protocol = profile.encap.protocol(inner);
         let least =
             inside_bytes_min(inner) + overhead_bytes(profile.encap, Family::of(destination));
         let mut template = HeaderTemplate {
             mtu: hop.path_mtu.map_or(hop.mtu, |path| path.max(least).min(hop.mtu)),
             device: hop.device,
-            shape: shape(profile.encap, Family::of(destination)),
+            shape: Shape::of(profile.encap, Family::of(destination)),
             class_mask,
             class_bits,
-            udp_checksum: plan.tunnel.udp6_checksum && protocol == Protocol::UDP,
+            udp: match protocol {
+                Protocol::UDP if plan.tunnel.udp6_checksum => UdpHeader::Checksum,
+                Protocol::UDP => UdpHeader::ZeroChecksum,
+                _ => UdpHeader::None,
+            },
             ..HeaderTemplate::default()
         };
         let (link, packet) = template.front.split_at_mut(ethernet::HEADER_BYTES);
-        let ether_type = ether_type(Family::of(destination));
+        let ether_type = EtherType::of(Family::of(destination));
         link.copy_from_slice(&ethernet::emit(hop.source, hop.destination, ether_type));
         let ip_bytes = match destination {
             IpAddr::V4(destination) => {
@@ -169,7 +179,8 @@ impl HeaderTemplate {
                 header.len()
             }
         };
-        lay_tunnel_header(&mut packet[ip_bytes..], profile, inner);
+        let inside = Inside { family: inner, recursion: profile.recursion };
+        profile.encap.emit(&mut packet[ip_bytes..], inside);
         Some(template)
     }
 
@@ -185,13 +196,6 @@ impl HeaderTemplate {
             mtu: self.mtu,
             path_mtu: None,
         }
-    }
-}
-
-fn ether_type(family: Family) -> EtherType {
-    match family {
-        Family::V4 => EtherType::IPV4,
-        Family::V6 => EtherType::IPV6,
     }
 }
 
@@ -214,26 +218,7 @@ pub fn overhead_bytes(encap: Encap, outer: Family) -> u16 {
         Family::V4 => ipv4::HEADER_BYTES,
         Family::V6 => ipv6::HEADER_BYTES,
     };
-    let tunnel = match encap {
-        Encap::Gre => gre::HEADER_BYTES,
-        Encap::Ipip => 0,
-        Encap::Gue => udp::HEADER_BYTES + gue::HEADER_BYTES,
-        Encap::Geneve => udp::HEADER_BYTES + geneve::HEADER_BYTES,
-    };
-    (ip + tunnel) as u16
-}
-
-fn shape(encap: Encap, outer: Family) -> Shape {
-    match (encap, outer) {
-        (Encap::Gre, Family::V4) => Shape::V4Gre,
-        (Encap::Ipip, Family::V4) => Shape::V4Ipip,
-        (Encap::Gue, Family::V4) => Shape::V4Gue,
-        (Encap::Geneve, Family::V4) => Shape::V4Geneve,
-        (Encap::Gre, Family::V6) => Shape::V6Gre,
-        (Encap::Ipip, Family::V6) => Shape::V6Ipip,
-        (Encap::Gue, Family::V6) => Shape::V6Gue,
-        (Encap::Geneve, Family::V6) => Shape::V6Geneve,
-    }
+    (ip + encap.front_bytes()) as u16
 }
 
 /// The DSCP as configured; ECN copied, as RFC 6040's normal mode does on
@@ -243,15 +228,6 @@ fn traffic_class(dscp: Dscp) -> (u8, u8) {
     match dscp {
         Dscp::Copy => (0xff, 0),
         Dscp::Set(dscp) => (ECN, dscp << 2),
-    }
-}
-
-fn protocol(inner: Family, encap: Encap) -> Protocol {
-    match (encap, inner) {
-        (Encap::Gre, _) => Protocol::GRE,
-        (Encap::Ipip, Family::V4) => Protocol::IPIP,
-        (Encap::Ipip, Family::V6) => Protocol::IPV6,
-        (Encap::Gue | Encap::Geneve, _) => Protocol::UDP,
     }
 }
 
@@ -290,25 +266,6 @@ fn header_v6(source: u128, destination: u128, protocol: Protocol) -> [u8; ipv6::
     header.to_bytes()
 }
 
-fn lay_tunnel_header(to: &mut [u8], profile: EncapProfile, inner: Family) {
-    let ether_type = ether_type(inner);
-    let mut lay = |at: usize, header: &[u8]| to[at..at + header.len()].copy_from_slice(header);
-    match profile.encap {
-        Encap::Gre => {
-            lay(0, &gre::Header { recursion: profile.recursion, ether_type }.to_bytes());
-        }
-        Encap::Ipip => {}
-        Encap::Gue => {
-            lay(0, &udp::emit(0, gue::PORT, 0, 0));
-            lay(udp::HEADER_BYTES, &gue::emit(protocol(inner, Encap::Ipip)));
-        }
-        Encap::Geneve => {
-            lay(0, &udp::emit(0, geneve::PORT, 0, 0));
-            lay(udp::HEADER_BYTES, &geneve::emit(ether_type));
-        }
-    }
-}
-
 /// The packet with its outer header does not fit the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExceedsMtu {
@@ -329,18 +286,18 @@ pub fn encapsulate(
 ) -> Result<(), ExceedsMtu> {
     const V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     const V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
-    const GRE: usize = gre::HEADER_BYTES;
-    const GUE: usize = udp::HEADER_BYTES + gue::HEADER_BYTES;
-    const GENEVE: usize = udp::HEADER_BYTES + geneve::HEADER_BYTES;
-    match template.shape {
-        Shape::V4Gre => wrap_v4::<{ V4 + GRE }>(frame, meta, hash, template),
-        Shape::V4Ipip => wrap_v4::<V4>(frame, meta, hash, template),
-        Shape::V4Gue => wrap_v4::<{ V4 + GUE }>(frame, meta, hash, template),
-        Shape::V4Geneve => wrap_v4::<{ V4 + GENEVE }>(frame, meta, hash, template),
-        Shape::V6Gre => wrap_v6::<{ V6 + GRE }>(frame, meta, hash, template),
-        Shape::V6Ipip => wrap_v6::<V6>(frame, meta, hash, template),
-        Shape::V6Gue => wrap_v6::<{ V6 + GUE }>(frame, meta, hash, template),
-        Shape::V6Geneve => wrap_v6::<{ V6 + GENEVE }>(frame, meta, hash, template),
+    const { assert!(tunnel::FRONT_BYTES_MAX <= 4 * 4, "a shape is missing below") };
+    match template.shape.0 {
+        0 => wrap_v4::<V4>(frame, meta, hash, template),
+        1 => wrap_v4::<{ V4 + 4 }>(frame, meta, hash, template),
+        2 => wrap_v4::<{ V4 + 8 }>(frame, meta, hash, template),
+        3 => wrap_v4::<{ V4 + 12 }>(frame, meta, hash, template),
+        4..Shape::V6 => wrap_v4::<{ V4 + 16 }>(frame, meta, hash, template),
+        Shape::V6 => wrap_v6::<V6>(frame, meta, hash, template),
+        9 => wrap_v6::<{ V6 + 4 }>(frame, meta, hash, template),
+        10 => wrap_v6::<{ V6 + 8 }>(frame, meta, hash, template),
+        11 => wrap_v6::<{ V6 + 12 }>(frame, meta, hash, template),
+        _ => wrap_v6::<{ V6 + 16 }>(frame, meta, hash, template),
     }
 }
 
@@ -366,7 +323,8 @@ fn wrap_v4<const FRONT: usize>(
     to[1] = class;
     to[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
     to[10..12].copy_from_slice(&checksum::finish(sum.into()).to_be_bytes());
-    fill_udp(&mut to[ipv4::HEADER_BYTES..], packet_bytes - ipv4::HEADER_BYTES as u16, hash);
+    let datagram_bytes = packet_bytes - ipv4::HEADER_BYTES as u16;
+    fill_udp(&mut to[ipv4::HEADER_BYTES..], template.udp, datagram_bytes, hash);
     Ok(())
 }
 
@@ -385,8 +343,8 @@ fn wrap_v6<const FRONT: usize>(
     let first = 6 << 28 | u32::from(class) << 20 | (hash as u32 & 0xf_ffff);
     to[..4].copy_from_slice(&first.to_be_bytes());
     to[4..6].copy_from_slice(&payload_bytes.to_be_bytes());
-    fill_udp(&mut to[ipv6::HEADER_BYTES..], payload_bytes, hash);
-    if template.udp_checksum {
+    fill_udp(&mut to[ipv6::HEADER_BYTES..], template.udp, payload_bytes, hash);
+    if template.udp == UdpHeader::Checksum {
         fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
     }
     Ok(())
@@ -417,9 +375,9 @@ fn front<'f, const FRONT: usize>(
 /// port, by which the fabric spreads flows, is from the flow hash, in the dynamic
 /// range (RFC 8085 section 5.1.1). No checksum (RFC 6935).
 #[inline(always)]
-fn fill_udp(headers: &mut [u8], datagram_bytes: u16, hash: u64) {
+fn fill_udp(headers: &mut [u8], udp: UdpHeader, datagram_bytes: u16, hash: u64) {
     const DYNAMIC: u16 = 0xc000;
-    if headers.len() < udp::HEADER_BYTES {
+    if headers.len() < udp::HEADER_BYTES || udp == UdpHeader::None {
         return;
     }
     let source_port = DYNAMIC | (hash as u16 & !DYNAMIC);

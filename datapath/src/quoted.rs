@@ -7,9 +7,8 @@
 //! of the packet inside, which routers quote as far as 1280 bytes allow
 //! (RFC 4443 section 2.4).
 
-use wire::{EtherType, Family, FlowKey, icmp, ipv6};
+use wire::{Encap, Family, FlowKey, icmp, ipv6};
 
-use crate::decapsulate::Tunnel;
 use crate::flow_hash::FlowHash;
 use crate::forward::three_tuple;
 
@@ -36,13 +35,8 @@ fn is_ours_v6(hash: &FlowHash, message: &[u8]) -> Option<bool> {
     let label = u32::from_be_bytes(*packet.first_chunk()?) & LABEL;
     let outer = icmp::quoted_key(Family::V6, packet)?;
     let payload = packet.get(ipv6::parse_quoted(packet)?.header_bytes..)?;
-    let tunnel = Tunnel::parse(&outer, payload)?;
-    let inner = match tunnel.inner {
-        EtherType::IPV4 => Family::V4,
-        EtherType::IPV6 => Family::V6,
-        _ => return None,
-    };
-    let inner = icmp::quoted_key(inner, payload.get(tunnel.header_bytes..)?)?;
+    let tunnel = Encap::of(&outer)?.parse(outer.protocol, payload)?;
+    let inner = icmp::quoted_key(tunnel.inner.family()?, payload.get(tunnel.header_bytes..)?)?;
     // A fragment goes to the machine in charge by what all of its datagram share.
     let is_label = |key: &FlowKey| hash.flow(key) as u32 & LABEL == label;
     Some(is_label(&inner) || is_label(&three_tuple(&inner)))

@@ -1,9 +1,8 @@
 //! Which flow a frame is of, for who steers it to a worker (paper 3.1). Looks
 //! only: the worker receives the frame as it came.
 
-use wire::{EtherType, FlowKey, Fragment, Headers, ethernet, headers};
+use wire::{Encap, Family, FlowKey, Fragment, Headers, ethernet, headers};
 
-use crate::decapsulate::Tunnel;
 use crate::view::View;
 
 /// What all frames of a flow share: the five-tuple; of a packet that came in
@@ -33,11 +32,10 @@ fn inner(view: &View, frame: &[u8], outer: &Headers) -> Option<Headers> {
     }
     let start = ethernet::HEADER_BYTES + usize::from(outer.transport_offset);
     let payload = frame.get(start..ethernet::HEADER_BYTES + usize::from(outer.packet_bytes))?;
-    let tunnel = Tunnel::parse(&outer.key, payload)?;
+    let tunnel = Encap::of(&outer.key)?.parse(outer.key.protocol, payload)?;
     let packet = payload.get(tunnel.header_bytes..)?;
-    match tunnel.inner {
-        EtherType::IPV4 => headers::parse_v4(packet).ok(),
-        EtherType::IPV6 => headers::parse_v6(packet).ok(),
-        _ => None,
+    match tunnel.inner.family()? {
+        Family::V4 => headers::parse_v4(packet).ok(),
+        Family::V6 => headers::parse_v6(packet).ok(),
     }
 }

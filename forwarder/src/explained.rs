@@ -4,7 +4,7 @@
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
 use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
-use plan::{Affinity, BackendId, Encap, Plan, Service};
+use plan::{Affinity, BackendId, Plan, Service};
 use wire::FlowKey;
 
 use crate::proto;
@@ -68,13 +68,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
         Affinity::Client => "client",
     };
     response.affinity = affinity.to_owned();
-    let encap = match service.encap {
-        Encap::Gre => "gre",
-        Encap::Ipip => "ipip",
-        Encap::Gue => "gue",
-        Encap::Geneve => "geneve",
-    };
-    response.encap = encap.to_owned();
+    response.encap = service.encap.name().to_owned();
 }
 
 /// The address that a packet without a backend is spilled to (paper 4.2).

@@ -34,4 +34,5 @@ pub use ids::{BackendId, Ids, ServiceId};
 pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, TunnelOptions};
-pub use service::{Affinity, Backend, Dscp, Encap, Service, SpillTo, Timeouts};
+pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts};
+pub use wire::Encap;

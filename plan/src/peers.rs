@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use wire::ip::{self, AddressBits};
-use wire::{Family, Protocol, geneve, gue};
+use wire::{Encap, Family, Protocol};
 
 use crate::matching::low_mask;
 use crate::select::maglev::{Candidate, Table};
@@ -66,14 +66,8 @@ impl Ingress {
     #[inline]
     #[must_use]
     pub fn is_tunnel(&self, key: &wire::FlowKey) -> bool {
-        match key.protocol {
-            Protocol::GRE | Protocol::IPIP | Protocol::IPV6 => true,
-            Protocol::UDP => {
-                matches!(key.destination_port, gue::PORT | geneve::PORT)
-                    && self.is_own(key.family, key.destination)
-            }
-            _ => false,
-        }
+        Encap::of(key).is_some()
+            && (key.protocol != Protocol::UDP || self.is_own(key.family, key.destination))
     }
 
     /// True for an address of this machine.

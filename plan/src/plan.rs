@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::Family;
+use wire::{Encap, Family};
 
 use crate::decode::{is_v6, parse_prefix};
 use crate::group::Group;
@@ -12,7 +12,7 @@ use crate::ids::{BackendId, ServiceId};
 use crate::matching::{Matched, Vips};
 use crate::peers::{Ingress, Peer};
 use crate::proto;
-use crate::service::{Backend, Dscp, Encap, Service};
+use crate::service::{Backend, Dscp, Service};
 
 /// What a forwarder forwards by. Immutable.
 #[derive(Debug)]

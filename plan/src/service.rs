@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::Family;
 use wire::ip::AddressBits;
+use wire::{Encap, Family};
 
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
@@ -59,19 +59,6 @@ pub enum Affinity {
     Flow,
     /// The source address alone.
     Client,
-}
-
-/// How packets travel to the backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Encap {
-    /// Generic routing encapsulation, RFC 2784.
-    Gre,
-    /// IP in IP: RFC 2003, RFC 2473, RFC 4213.
-    Ipip,
-    /// Generic UDP encapsulation, variant 0, UDP port 6080.
-    Gue,
-    /// Geneve, RFC 8926, UDP port 6081.
-    Geneve,
 }
 
 /// The outer header's DSCP.

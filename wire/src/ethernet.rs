@@ -1,5 +1,7 @@
 //! Ethernet II.
 
+use crate::ip::Family;
+
 /// Bytes of the header: destination, source, type.
 pub const HEADER_BYTES: usize = 14;
 
@@ -12,6 +14,25 @@ impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     /// IPv6.
     pub const IPV6: EtherType = EtherType(0x86dd);
+
+    /// Of packets of that family.
+    #[must_use]
+    pub fn of(family: Family) -> EtherType {
+        match family {
+            Family::V4 => EtherType::IPV4,
+            Family::V6 => EtherType::IPV6,
+        }
+    }
+
+    /// The family of packets of this type; None: they are no IP.
+    #[must_use]
+    pub fn family(self) -> Option<Family> {
+        match self {
+            EtherType::IPV4 => Some(Family::V4),
+            EtherType::IPV6 => Some(Family::V6),
+            _ => None,
+        }
+    }
 }
 
 /// A hardware address.

@@ -9,9 +9,6 @@ pub mod error;
 pub mod ethernet;
 pub mod flow;
 pub mod frame;
-pub mod geneve;
-pub mod gre;
-pub mod gue;
 pub mod headers;
 pub mod icmp;
 pub mod ip;
@@ -20,6 +17,7 @@ pub mod ipv6;
 pub mod plain;
 pub mod prefix;
 pub mod tcp;
+pub mod tunnel;
 pub mod udp;
 
 pub use error::ParseError;
@@ -29,3 +27,4 @@ pub use frame::{BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Frame, HEADROOM_
 pub use headers::{Headers, PacketMeta};
 pub use ip::{Family, Fragment, Protocol};
 pub use prefix::{IpPrefix, PrefixError};
+pub use tunnel::Encap;

@@ -8,7 +8,7 @@
 use crate::flow::{BLOCK_BYTES, SocketV4, Target};
 use crate::headers::PacketMeta;
 use crate::ip::{Family, Protocol};
-use crate::{checksum, ethernet, geneve, gue, ipv4, ipv6, tcp, udp};
+use crate::{checksum, ethernet, ipv4, ipv6, tcp, tunnel, udp};
 
 /// A plain packet, whose headers are in the first `HEAD` bytes of its frame.
 #[derive(Debug, Clone, Copy)]
@@ -144,7 +144,7 @@ fn flags(
         Protocol::UDP => {
             let (port, length) = (u16_at(header, 2), usize::from(u16_at(header, 4)));
             let fits = length >= udp::HEADER_BYTES && holds(length);
-            let tunnelled = matches!(port, gue::PORT | geneve::PORT);
+            let tunnelled = tunnel::is_port(port);
             (fits && !tunnelled).then_some(tcp::Flags::default())
         }
         _ => None,

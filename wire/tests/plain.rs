@@ -99,7 +99,7 @@ fn what_is_unusual_is_left_to_the_general_parser() {
     let mut wrong = frame(false, false, b"");
     wrong[24] ^= 1;
     assert!(!is_plain(&wrong), "a wrong checksum");
-    for port in [wire::gue::PORT, wire::geneve::PORT] {
+    for port in [wire::tunnel::gue::PORT, wire::tunnel::geneve::PORT] {
         for v6 in [false, true] {
             let mut tunnel = frame(v6, true, b"twelve bytes");
             let at = if v6 { 56 } else { 36 };

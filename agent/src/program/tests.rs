@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use aya::programs::{TestRun, TestRunOptions};
 use proptest::prelude::*;
-use wire::{EtherType, MacAddress, Protocol, ethernet, geneve, gre, gue, ipv4, ipv6, udp};
+use wire::tunnel::{geneve, gre, gue};
+use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6, udp};
 
 use super::*;
 use crate::outcome::Kind;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, quoted};
 use plan::{Plan, SpillTo};
-use wire::{Family, FlowKey, Protocol, geneve, gue, icmp, ip};
+use wire::{Encap, Family, FlowKey, icmp, ip};
 
 use super::{Heard, Mismatched, PathMtuTable};
 
@@ -84,12 +84,8 @@ impl Wanted {
     /// What is spilled goes to many addresses of another cluster, each VIP's
     /// own; it takes the way of one of them, which stands for all.
     fn targets_of(&self, quoted: &FlowKey) -> BTreeSet<IpAddr> {
-        let tunnel = match quoted.protocol {
-            Protocol::GRE | Protocol::IPIP | Protocol::IPV6 => true,
-            Protocol::UDP => matches!(quoted.destination_port, gue::PORT | geneve::PORT),
-            _ => false,
-        };
-        if !tunnel || !self.is_source(ip::address(quoted.family, quoted.source)) {
+        if Encap::of(quoted).is_none() || !self.is_source(ip::address(quoted.family, quoted.source))
+        {
             return BTreeSet::new();
         }
         let exact = self.targets.get(&ip::address(quoted.family, quoted.destination));
@@ -221,7 +217,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use datapath::Secret;
-    use wire::{ipv4, ipv6};
+    use wire::{Protocol, ipv4, ipv6};
 
     use super::*;
 

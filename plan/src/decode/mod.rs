@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use wire::{Family, ip};
+use wire::{Encap, Family, ip};
 
 use check::{check_choices, check_features, check_limits};
 use counting::Counting;
@@ -31,7 +31,7 @@ use crate::matching::{VipsBuilder, low_mask};
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
 use crate::select::maglev::Table;
-use crate::service::{Backend, Dscp, Encap, Service};
+use crate::service::{Backend, Dscp, Service};
 use crate::{limits, proto};
 
 /// What this forwarder knows beyond the first version; `requires` may name

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::Family;
 use wire::ip::{self, AddressBits};
+use wire::{Encap, Family};
 
 use super::check::refuse_unsupported;
 use super::counting::Counted;
@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::ids::ServiceId;
 use crate::matching::{AddressInfo, Matched, low_mask};
 use crate::select::maglev;
-use crate::service::{Affinity, Dscp, Encap, Service, SpillTo, Timeouts};
+use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts};
 use crate::{limits, proto};
 
 impl<'m> Decoding<'m, '_> {
@@ -45,7 +45,7 @@ impl<'m> Decoding<'m, '_> {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
             },
-            encap: encap(message),
+            encap: encap(&path, message)?,
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             // Zero is none; more than are counted is none, too.
             quota: match message.connections_quota {
@@ -167,12 +167,12 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
     })
 }
 
-fn encap(message: &proto::Service) -> Encap {
-    match message.encap() {
-        proto::Encap::Gre => Encap::Gre,
-        proto::Encap::Ipip => Encap::Ipip,
-        proto::Encap::Gue => Encap::Gue,
-        proto::Encap::Geneve => Encap::Geneve,
+/// The contract names tunnels as `wire` does.
+fn encap(path: &str, message: &proto::Service) -> Result<Encap, PlanError> {
+    let name = message.encap().as_str_name().trim_start_matches("ENCAP_").to_ascii_lowercase();
+    match Encap::by_name(&name) {
+        Some(encap) => Ok(encap),
+        None => refuse(format!("{path}.encap"), format!("`{name}` is not yet supported")),
     }
 }
 

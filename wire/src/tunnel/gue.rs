@@ -1,7 +1,24 @@
 //! Generic UDP encapsulation, variant 0 without extensions
 //! (draft-ietf-intarea-gue).
 
+use super::{Carrier, Description, Parsed, ipip, no_checksum};
 use crate::ip::Protocol;
+
+/// The tunnel.
+pub const DESCRIPTION: Description = Description {
+    name: "gue",
+    carrier: Carrier::Udp { port: PORT },
+    header_bytes: HEADER_BYTES,
+    recursion_control: false,
+    emit: |to, inside| {
+        to.copy_from_slice(&emit(super::Encap::Ipip.protocol(inside.family)));
+    },
+    parse: |_, datagram| {
+        let (protocol, header_bytes) = parse(datagram)?;
+        Some(Parsed { header_bytes, inner: ipip::inner(protocol)?, recursion: 0 })
+    },
+    is_checksum_valid: no_checksum,
+};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 4;

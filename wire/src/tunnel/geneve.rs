@@ -1,6 +1,21 @@
 //! Geneve (RFC 8926).
 
+use super::{Carrier, Description, Parsed, no_checksum};
 use crate::ethernet::EtherType;
+
+/// The tunnel.
+pub const DESCRIPTION: Description = Description {
+    name: "geneve",
+    carrier: Carrier::Udp { port: PORT },
+    header_bytes: HEADER_BYTES,
+    recursion_control: false,
+    emit: |to, inside| to.copy_from_slice(&emit(EtherType::of(inside.family))),
+    parse: |_, datagram| {
+        let (inner, header_bytes) = parse(datagram)?;
+        Some(Parsed { header_bytes, inner, recursion: 0 })
+    },
+    is_checksum_valid: no_checksum,
+};
 
 /// Bytes of the header without options.
 pub const HEADER_BYTES: usize = 8;

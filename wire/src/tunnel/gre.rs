@@ -2,8 +2,27 @@
 //! RFC 2890), with the recursion control of RFC 1701 that only our own machines
 //! ever set (datapath/src/decapsulate.rs).
 
+use super::{Carrier, Description, Parsed};
 use crate::checksum;
 use crate::ethernet::EtherType;
+use crate::ip::Protocol;
+
+/// The tunnel.
+pub const DESCRIPTION: Description = Description {
+    name: "gre",
+    carrier: Carrier::Ip { v4: Protocol::GRE, v6: Protocol::GRE },
+    header_bytes: HEADER_BYTES,
+    recursion_control: true,
+    emit: |to, inside| {
+        let ether_type = EtherType::of(inside.family);
+        to.copy_from_slice(&Header { recursion: inside.recursion, ether_type }.to_bytes());
+    },
+    parse: |_, payload| {
+        let (Header { recursion, ether_type }, header_bytes) = parse(payload)?;
+        Some(Parsed { header_bytes, inner: ether_type, recursion })
+    },
+    is_checksum_valid,
+};
 
 /// Bytes of a header without optional fields.
 pub const HEADER_BYTES: usize = 4;
