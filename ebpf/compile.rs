@@ -14,6 +14,7 @@ const CURE: &str = "install it with: apt-get install clang libbpf-dev";
 pub fn compile_all(names: &[&str]) {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed=../ebpf/compile.rs");
+    println!("cargo::rerun-if-changed=../ebpf/tunnels.h");
     for name in names {
         if let Err(problem) = compile(name) {
             println!("cargo::error=bpf/{name}.bpf.c: {problem}");
@@ -30,7 +31,7 @@ fn compile(name: &str) -> Result<(), String> {
     let output = Command::new("clang")
         .args([
             "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3", "-I",
-            &machine, "-c",
+            &machine, "-I", "../ebpf", "-c",
         ])
         .arg(format!("bpf/{name}.bpf.c"))
         .arg("-o")

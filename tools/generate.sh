@@ -2,6 +2,7 @@
 # Regenerates everything that is derived from proto/ and committed: the Go
 # code beside each .proto, docs/config.md from the schema's comments, and the
 # tables in docs/counters.md from the definitions of metrics and drop reasons.
+# And ebpf/tunnels.h, which the eBPF programs include, from wire/src/tunnel.
 #
 # Generators are pinned in tools/tools.mod. protoc itself comes from the
 # distribution (with libprotobuf-dev for google/protobuf/*.proto); the line of
@@ -37,10 +38,16 @@ generate_docs() {
     go run ./tools/counterdoc
 }
 
+generate_header() {
+    cargo run --quiet -p wire --example tunnels_h >.cache/tunnels.h
+    cmp -s .cache/tunnels.h ebpf/tunnels.h || cp .cache/tunnels.h ebpf/tunnels.h
+}
+
 generated_files() {
     find proto -name '*.pb.go'
     [ ! -e docs/config.md ] || echo docs/config.md
     echo docs/counters.md
+    echo ebpf/tunnels.h
 }
 
 digest() {
@@ -49,11 +56,13 @@ digest() {
 
 need protoc "protobuf-compiler and libprotobuf-dev"
 need go "Go 1.26 or later"
+need cargo "Rust (rust-toolchain.toml says which)"
 mkdir -p .cache
 before=$(digest)
 tools/tools.sh
 generate_go
 generate_docs
+generate_header
 
 if [ "${1:-}" = --check ] && [ "$before" != "$(digest)" ]; then
     echo "generate: generated files were stale: run 'make generate' and commit the result" >&2

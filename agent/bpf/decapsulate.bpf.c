@@ -19,8 +19,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define GUE_PORT 6080
-#define GENEVE_PORT 6081
+#include "tunnels.h"
+
 #define SOURCES_MAX 4096
 #define IPV4_MORE_AND_OFFSET 0x3fff
 
@@ -132,11 +132,11 @@ static __always_inline int is_intact(const struct iphdr *ip)
 
 static __always_inline int may_carry_tunnel(__u8 protocol)
 {
-	return protocol == IPPROTO_GRE || protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6 || protocol == IPPROTO_UDP;
+	return protocol == IPPROTO_UDP || is_tunnel_protocol(protocol);
 }
 
 /* True for a datagram to a port of ours, or for no datagram. */
-static __always_inline int is_tunnel_port(const struct tunnel *t)
+static __always_inline int has_tunnel_port(const struct tunnel *t)
 {
 	const struct udphdr *udp = t->next;
 
@@ -144,7 +144,7 @@ static __always_inline int is_tunnel_port(const struct tunnel *t)
 		return 1;
 	if ((const void *)(udp + 1) > t->end)
 		return 0;
-	return udp->dest == bpf_htons(GUE_PORT) || udp->dest == bpf_htons(GENEVE_PORT);
+	return is_tunnel_port(udp->dest);
 }
 
 /* Reads the outer header. GRE (any kind will do) if the packet is a tunnel of
@@ -162,7 +162,7 @@ static __always_inline __u32 read_outer_v4(struct tunnel *t)
 	/* A fragment's port may be in another one: the kernel's, or counted. */
 	if (t->protocol == IPPROTO_UDP && ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
 		return PASSED;
-	if (!is_tunnel_port(t))
+	if (!has_tunnel_port(t))
 		return PASSED;
 	key.address = ip->saddr;
 	if (!bpf_map_lookup_elem(&sources_v4, &key))
@@ -183,7 +183,7 @@ static __always_inline __u32 read_outer_v6(struct tunnel *t)
 	t->protocol = ip->nexthdr;
 	t->ecn = ecn_v6(ip);
 	advance(t, sizeof(*ip));
-	if (!is_tunnel_port(t))
+	if (!has_tunnel_port(t))
 		return PASSED;
 	key.address = ip->saddr;
 	if (!bpf_map_lookup_elem(&sources_v6, &key))

@@ -23,8 +23,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define GUE_PORT 6080
-#define GENEVE_PORT 6081
+#include "tunnels.h"
 
 /* Every exact VIP is a prefix of full length: as many as services may have. */
 #define PREFIXES_MAX 65536
@@ -120,15 +119,9 @@ static __always_inline __u32 options_bytes(const struct destination_options *opt
 
 static __always_inline int is_tunnel(const struct summary *s)
 {
-	switch (s->protocol) {
-	case IPPROTO_GRE:
-	case IPPROTO_IPIP:
-	case IPPROTO_IPV6:
-		return 1;
-	case IPPROTO_UDP:
-		return s->has_port && (s->port == bpf_htons(GUE_PORT) || s->port == bpf_htons(GENEVE_PORT));
-	}
-	return 0;
+	if (s->protocol == IPPROTO_UDP)
+		return s->has_port && is_tunnel_port(s->port);
+	return is_tunnel_protocol(s->protocol);
 }
 
 static __always_inline int is_own(const struct own_address *address)
