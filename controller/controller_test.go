@@ -8,6 +8,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -434,6 +436,41 @@ func TestReloads(t *testing.T) {
 	h.until("the new backend is in the plan", func(s *controllerv1.GetStateResponse) bool {
 		return !s.Config.Stale && slices.ContainsFunc(h.peer.running().Backends, func(b *planv1.Backend) bool { return b.Name == "web-2" })
 	})
+	h.stop()
+}
+
+// The config is a pipe: reading it takes until the test writes.
+func TestAReloadThatTakesLongHoldsUpNoDrain(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	if err := errors.Join(os.Remove(h.configFile()), syscall.Mkfifo(h.configFile(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	reloaded := make(chan error, 1)
+	go func() {
+		_, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{})
+		reloaded <- err
+	}()
+	// Opening it to write waits until the reload has opened it to read.
+	pipe, err := os.OpenFile(h.configFile(), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true}); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-reloaded:
+		t.Errorf("the reload ended before it had the config: %v", err)
+	default:
+	}
+	_, err = pipe.WriteString(h.config(", {name: web-2, address: 10.1.0.12}"))
+	if err := errors.Join(err, pipe.Close(), <-reloaded); err != nil {
+		t.Error(err)
+	}
+	h.until("the config is in use", func(s *controllerv1.GetStateResponse) bool { return len(h.peer.running().Backends) == 2 })
 	h.stop()
 }
 
