@@ -1,35 +1,26 @@
 //! Guideway's forwarder: threads, wiring, gRPC, metrics, replay. No forwarding
 //! logic: that is the crate `datapath`.
 //!
+//! Floors; a module knows only those to its right, and what it stands on
+//! (`make lint` holds that):
+//!
 //! ```text
-//!  server ─► control ─► engine ─► workers ─► devices
-//!              ▲
-//!  next_hops ──┘ (routes, neighbours)
+//!  run ─► takeover ─┐
+//!     └──► api ─────┴─► control ─► observe ─► dataplane ─► netlink
+//!  offline ─────────────────────────►┘            all of them ─► process, proto
 //! ```
 #![deny(unsafe_code)]
 
-pub mod clients;
+pub mod api;
 pub mod control;
-pub mod engine;
-pub mod explained;
-pub mod health;
-pub mod liveness;
-pub mod logging;
-pub mod metrics;
-pub mod next_hops;
-pub mod notify;
+pub mod dataplane;
+pub mod netlink;
+pub mod observe;
 pub mod offline;
-pub mod passing;
-pub mod path_mtu;
-pub mod replay;
+pub mod options;
+pub mod process;
 pub mod run;
-pub mod rundir;
-pub mod secret;
-pub mod server;
-pub mod steering;
-pub mod tables;
-pub mod take_over;
-pub mod worker;
+pub mod takeover;
 
 /// What is said over the socket, generated from
 /// `proto/guideway/forwarder/v1/forwarder.proto`.

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use guideway_forwarder::{logging, offline, replay, run};
+use guideway_forwarder::offline::replay;
+use guideway_forwarder::options::Options;
+use guideway_forwarder::process::logging;
+use guideway_forwarder::{offline, run};
 
 const WORKERS_MAX: i64 = plan::limits::WORKERS_MAX as i64;
 
@@ -173,8 +176,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn options(args: RunArgs) -> run::Options {
-    run::Options {
+fn options(args: RunArgs) -> Options {
+    Options {
         tables_dir: args.tables_dir.unwrap_or_else(|| args.run_dir.join("tables")),
         run_dir: args.run_dir,
         state_dir: args.state_dir,

@@ -8,7 +8,6 @@
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,41 +16,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::api::server;
 use crate::control::Control;
-use crate::metrics::{SharedPage, http};
-use crate::notify::Manager;
-use crate::rundir::RunDir;
-use crate::take_over::{Assets, Handed, Heritage};
-use crate::{health, logging, rundir, server, take_over};
+use crate::observe::health;
+use crate::observe::metrics::{SharedPage, http};
+use crate::options::Options;
+use crate::process::notify::Manager;
+use crate::process::rundir::RunDir;
+use crate::process::{logging, rundir};
+use crate::takeover;
+use crate::takeover::{Assets, Handed, Predecessor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// What the command line says.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Where the socket is.
-    pub run_dir: PathBuf,
-    /// Where the last plan is: a directory of ours alone.
-    pub state_dir: PathBuf,
-    /// Where the connection tables are: a directory of ours alone.
-    pub tables_dir: PathBuf,
-    /// The cluster's secret.
-    pub secret_file: Option<PathBuf>,
-    /// Where to serve metrics.
-    pub metrics_listen: Option<SocketAddr>,
-    /// Workers with `steering: software`; None: one for each core but one.
-    pub steered_workers: Option<usize>,
-    /// Pin workers to cores.
-    pub pin: bool,
-    /// Never sleep.
-    pub busy_poll: bool,
-    /// Go on with what a running forwarder has.
-    pub take_over: bool,
-    /// Say on stdout when packets flow.
-    pub announce: bool,
-    /// Whose plans are taken: a name or a number; None: this process's user.
-    pub controller_user: Option<String>,
-}
 
 /// How often a plan that could not be saved is tried again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -60,7 +36,7 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long answers that are being made may take once we are told to stop.
-const STOP_PATIENCE: Duration = Duration::from_millis(500);
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A predecessor's listener is free when it has ended.
 const METRICS_TRIES: u32 = 100;
@@ -71,8 +47,8 @@ pub fn run(options: Options) -> Result<()> {
     logging::start();
     abort_on_panic();
     let controller = controller_uid(options.controller_user.as_deref())?;
-    let up = match heritage(&options)? {
-        Some(heritage) => Up::take_over(&options, heritage)?,
+    let up = match predecessor(&options)? {
+        Some(predecessor) => Up::take_over(&options, predecessor)?,
         None => Up::start(&options)?,
     };
     let Up { run_dir, control, listener, viewers, take_over, manager } = up;
@@ -88,7 +64,7 @@ pub fn run(options: Options) -> Result<()> {
         health::watch(manager.notifier(), interval, Arc::clone(health))?;
     }
     let (hand, handed) = oneshot::channel();
-    take_over::serve(assets, Arc::downgrade(&control), hand)?;
+    takeover::serve(assets, Arc::downgrade(&control), hand)?;
     if options.announce {
         // Who started us may be gone; we forward all the same.
         let _ = writeln!(std::io::stdout(), "{FORWARDING}");
@@ -138,10 +114,10 @@ impl Up {
         Ok(Up { run_dir, control, listener, viewers, take_over, manager: Manager::from_env() })
     }
 
-    fn take_over(options: &Options, mut heritage: Heritage) -> Result<Up> {
+    fn take_over(options: &Options, mut predecessor: Predecessor) -> Result<Up> {
         // Not before the predecessor holds changes of ids back.
         let control = Arc::new(Control::new(options)?);
-        let note = heritage.take(&control)?;
+        let note = predecessor.take(&control)?;
         tracing::info!(
             predecessor = note.predecessor_pid,
             version = note.predecessor_version,
@@ -149,9 +125,9 @@ impl Up {
             "took over"
         );
         control.note_taken_over(note);
-        let mut run_dir = RunDir::inherit(&options.run_dir, heritage.lock);
+        let mut run_dir = RunDir::inherit(&options.run_dir, predecessor.lock);
         run_dir.sign();
-        let Heritage { listener, take_over, manager, .. } = heritage;
+        let Predecessor { listener, take_over, manager, .. } = predecessor;
         run_dir.share_inherited();
         // Packets flow already: without it one still forwards.
         let viewers = run_dir.listen_for_viewers().inspect_err(
@@ -162,14 +138,14 @@ impl Up {
 }
 
 /// What a running forwarder offers, if one is to be taken over from.
-fn heritage(options: &Options) -> Result<Option<Heritage>> {
+fn predecessor(options: &Options) -> Result<Option<Predecessor>> {
     if !options.take_over {
         return Ok(None);
     }
     let wants = Control::wants(options)?;
-    let heritage = take_over::ask(&options.run_dir, wants)?;
-    match heritage {
-        Some(heritage) => Ok(Some(heritage)),
+    let predecessor = takeover::ask(&options.run_dir, wants)?;
+    match predecessor {
+        Some(predecessor) => Ok(Some(predecessor)),
         // Beside a service manager that starts one too, two would get in
         // each other's way.
         None if options.announce => Err(format!(
@@ -267,7 +243,7 @@ async fn serve(
     }
     drop(stop);
     // A client that keeps its connection open must not keep us.
-    if let Ok(done) = tokio::time::timeout(STOP_PATIENCE, served.join_all()).await {
+    if let Ok(done) = tokio::time::timeout(STOP_TIMEOUT, served.join_all()).await {
         done.into_iter().collect::<std::result::Result<(), _>>()?;
     }
     Ok(ended)

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
-use guideway_forwarder::engine::{Engine, Inherited, Start};
-use guideway_forwarder::liveness::Liveness;
-use guideway_forwarder::tables::Tables;
-use guideway_forwarder::worker::Role;
+use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
+use guideway_forwarder::dataplane::liveness::Liveness;
+use guideway_forwarder::dataplane::tables::Tables;
+use guideway_forwarder::dataplane::threads::Role;
 use nic::drivers::memory::{MemoryPeer, pair};
 use nic::{Pool, WorkerIo};
 use plan::Planner;
@@ -205,7 +205,7 @@ fn a_hanging_worker_is_told_by_name_while_the_others_live() {
     let rig = Rig::new();
     let liveness = Liveness::default();
     assert_eq!(liveness.oldest(), None, "nothing runs yet");
-    liveness.follow(rig.engine.board());
+    liveness.follow(rig.engine.publisher());
     let roles = || liveness.heartbeats().iter().map(|heartbeat| heartbeat.role).collect::<Vec<_>>();
     assert_eq!(roles(), [Role::Worker(0), Role::SlowPath]);
     let hang = rig.peer.hang();

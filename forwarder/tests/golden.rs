@@ -20,7 +20,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guideway_forwarder::replay::{Options, replay};
+use guideway_forwarder::offline::replay::{Options, replay};
 use nic::pcap::{Packet, Reader, Writer};
 use serde_json::Value;
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Namespace, link, root_or_skip};
-use guideway_forwarder::next_hops::{Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted};
+use guideway_forwarder::netlink::next_hops::{
+    Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted,
+};
 
 /// A load balancer with two links (eth0, eth1), each to a namespace of its own.
 struct Net {

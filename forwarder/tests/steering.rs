@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use common::{Net, raw_socket, receive, root_or_skip};
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
-use guideway_forwarder::engine::{Engine, Inherited, Start};
-use guideway_forwarder::liveness::Liveness;
-use guideway_forwarder::tables::Tables;
-use guideway_forwarder::worker::capture::Filter;
-use guideway_forwarder::worker::{self, Role};
+use guideway_forwarder::dataplane::capture::Filter;
+use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
+use guideway_forwarder::dataplane::liveness::Liveness;
+use guideway_forwarder::dataplane::tables::Tables;
+use guideway_forwarder::dataplane::threads::{self, Role};
 use nic::drivers::memory::{MemoryPeer, pair};
 use nic::{Pool, SharedIo};
 use plan::{Planner, ServiceId};
@@ -220,7 +220,7 @@ fn flows_keep_worker_and_order(
 fn a_hanging_steering_thread_is_told_by_name() {
     let rig = Rig::new(64);
     let liveness = Liveness::default();
-    liveness.follow(rig.engine.board());
+    liveness.follow(rig.engine.publisher());
     assert_eq!(liveness.heartbeats().len(), WORKERS + 2);
     let _hang = rig.peer.hang();
     let start = Instant::now();
@@ -338,7 +338,7 @@ fn steered_on_a_single_queue(driver: &str) {
     assert_eq!((counters.unaccounted, counters.received, counters.sent), (0, 100, 100));
     let status = forwarder.status();
     let workers = status.threads.iter().filter(|thread| thread.role == "worker").count();
-    assert_eq!(workers, worker::cpus().len().saturating_sub(1).max(1));
+    assert_eq!(workers, threads::cpus().len().saturating_sub(1).max(1));
     assert!(forwarder.metrics().contains("guideway_misdirected_packets_total 0\n"));
     assert_eq!(forwarder.terminate(), Some(0));
 }

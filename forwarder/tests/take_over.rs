@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use common::{Namespace, Net, raw_socket, receive, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
-use guideway_forwarder::take_over::Channel;
+use guideway_forwarder::takeover::Channel;
 use program::Forwarder;
 use rustix::fd::AsFd;
 use rustix::net::AddressFamily;
@@ -357,7 +357,7 @@ fn a_successor_that_does_not_fit_is_refused_and_the_predecessor_goes_on() {
     // A version that speaks another protocol.
     let answer = Successor::connect(steady.folder()).greet(77, &steady.tables());
     let why = answer["Refused"].as_str().unwrap();
-    assert!(why.contains("protocol 2, version 9.9.9 by 77") && why.contains("without"), "{why}");
+    assert!(why.contains("protocol 3, version 9.9.9 by 77") && why.contains("without"), "{why}");
     steady.assert_it_went_on();
 }
 
@@ -371,25 +371,25 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over);
     let (folder, tables) = (steady.folder().to_owned(), steady.tables());
     // While it gets ready.
-    assert!(Successor::connect(&folder).greet(2, &tables)["Offer"]["running"].is_object());
+    assert!(Successor::connect(&folder).greet(3, &tables)["Offer"]["running"].is_object());
     // While everything rests.
     let mut successor = Successor::connect(&folder);
-    successor.greet(2, &tables);
+    successor.greet(3, &tables);
     successor.say(&json!("Ready"));
     let rested = successor.hear().unwrap();
-    assert_eq!(rested["Rested"]["connections"].as_array().unwrap().len(), 2, "{rested}");
+    assert_eq!(rested["Quiesced"]["connections"].as_array().unwrap().len(), 2, "{rested}");
     assert!(steady.forwarder.next(&mut watch).unwrap().handing_over);
     drop(successor);
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over, "called off");
     // It gives up by itself.
     let mut successor = Successor::connect(&folder);
-    successor.greet(2, &tables);
+    successor.greet(3, &tables);
     successor.say(&json!({"Failed": "no memory"}));
     assert!(successor.hear().is_err(), "nothing more is said");
     // It says nothing at all: soon others are served again.
     let silent = Successor::connect(&folder);
     let mut patient = Successor::connect(&folder);
-    assert!(patient.greet(2, &tables)["Offer"].is_object());
+    assert!(patient.greet(3, &tables)["Offer"].is_object());
     drop((silent, patient));
     steady.assert_it_went_on();
 }
@@ -404,7 +404,7 @@ fn where_a_successor_dies_after_it_was_to_go_on_the_predecessor_starts_anew() {
     let mut watch = steady.forwarder.watch();
     let (folder, tables) = (steady.folder().to_owned(), steady.tables());
     let mut successor = Successor::connect(&folder);
-    successor.greet(2, &tables);
+    successor.greet(3, &tables);
     successor.say(&json!("Ready"));
     successor.hear().unwrap();
     successor.say(&json!("Taking"));

@@ -18,7 +18,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Net, root_or_skip};
-use guideway_forwarder::take_over::Channel;
+use guideway_forwarder::takeover::Channel;
 use program::Client;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -40,7 +40,7 @@ const CONVERSATION: [(Side, &str); 7] = [
     (Side::Successor, "protocol"),
     (Side::Predecessor, "Offer"),
     (Side::Successor, "Ready"),
-    (Side::Predecessor, "Rested"),
+    (Side::Predecessor, "Quiesced"),
     (Side::Successor, "Taking"),
     (Side::Predecessor, "Go"),
     (Side::Successor, "Running"),

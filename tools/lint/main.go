@@ -31,6 +31,7 @@ type check struct {
 
 var checks = []check{
 	{"crates depend only on the crates they may know", rustEdges},
+	{"modules of a crate know one another in one direction", moduleEdges},
 	{"Go packages import only the packages they may know", goEdges},
 	{"the thinking Rust crates touch no world", rustPurity},
 	{"the brain touches no world", goPurity},
@@ -90,7 +91,7 @@ func lint(t *tree, out io.Writer) bool {
 			clean = false
 		}
 		if len(violations) == 0 {
-			fmt.Fprintf(out, "ok  %-52s %5d looked at\n", c.name, looked)
+			fmt.Fprintf(out, "ok  %-54s %5d looked at\n", c.name, looked)
 		}
 	}
 	return clean

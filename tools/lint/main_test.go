@@ -13,6 +13,7 @@ import (
 // at and nothing wrong. Each case below spoils it in one place.
 func goodTree() map[string]string {
 	files := map[string]string{
+		"wire/src/gre.rs": "use crate::ip::Family;\n",
 		"wire/src/lib.rs": "#![forbid(unsafe_code)]\n#[cfg(test)]\nmod oracle;\npub fn parse() {}\n",
 		"plan/src/lib.rs": "#![forbid(unsafe_code)]\n" +
 			"#[allow(clippy::all)]\npub mod proto {\n    include!(concat!(env!(\"OUT_DIR\"), \"/plan.rs\"));\n}\n",
@@ -24,8 +25,9 @@ func goodTree() map[string]string {
 		"nic/src/lib.rs":                   "pub fn map() { unsafe { mmap() } }\n",
 		"README.md":                        "[map](ARCHITECTURE.md#map), [docs](docs), [site](https://example.com), `wire/src/lib.rs`\n",
 		"docs/counters.md":                 goodCounters,
-		"forwarder/src/health.rs":          "fn start() { std::thread::Builder::new().name(\"health\".into()).spawn(run) }\n",
-		"forwarder/src/page.rs":            "fn page(page: &mut Page) {\n    page.metric(\"guideway_up\", Gauge, \"1: it is up.\").value(1);\n}\n",
+		"forwarder/src/process/log.rs":     "fn log() {}\n",
+		"forwarder/src/observe/health.rs":  "fn start() { std::thread::Builder::new().name(\"health\".into()).spawn(run) }\n",
+		"forwarder/src/observe/page.rs":    "fn page(page: &mut Page) {\n    page.metric(\"guideway_up\", Gauge, \"1: it is up.\").value(1);\n}\n",
 		"agent/src/page.rs":                "const DROPS: Family = (\"guideway_agent_drops_total\", \"reason\", \"Packets dropped.\");\n",
 		"controller/metrics/metrics.go":    "package metrics\n\nvar ready = describe(\"guideway_ready\", \"1: as it says.\", \"service\")\n",
 		"controller/brain/brain.go":        "package brain\n\nimport \"time\"\n\nfunc Step(now time.Time) {}\n",
@@ -34,7 +36,7 @@ func goodTree() map[string]string {
 		"forwarder/tests/common/shared.rs": "#![allow(dead_code)]\nfn helper() {}\n",
 	}
 	files[architecture] = "# Threads\n| thread |\n| `health` |\n# Code map\n"
-	insideOf := map[string]string{"controller": "brain/, metrics/, prober/", "bench": "figures/"}
+	insideOf := map[string]string{"controller": "brain/, metrics/, prober/", "bench": "figures/", "forwarder": "observe/, process/"}
 	for _, folder := range []string{
 		"wire", "plan", "datapath", "ebpf", "nic", "forwarder", "agent", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
@@ -119,6 +121,15 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a runtime in a pure crate", "plan/Cargo.toml", "[dependencies]\ntokio.workspace = true\n", "may not depend on tokio"},
 		{"a runtime for building or testing only", "plan/Cargo.toml",
 			"[dev-dependencies]\ntokio.workspace = true\n[build-dependencies.rand]\nversion = \"1\"\n[dependencies]\n", ""},
+
+		{"a floor uses one above it", "forwarder/src/process/clock.rs", "use crate::observe::{health, page as p};\nfn f() {}\n",
+			"forwarder/src/process/clock.rs: process may not use observe::health"},
+		{"the test of a floor does", "forwarder/src/process/clock.rs",
+			"fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::observe::health;\n}\n", ""},
+		{"a folder that is no floor", "forwarder/src/misc/x.rs", "fn f() {}\n", "a floor of the forwarder that no rule knows"},
+		{"modules in a circle", "wire/src/ip.rs", "fn f() { super::gre::parse() }\n",
+			"wire/src: modules import one another in a circle: gre -> ip -> gre"},
+		{"modules in one direction", "wire/src/ip.rs", "use crate::checksum::sum;\n", ""},
 
 		{"a sink imports a sink", "controller/speaker/s.go",
 			"package speaker\n\nimport _ \"github.com/guideway/guideway/controller/prober\"\n",

@@ -8,10 +8,10 @@ use datapath::{DropReason, Verdict, View};
 use plan::{Found, Plan};
 use wire::{FlowKey, Frame, headers};
 
-use super::{Control, Refusal, ShownDevice};
-use crate::engine::Session;
+use crate::control::{Control, Refusal, ShownDevice};
+use crate::dataplane::capture::{Captured, Filter, destination};
+use crate::dataplane::engine::Session;
 use crate::proto;
-use crate::worker::capture::{Captured, Filter, destination};
 
 /// Packets in one message.
 const MESSAGE_PACKETS: usize = 256;

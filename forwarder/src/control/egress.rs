@@ -11,8 +11,8 @@ use datapath::{Egress, FlowHash, NextHop};
 use plan::{Admission, BackendId, Plan, Service};
 use wire::{Family, MacAddress};
 
-use crate::next_hops::{self, Snapshot};
-use crate::path_mtu::PathMtuTable;
+use crate::netlink::next_hops::{self, Snapshot};
+use crate::netlink::path_mtu::PathMtuTable;
 use crate::proto::{UnresolvedBackend, UnresolvedPeer};
 
 /// Next hops of one backend after weights are spelt out; the datapath spreads

@@ -1,5 +1,5 @@
 //! Control's part in a take-over: what a predecessor lends, and how a
-//! successor goes on with it. The conversation is [`crate::take_over`]'s.
+//! successor goes on with it. `takeover` holds the conversation.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
@@ -12,15 +12,15 @@ use nic::{Driver, Mode, Tap, drivers};
 use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
-use super::machine::{Machine, connections_max, set_filters};
-use super::{Changes, Control, Forwarding, egress};
-use crate::engine::{Hanging, Inherited};
-use crate::next_hops::Snapshot;
-use crate::path_mtu::PathMtuTable;
-use crate::run::Options;
-use crate::secret;
-use crate::take_over::{Device, Memory, Rested, Running, Wants, Xdp};
-use crate::worker::monotonic_ns;
+use crate::control::handover::{Device, Memory, QuiescedState, Running, Wants, Xdp};
+use crate::control::machine::{Machine, connections_max, set_filters};
+use crate::control::{Changes, Control, Forwarding, egress};
+use crate::dataplane::engine::{Hanging, Inherited};
+use crate::dataplane::threads::monotonic_ns;
+use crate::netlink::next_hops::Snapshot;
+use crate::netlink::path_mtu::PathMtuTable;
+use crate::options::Options;
+use crate::process::secret;
 
 /// Nice value while the predecessor still forwards.
 const NICE: i32 = 10;
@@ -28,7 +28,7 @@ const NICE: i32 = 10;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What runs, while a successor looks at it: nothing changes meanwhile.
-pub struct Lending<'c> {
+pub struct Handover<'c> {
     changes: MutexGuard<'c, Changes>,
     running: Option<Forwarding>,
     unresolved: Arc<Snapshot>,
@@ -49,7 +49,7 @@ impl Control {
 
     /// Holds every change back for a successor that wants this; the error
     /// says what would not fit.
-    pub fn lend(&self, wants: &Wants) -> std::result::Result<Lending<'_>, String> {
+    pub fn lend(&self, wants: &Wants) -> std::result::Result<Handover<'_>, String> {
         // Without a secret the plan itself has all that the key is made of.
         let is_derived = self.key_id() == "derived";
         let ours = Wants {
@@ -63,7 +63,7 @@ impl Control {
         let changes = self.lock();
         let running = self.shown.load_full().running.clone();
         let unresolved = Arc::clone(&self.next_hops.watch().borrow());
-        Ok(Lending { changes, running, unresolved })
+        Ok(Handover { changes, running, unresolved })
     }
 
     /// Gets ready to go on with what a predecessor lends, and touches nothing
@@ -150,7 +150,7 @@ fn refuse_what_differs(ours: &Wants, theirs: &Wants) -> std::result::Result<(), 
     Ok(())
 }
 
-impl Lending<'_> {
+impl Handover<'_> {
     /// What there is, with copies of the TAPs; None: no plan yet.
     #[must_use]
     pub fn running(&self) -> Option<(Running, Vec<OwnedFd>)> {
@@ -203,15 +203,15 @@ impl Lending<'_> {
         descriptors
     }
 
-    /// Has everything come to rest; see [`crate::engine::Engine::rest`].
-    pub fn rest(&self) -> std::result::Result<Rested, Hanging> {
+    /// Has everything come to rest; see [`crate::dataplane::engine::Engine::rest`].
+    pub fn rest(&self) -> std::result::Result<QuiescedState, Hanging> {
         let since_ns = monotonic_ns();
         let Some(running) = &self.running else {
-            return Ok(Rested { since_ns, ..Rested::default() });
+            return Ok(QuiescedState { since_ns, ..QuiescedState::default() });
         };
         running.engine.rest()?;
         let connections = Some(running.engine.connections_by_service());
-        Ok(Rested { since_ns, connections })
+        Ok(QuiescedState { since_ns, connections })
     }
 
     /// Goes on as if nothing had been.
@@ -323,7 +323,7 @@ struct Ready {
 impl Prepared<'_> {
     /// Goes on, if the predecessor uses nothing any more. Gives how long
     /// nobody forwarded, and which tables had to start empty.
-    pub fn go(mut self, rested: Rested) -> Result<(Duration, Vec<String>)> {
+    pub fn go(mut self, rested: QuiescedState) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
         let Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
@@ -343,7 +343,7 @@ impl Prepared<'_> {
             hash,
             connections_max: machine.connections_max(),
             view,
-            before: Arc::new(super::NamedTotals::new(Arc::clone(&plan))),
+            before: Arc::new(crate::control::NamedTotals::new(Arc::clone(&plan))),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
             path_mtus,

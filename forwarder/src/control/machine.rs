@@ -9,10 +9,10 @@ use nic::take_over::Quiesced;
 use nic::{Device, DeviceConfig, FilterError, IpPrefix, QueueOptions, SharedIo, WorkerIo, drivers};
 use plan::{Plan, proto};
 
-use crate::engine::{Engine, Inherited, Start};
-use crate::run::Options;
-use crate::tables::{Tables, key_digest};
-use crate::{steering, worker};
+use crate::dataplane::engine::{Engine, Inherited, Start};
+use crate::dataplane::tables::{Tables, key_digest};
+use crate::dataplane::{steering, threads};
+use crate::options::Options;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -83,7 +83,7 @@ impl Machine {
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
         let workers =
-            options.steered_workers.unwrap_or_else(|| steered_workers(worker::cpus().len()));
+            options.steered_workers.unwrap_or_else(|| steered_workers(threads::cpus().len()));
         let (devices, io) = open(&configs, &queue_options, asked.steering(), workers)?;
         Ok(Machine::of(plan, devices, io))
     }
@@ -157,7 +157,7 @@ impl Machine {
             tables,
             key_digest: key_digest(&self.key_id, &self.cluster),
             connections_max: self.connections_max(),
-            cpus: if options.pin { worker::cpus() } else { Vec::new() },
+            cpus: if options.pin { threads::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
             inherited,
         };

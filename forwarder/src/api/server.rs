@@ -1,0 +1,300 @@
+//! The gRPC service on the unix sockets: words for the wire, and who may say
+//! them. What is asked is done by [`Control`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::api::clients::{self, ConnectInfo};
+use crate::control::{Capture, Control, PLAN_BYTES_MAX, Refusal};
+use crate::observe::metrics::SharedPage;
+use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
+use crate::proto::{
+    CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
+    GetConnectionsResponse, GetCountersRequest, GetCountersResponse, GetDropSamplesRequest,
+    GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest, GetPlanResponse,
+    GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse, WatchRequest,
+    WatchResponse,
+};
+
+/// Captured packets wait here for a client that is slow; then in the workers'
+/// rings, which drop and count.
+const CAPTURE_MESSAGES: usize = 4;
+
+/// How often a capture looks for packets where there are few.
+const CAPTURE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Requests at a time over one connection.
+const STREAMS_MAX: u32 = 32;
+
+/// Answers that are made at a time: each keeps a core busy that workers may
+/// need. Plans have a way of their own.
+const ANSWERS_MAX: usize = 2;
+
+/// How long a request waits for that.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client whose other end is gone is found within the sum of these.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a socket's clients may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Look.
+    View,
+    /// Look and capture; and the user with this id may set the plan.
+    Operate {
+        /// The controller's.
+        controller: u32,
+    },
+}
+
+/// Serves until `stop` resolves.
+pub async fn serve(
+    listener: UnixListener,
+    control: Arc<Control>,
+    page: SharedPage,
+    access: Access,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let places = || Semaphore::new(ANSWERS_MAX);
+    let service = Service { control, page, access, answers: places(), states: places() };
+    let service = ForwarderServer::new(service)
+        .max_decoding_message_size(PLAN_BYTES_MAX)
+        .max_encoding_message_size(PLAN_BYTES_MAX);
+    let server = tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .add_service(service);
+    server.serve_with_incoming_shutdown(clients::accept(listener), stop).await
+}
+
+struct Service {
+    control: Arc<Control>,
+    page: SharedPage,
+    /// Places for answers to people.
+    answers: Semaphore,
+    /// Places for what a controller asks now and then.
+    states: Semaphore,
+    access: Access,
+}
+
+impl Service {
+    /// On a thread that may wait: decoding a large plan, building tables and
+    /// reading large ones take longer than an async task may.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Control) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let control = Arc::clone(&self.control);
+        let done = tokio::task::spawn_blocking(move || work(&control)).await;
+        done.map_err(|error| Status::internal(format!("the request's thread failed: {error}")))
+    }
+
+    /// The same once there is a place for it.
+    async fn queue<T: Send + 'static>(
+        &self,
+        places: &Semaphore,
+        work: impl FnOnce(&Control) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let Ok(Ok(_place)) = timeout(QUEUE_TIMEOUT, places.acquire()).await else {
+            return Err(Status::resource_exhausted(
+                "too many clients ask at the same time: try again",
+            ));
+        };
+        self.run(work).await
+    }
+}
+
+/// Counts an answer to the client that asked.
+fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>, Status> {
+    if let Some(from) = request.extensions().get::<ConnectInfo>() {
+        from.client.add(message.encoded_len())?;
+    }
+    Ok(Response::new(message))
+}
+
+/// Plans decide on all traffic: they come from the controller's user alone.
+fn refuse_plans_of_others<T>(access: Access, request: &Request<T>) -> Result<(), Status> {
+    let Access::Operate { controller } = access else {
+        return Err(view_only("plans are set"));
+    };
+    let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
+    match peer {
+        Some(peer) if peer.uid() == controller => Ok(()),
+        peer => {
+            let uid = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
+            Err(Status::permission_denied(format!(
+                "plans come from the controller alone, which runs with user id {controller}, not {uid}: \
+                 run it as that user, or start the forwarder with another --controller-user"
+            )))
+        }
+    }
+}
+
+fn view_only(what: &str) -> Status {
+    Status::permission_denied(format!(
+        "this socket is for looking only; {what} at forwarder.sock, which takes group guideway-operate"
+    ))
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        match refusal {
+            Refusal::Invalid(why) => Status::invalid_argument(why),
+            Refusal::Precondition(why) => Status::failed_precondition(why),
+            Refusal::Later(why) => Status::aborted(why),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Forwarder for Service {
+    async fn set_plan(
+        &self,
+        request: Request<SetPlanRequest>,
+    ) -> Result<Response<SetPlanResponse>, Status> {
+        refuse_plans_of_others(self.access, &request)?;
+        let Some(plan) = request.into_inner().plan else {
+            return Err(Status::invalid_argument("plan: missing"));
+        };
+        let accepted = self.run(move |control| control.set_plan(plan)).await??;
+        Ok(Response::new(SetPlanResponse {
+            generation: accepted.generation,
+            warnings: accepted.warnings,
+        }))
+    }
+
+    async fn get_plan(
+        &self,
+        request: Request<GetPlanRequest>,
+    ) -> Result<Response<GetPlanResponse>, Status> {
+        match self.queue(&self.states, |control| control.plan_message()).await? {
+            Some(plan) => answer(&request, GetPlanResponse { plan: Some(plan) }),
+            None => Err(Status::not_found("no plan yet")),
+        }
+    }
+
+    async fn get_status(
+        &self,
+        request: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
+        let with_tables = request.get_ref().with_tables;
+        answer(
+            &request,
+            self.queue(&self.states, move |control| control.status(with_tables)).await?,
+        )
+    }
+
+    async fn get_counters(
+        &self,
+        request: Request<GetCountersRequest>,
+    ) -> Result<Response<GetCountersResponse>, Status> {
+        answer(&request, self.queue(&self.answers, Control::counters).await?)
+    }
+
+    async fn get_connections(
+        &self,
+        request: Request<GetConnectionsRequest>,
+    ) -> Result<Response<GetConnectionsResponse>, Status> {
+        let lookup = request.get_ref().lookup.clone();
+        let found = self.queue(&self.answers, move |control| control.connections(lookup)).await??;
+        answer(&request, found)
+    }
+
+    async fn explain(
+        &self,
+        request: Request<ExplainRequest>,
+    ) -> Result<Response<ExplainResponse>, Status> {
+        let Some(flow) = request.get_ref().flow.clone() else {
+            return Err(Status::invalid_argument("flow: missing"));
+        };
+        let explained = self.queue(&self.answers, move |control| control.explain(&flow)).await??;
+        answer(&request, explained)
+    }
+
+    async fn get_drop_samples(
+        &self,
+        request: Request<GetDropSamplesRequest>,
+    ) -> Result<Response<GetDropSamplesResponse>, Status> {
+        answer(&request, self.queue(&self.answers, Control::drop_samples).await?)
+    }
+
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(tell(self.control.handing_over(), sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    type CaptureStream = ReceiverStream<Result<CaptureResponse, Status>>;
+
+    async fn capture(
+        &self,
+        request: Request<CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        // Packets are people's letters.
+        if self.access == Access::View {
+            return Err(view_only("captures are made"));
+        }
+        let capture = self.control.capture(&request.into_inner())?;
+        let (sender, receiver) = mpsc::channel(CAPTURE_MESSAGES);
+        tokio::task::spawn_blocking(move || stream(capture, &sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Request<GetMetricsRequest>,
+    ) -> Result<Response<GetMetricsResponse>, Status> {
+        let fresh = request.get_ref().fresh;
+        if fresh && self.access == Access::View {
+            return Err(view_only("fresh pages are made"));
+        }
+        let page = if fresh { self.page.fresh().await } else { self.page.get().await };
+        if let Some(from) = request.extensions().get::<ConnectInfo>() {
+            from.client.add(page.len())?;
+        }
+        Ok(Response::new(GetMetricsResponse { text: (*page).clone() }))
+    }
+}
+
+/// Tells a watcher now and with every change, until it hangs up.
+async fn tell(
+    mut news: watch::Receiver<bool>,
+    watcher: mpsc::Sender<Result<WatchResponse, Status>>,
+) {
+    loop {
+        let handing_over = *news.borrow_and_update();
+        if watcher.send(Ok(WatchResponse { handing_over })).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = news.changed() => if changed.is_err() { return },
+            () = watcher.closed() => return,
+        }
+    }
+}
+
+/// Hands over what is captured until nobody listens, or nobody forwards.
+fn stream(mut capture: Capture, listener: &mpsc::Sender<Result<CaptureResponse, Status>>) {
+    while !listener.is_closed() {
+        let Some(response) = capture.message() else { return };
+        let is_full = !response.packets.is_empty();
+        if (is_full || response.missed > 0) && listener.blocking_send(Ok(response)).is_err() {
+            return;
+        }
+        if !is_full {
+            std::thread::sleep(CAPTURE_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Answers to requests, from what is shown: never waiting for a change.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datapath::outbox::Kind;
+use datapath::table::EntryClass;
+use datapath::{DropReason, Totals};
+use plan::{BackendId, FEATURES, Found, Plan, ServiceId};
+use wire::{Family, Protocol, ip};
+
+use crate::control::{Control, Forwarding, Refusal, plan_proto};
+use crate::dataplane::punt::Port;
+use crate::dataplane::samples::Sample;
+use crate::dataplane::threads::{ThreadStatus, monotonic_ms};
+use crate::netlink::path_mtu::{Mismatched, PathMtuTable};
+use crate::observe::explained::explained;
+use crate::observe::health::Health;
+use crate::observe::metrics::page::{self, ConnectionCounts};
+use crate::proto;
+
+impl Control {
+    /// The running plan.
+    #[must_use]
+    pub fn plan_message(&self) -> Option<plan_proto::Plan> {
+        Some(self.shown.load().running.as_ref()?.view.plan.message.clone())
+    }
+
+    /// One line for the service manager.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        match &self.shown.load().running {
+            Some(running) => format!("forwarding by plan {}", running.view.plan.generation),
+            None => "waiting for the first plan".to_owned(),
+        }
+    }
+
+    /// What others are told of us without asking anything here.
+    #[must_use]
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// How the forwarder is; with the fingerprint of each service's table only
+    /// on request, because a controller polls ten times a second.
+    #[must_use]
+    pub fn status(&self, with_tables: bool) -> proto::GetStatusResponse {
+        let shown = self.shown.load_full();
+        let empty = proto::GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
+            key_id: self.key_id(),
+            restart_required: shown.restart_required.clone(),
+            plan_unsaved: shown.plan_unsaved.clone(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            pid: std::process::id(),
+            taken_over: self.taken_over.get().cloned(),
+            ..Default::default()
+        };
+        let Some(running) = &shown.running else { return empty };
+        proto::GetStatusResponse {
+            generation: running.view.plan.generation,
+            threads: running
+                .engine
+                .publisher()
+                .threads()
+                .iter()
+                .map(ThreadStatus::status)
+                .collect(),
+            devices: running.devices(),
+            unresolved: running.unresolved.to_vec(),
+            unresolved_peers: crate::control::egress::unresolved_peers(
+                &running.view.plan,
+                &running.snapshot,
+            ),
+            tables: if with_tables { running.maglev_tables() } else { Vec::new() },
+            path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
+            ..empty
+        }
+    }
+
+    /// The counters of the conservation law and those by name.
+    #[must_use]
+    pub fn counters(&self) -> proto::GetCountersResponse {
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else {
+            return proto::GetCountersResponse {
+                dropped: drops(&Totals::default()),
+                ..Default::default()
+            };
+        };
+        let (received, totals) = running.engine.totals();
+        let named = running.named_totals();
+        proto::GetCountersResponse {
+            received,
+            sent: totals.sent,
+            passed: totals.passed,
+            replied: totals.replied,
+            redirected: totals.redirected,
+            held: totals.held_and_waiting(),
+            dropped: drops(&totals),
+            originated: originated(&totals),
+            unaccounted: totals.unaccounted(received),
+            services: named.services(),
+            backends: named.backends(),
+        }
+    }
+
+    /// Counts of tracked connections, or the entries of one flow.
+    pub fn connections(
+        &self,
+        lookup: Option<proto::FlowKey>,
+    ) -> Result<proto::GetConnectionsResponse, Refusal> {
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else {
+            return Ok(proto::GetConnectionsResponse::default());
+        };
+        let connections_max = running.connections_max;
+        let Some(lookup) = lookup else {
+            let counts = running.connection_lines();
+            return Ok(proto::GetConnectionsResponse {
+                connections_max,
+                counts,
+                found: Vec::new(),
+            });
+        };
+        let found = running.find(&flow_key("lookup", &lookup).map_err(Refusal::Invalid)?);
+        Ok(proto::GetConnectionsResponse { connections_max, counts: Vec::new(), found })
+    }
+
+    /// What becomes of a flow, and why.
+    pub fn explain(&self, flow: &proto::FlowKey) -> Result<proto::ExplainResponse, Refusal> {
+        let key = flow_key("flow", flow).map_err(Refusal::Invalid)?;
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else {
+            return Err(Refusal::Precondition("no plan yet: nothing is forwarded".to_owned()));
+        };
+        let devices: Vec<&str> =
+            running.devices.iter().map(|device| device.interface.as_str()).collect();
+        let tables = running.engine.tables();
+        Ok(explained(&running.view, &running.hash, tables, &devices, &key))
+    }
+
+    /// The latest dropped frames of each reason.
+    #[must_use]
+    pub fn drop_samples(&self) -> proto::GetDropSamplesResponse {
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else { return Default::default() };
+        let now_ms = monotonic_ms();
+        let mut samples: Vec<(Sample, u32)> = Vec::new();
+        for (worker, kept) in (0..).zip(running.engine.samples()) {
+            samples.extend(kept.read().into_iter().map(|sample| (sample, worker)));
+        }
+        samples.sort_by_key(|(sample, _)| (sample.reason.index(), Reverse(sample.at_ms)));
+        let line = |(sample, worker): (Sample, u32)| proto::DropSample {
+            reason: sample.reason.name().to_owned(),
+            worker,
+            age_ms: now_ms.saturating_sub(sample.at_ms),
+            frame_bytes: sample.frame_bytes,
+            start: sample.start,
+        };
+        proto::GetDropSamplesResponse { samples: samples.into_iter().map(line).collect() }
+    }
+
+    /// The metrics page.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let shown = self.shown.load_full();
+        // A change in progress holds the devices: their filters' counters are
+        // missing from this scrape then.
+        let filters = self.changes.try_lock().ok().and_then(|changes| {
+            let machine = changes.machine.as_ref()?;
+            Some(
+                machine
+                    .filter_counters()
+                    .map(|(name, counters)| (name.to_owned(), counters))
+                    .collect(),
+            )
+        });
+        let running = shown.running.as_ref().map(|running| page::Running {
+            plan: &running.view.plan,
+            engine: &running.engine,
+            interfaces: running.devices.iter().map(|device| device.interface.as_str()).collect(),
+            filters: filters.unwrap_or_default(),
+            services: running.named_totals().services(),
+            backends: running.named_totals().backends(),
+            connections: running.connection_counts(),
+            connections_max: running.connections_max,
+            unresolved: running.unresolved.len(),
+            path_mtus: &running.path_mtus,
+            heard: self.path_mtus.heard(),
+            path_mtus_paused: self.path_mtus.mismatched().iter().filter(|seen| seen.paused).count(),
+            build: running.build,
+        });
+        page::render(running.as_ref(), shown.plan_saved, self.taken_over.get())
+    }
+}
+
+/// What is known of paths, and what somebody would have us know.
+fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::PathMtu> {
+    let empty =
+        |address: &IpAddr| proto::PathMtu { address: address.to_string(), ..Default::default() };
+    let mut paths: BTreeMap<IpAddr, proto::PathMtu> = learned
+        .iter()
+        .map(|(target, bytes)| {
+            (*target, proto::PathMtu { bytes: (*bytes).into(), ..empty(target) })
+        })
+        .collect();
+    for seen in mismatched {
+        let path = paths.entry(seen.target).or_insert_with_key(empty);
+        (path.mismatched, path.paused) = (seen.count, seen.paused);
+    }
+    paths.into_values().collect()
+}
+
+impl Forwarding {
+    fn named_totals(&self) -> crate::control::NamedTotals {
+        let mut totals = (*self.before).clone();
+        totals.add(&self.view);
+        totals
+    }
+
+    fn devices(&self) -> Vec<proto::Device> {
+        let device = |(device, port): (&crate::control::ShownDevice, &Port)| {
+            let (tap, tap_missing) = match port.state() {
+                Ok(name) => (name, String::new()),
+                Err(why) => (String::new(), why),
+            };
+            let link = self.snapshot.links.get(&device.index);
+            proto::Device {
+                interface: device.interface.clone(),
+                driver: device.driver.clone(),
+                mode: device.mode.clone(),
+                queues: device.queues,
+                up: link.is_some_and(|link| link.up),
+                mtu: link.map_or(0, |link| link.mtu),
+                tap,
+                tap_missing,
+            }
+        };
+        self.devices.iter().zip(self.engine.ports()).map(device).collect()
+    }
+
+    fn maglev_tables(&self) -> Vec<proto::Table> {
+        let table = |service: &plan::Service| {
+            let table = service.group.table()?;
+            Some(proto::Table {
+                service: service.name.clone(),
+                size: table.entries().len() as u32,
+                fingerprint: format!("{:016x}", table.fingerprint()),
+                build_seconds: self.build.as_secs_f64(),
+            })
+        };
+        self.view.plan.services().filter_map(table).collect()
+    }
+
+    fn connection_counts(&self) -> ConnectionCounts {
+        let mut counts = ConnectionCounts::new();
+        for entry in self.engine.tables().iter().flat_map(|table| table.entries()) {
+            *counts.entry((entry.service, entry.backend, entry.class.name())).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Entries of services or backends that are gone wait for the sweep; they
+    /// have no name any more.
+    fn connection_lines(&self) -> Vec<proto::ConnectionCount> {
+        let plan = &self.view.plan;
+        let line =
+            |((service, backend, class), connections): ((ServiceId, BackendId, &str), u64)| {
+                Some(proto::ConnectionCount {
+                    service: plan.service(service)?.name.clone(),
+                    backend: plan.backend(backend)?.name.clone(),
+                    class: class.to_owned(),
+                    connections,
+                })
+            };
+        self.connection_counts().into_iter().filter_map(line).collect()
+    }
+
+    fn find(&self, key: &wire::FlowKey) -> Vec<proto::Connection> {
+        let Found::Service(matched) = self.view.plan.vips.find(&key.target()) else {
+            return Vec::new();
+        };
+        let hash = self.hash.flow(key);
+        let found = |(worker, table): (usize, &datapath::table::TableReader<'_>)| {
+            let (entry, idle_ms) = table.find(hash, matched.service)?;
+            Some(connection(
+                &self.view.plan,
+                worker,
+                entry.service,
+                entry.backend,
+                entry.class,
+                idle_ms,
+            ))
+        };
+        self.engine.tables().iter().enumerate().filter_map(found).collect()
+    }
+}
+
+fn connection(
+    plan: &Plan,
+    worker: usize,
+    service: ServiceId,
+    backend: BackendId,
+    class: EntryClass,
+    idle_ms: u64,
+) -> proto::Connection {
+    proto::Connection {
+        worker: worker as u32,
+        service: plan.service(service).map_or_else(String::new, |service| service.name.clone()),
+        backend: plan.backend(backend).map_or_else(String::new, |backend| backend.name.clone()),
+        class: class.name().to_owned(),
+        idle_ms,
+    }
+}
+
+/// Every reason there is, zeros included: what does not happen is news too.
+fn drops(totals: &Totals) -> Vec<proto::Drop> {
+    let line = |reason: &DropReason| proto::Drop {
+        reason: reason.name().to_owned(),
+        packets: totals.dropped[reason.index()],
+        meaning: reason.meaning().to_owned(),
+        usual_cause: reason.usual_cause().to_owned(),
+    };
+    DropReason::ALL.iter().map(line).collect()
+}
+
+fn originated(totals: &Totals) -> Vec<proto::Originated> {
+    let line = |kind: &Kind| proto::Originated {
+        kind: kind.name().to_owned(),
+        packets: totals.originated[*kind as usize],
+    };
+    Kind::ALL.iter().map(line).collect()
+}
+
+/// Reads a five-tuple; an error names `place` and the field.
+fn flow_key(place: &str, lookup: &proto::FlowKey) -> Result<wire::FlowKey, String> {
+    let address = |field: &str, text: &str| -> Result<IpAddr, String> {
+        text.parse().map_err(|_| format!("{place}.{field}: `{text}` is not an IP address"))
+    };
+    let (source, destination) =
+        (address("source", &lookup.source)?, address("destination", &lookup.destination)?);
+    if source.is_ipv4() != destination.is_ipv4() {
+        return Err(format!("{place}: source and destination are of different families"));
+    }
+    let port = |field: &str, port: u32| {
+        u16::try_from(port).map_err(|_| format!("{place}.{field}: {port} is not a port"))
+    };
+    let protocol = u8::try_from(lookup.protocol).map_err(|_| {
+        format!("{place}.protocol: {} is not an IP protocol; TCP is 6, UDP 17", lookup.protocol)
+    })?;
+    Ok(wire::FlowKey {
+        family: Family::of(destination),
+        protocol: Protocol(protocol),
+        source: ip::address_bits(source),
+        destination: ip::address_bits(destination),
+        source_port: port("source_port", lookup.source_port)?,
+        destination_port: port("destination_port", lookup.destination_port)?,
+    })
+}

@@ -1,0 +1,470 @@
+//! The workers together: started once, handed one view after another, read by
+//! anybody.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapath::slow::SlowPath;
+use datapath::table::TableReader;
+use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
+use nic::wait::{Waiter, Waker};
+use nic::{Interface, Meter, SharedIo, WorkerIo};
+use rustix::fd::OwnedFd;
+
+use crate::dataplane::accounts::Accounts;
+use crate::dataplane::capture::{self, Filter, Source, Switch};
+use crate::dataplane::punt;
+use crate::dataplane::samples::DropSamples;
+use crate::dataplane::slow_path;
+use crate::dataplane::steering::{self, Hub};
+use crate::dataplane::tables::Tables;
+use crate::dataplane::threads::{Role, Stage, monotonic_ms};
+use crate::dataplane::view_publisher::ViewPublisher;
+use crate::dataplane::worker;
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// A worker goes round at least twenty times a second; one that has not for
+/// this long hangs.
+const SWAP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Coming to rest takes as long as what is in hand: a batch, and the slow
+/// path's answers.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the workers are started with.
+pub struct Start<'a> {
+    /// Devices' queues and packet memory, one for each worker.
+    pub io: Vec<WorkerIo>,
+    /// The interfaces behind the devices, in their order, to which frames go
+    /// back that are the kernel's; none for devices without a kernel.
+    pub interfaces: Vec<Interface>,
+    /// What to forward by.
+    pub view: Arc<View>,
+    /// The cluster's secret.
+    pub secret: Secret,
+    /// Where the connection tables are.
+    pub tables: &'a Tables,
+    /// Names the hash key in their headers.
+    pub key_digest: u64,
+    /// Connections over all workers.
+    pub connections_max: u64,
+    /// Cores to pin workers to, in turn; empty: do not pin.
+    pub cpus: Vec<usize>,
+    /// Never sleep.
+    pub busy_poll: bool,
+    /// What a predecessor that ran until just now had.
+    pub inherited: Inherited,
+}
+
+/// What there is to go on with, beside queues and tables.
+#[derive(Default)]
+pub struct Inherited {
+    /// Connections of each worker's table, by service; None: to be counted.
+    pub connections: Option<Vec<Vec<(u16, u32)>>>,
+    /// The TAPs beside the devices, in their order.
+    pub taps: Vec<Option<nic::Tap>>,
+}
+
+/// Running workers.
+pub struct Engine {
+    publisher: Arc<ViewPublisher>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    wakers: Vec<Waker>,
+    /// Wakers of threads that forward by no view.
+    others: Vec<Waker>,
+    counters: Vec<&'static Counters>,
+    queues: Vec<QueueMeter>,
+    tables: Vec<TableReader<'static>>,
+    /// How many connections each worker's table holds, by service.
+    connections: Vec<Arc<[AtomicU32]>>,
+    /// Tables that could not be taken over, and why.
+    emptied: Vec<String>,
+    /// One thread receives for all workers.
+    steered: bool,
+    samples: Vec<&'static DropSamples>,
+    /// The ways back to the kernel, by device.
+    ports: Arc<[punt::Port]>,
+    captures: Arc<Switch>,
+    /// None: a capture is under way, and has them.
+    sources: Mutex<Option<Vec<Source>>>,
+    /// Views that a hanging worker may still use.
+    kept: Mutex<Vec<Arc<View>>>,
+}
+
+/// A queue's counters, and whose they are.
+pub struct QueueMeter {
+    /// The device.
+    pub device: usize,
+    /// The queue's number there.
+    pub number: usize,
+    /// The counters.
+    pub meter: Meter,
+}
+
+/// Some threads did not do in time what they do in each round.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} did not go round the loop within {} s: restart the forwarder",
+    threads.iter().map(|role| format!("thread {role}")).collect::<Vec<_>>().join(", "),
+    timeout.as_secs()
+)]
+pub struct Hanging {
+    threads: Vec<Role>,
+    timeout: Duration,
+}
+
+impl Engine {
+    /// Starts all workers, each on what it owns.
+    pub fn start(start: Start<'_>) -> Result<Engine> {
+        let mut queues = Vec::new();
+        for (number, io) in start.io.iter().enumerate() {
+            let meters = io.queues.iter().map(|queue| queue.meter());
+            queues.extend(meters.enumerate().map(|(device, meter)| QueueMeter {
+                device,
+                number,
+                meter,
+            }));
+        }
+        Engine::launch(start, queues, None)
+    }
+
+    /// Starts so many workers behind one thread that owns all queues;
+    /// `start.io` is to be empty. So many frames may wait for each worker
+    /// from each device.
+    pub fn start_steered(
+        start: Start<'_>,
+        io: SharedIo,
+        workers: usize,
+        ring_frames: usize,
+    ) -> Result<Engine> {
+        let (hub, ends) = steering::split(io, workers, ring_frames)?;
+        let meter = |(device, number, queue): (usize, usize, &dyn nic::Queue)| QueueMeter {
+            device,
+            number,
+            meter: queue.meter(),
+        };
+        let queues = hub.queues().map(meter).collect();
+        let mut cpus = start.cpus.clone();
+        if !cpus.is_empty() {
+            // The first is the steering thread's, as far as there are enough.
+            cpus.rotate_left(1);
+        }
+        Engine::launch(
+            Start { io: ends, cpus, ..start },
+            queues,
+            Some((hub, start.cpus.first().copied())),
+        )
+    }
+
+    fn launch(
+        start: Start<'_>,
+        queues: Vec<QueueMeter>,
+        hub: Option<(Hub, Option<usize>)>,
+    ) -> Result<Engine> {
+        let workers = start.io.len();
+        let connections = start.connections_max.div_ceil(workers as u64);
+        let slow_waiter = Waiter::new([])?;
+        let Inherited { connections: counts, taps } = start.inherited;
+        let (punts, punting) = punt::prepare(&start.interfaces, workers, taps)?;
+        let publisher = ViewPublisher::new(start.view, workers, hub.is_some());
+        let mut engine = Engine::without_workers(publisher, queues, hub.is_some(), punting.ports());
+        engine.wakers.push(slow_waiter.waker());
+        let (mut parts, mut servers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
+        for (index, (io, punt)) in start.io.into_iter().zip(punts).enumerate() {
+            let counts =
+                counts.as_ref().map(|counts| counts.get(index).map_or(&[][..], Vec::as_slice));
+            let opened =
+                start.tables.table(start.key_digest, index, workers, connections, counts)?;
+            engine.emptied.extend(opened.emptied);
+            // Workers live as long as the process, and so do their counters.
+            let counters: &'static Counters = Box::leak(Box::default());
+            let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
+            let (slow_path, server) = slow_path::pair(slow_waiter.waker(), waiter.waker());
+            engine.wakers.push(waiter.waker());
+            engine.counters.push(counters);
+            engine.tables.push(opened.reader);
+            engine.connections.push(opened.table.counts());
+            let samples: &'static DropSamples = Box::leak(Box::default());
+            engine.samples.push(samples);
+            let (tap, source) = capture::pair(&engine.captures);
+            engine.lock_sources().get_or_insert_default().push(source);
+            servers.push(server);
+            parts.push(worker::Parts {
+                index,
+                queues: io.queues,
+                pool: io.pool,
+                datapath: Datapath::new(&start.secret, opened.table, counters, opened.clock, index),
+                counters,
+                samples,
+                tap,
+                slow_path,
+                punt,
+                publisher: Arc::clone(&engine.publisher),
+                waiter,
+                cpu: (!start.cpus.is_empty()).then(|| start.cpus[index % start.cpus.len()]),
+                busy_poll: start.busy_poll,
+                steered: hub.is_some(),
+            });
+        }
+        engine.start_slow_path(&start.secret, servers, slow_waiter)?;
+        engine.others.push(punting.waker());
+        engine.lock_threads().push(punting.start(Arc::clone(&engine.publisher))?);
+        for parts in parts {
+            engine.lock_threads().push(worker::start(parts)?);
+        }
+        if let Some((hub, cpu)) = hub {
+            engine.steer(hub, cpu, &start.secret, start.busy_poll)?;
+        }
+        engine.wake_and_wait()?;
+        Ok(engine)
+    }
+
+    fn without_workers(
+        publisher: ViewPublisher,
+        queues: Vec<QueueMeter>,
+        steered: bool,
+        ports: Arc<[punt::Port]>,
+    ) -> Engine {
+        Engine {
+            publisher: Arc::new(publisher),
+            threads: Mutex::default(),
+            wakers: Vec::new(),
+            others: Vec::new(),
+            counters: Vec::new(),
+            queues,
+            tables: Vec::new(),
+            connections: Vec::new(),
+            emptied: Vec::new(),
+            steered,
+            samples: Vec::new(),
+            ports,
+            captures: Arc::default(),
+            sources: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    fn start_slow_path(
+        &mut self,
+        secret: &Secret,
+        servers: Vec<slow_path::SlowPathServer>,
+        waiter: Waiter,
+    ) -> Result<()> {
+        let path = self.slow_path(secret);
+        self.counters.push(path.counters());
+        let publisher = Arc::clone(&self.publisher);
+        let thread = slow_path::start(slow_path::Parts { path, servers, publisher, waiter })?;
+        self.lock_threads().push(thread);
+        Ok(())
+    }
+
+    /// Starts the steering thread.
+    fn steer(
+        &mut self,
+        hub: Hub,
+        cpu: Option<usize>,
+        secret: &Secret,
+        busy_poll: bool,
+    ) -> Result<()> {
+        let counters: &'static Counters = Box::leak(Box::default());
+        let samples: &'static DropSamples = Box::leak(Box::default());
+        // The slow path's waker is before the workers'.
+        let wakers = self.wakers[1..].to_vec();
+        self.wakers.push(hub.waker());
+        self.counters.push(counters);
+        self.samples.push(samples);
+        let (tap, source) = capture::pair(&self.captures);
+        self.lock_sources().get_or_insert_default().push(source);
+        let parts = steering::Parts {
+            hub,
+            hash: FlowHash::for_steering(secret),
+            accounts: Accounts { counters, samples },
+            tap,
+            wakers,
+            publisher: Arc::clone(&self.publisher),
+            cpu,
+            busy_poll,
+        };
+        let thread = steering::start(parts)?;
+        self.lock_threads().push(thread);
+        Ok(())
+    }
+
+    fn slow_path(&self, secret: &Secret) -> SlowPath<'static> {
+        let counters: &'static Counters = Box::leak(Box::default());
+        SlowPath::new(secret, self.tables.clone(), counters, Clock::resume(Now(monotonic_ms())))
+    }
+
+    /// Has all workers forward by `view`; returns when they do, and frees
+    /// what they forwarded by before.
+    pub fn swap(&self, view: Arc<View>) -> Result<(), Hanging> {
+        let old = self.publisher.post(view);
+        let mut kept = self.kept.lock().expect("no holder of this lock panics");
+        kept.push(old);
+        self.wake_and_wait()?;
+        kept.clear();
+        Ok(())
+    }
+
+    /// Has all threads finish what is on its way and stand still. From then
+    /// on nothing is taken from devices, nor written to connection tables:
+    /// a successor may go on with both. On failure all go on.
+    pub fn rest(&self) -> Result<(), Hanging> {
+        let (workers, behind) = (self.workers(), self.publisher.threads().len());
+        let steering = workers + 1..behind;
+        for (stage, threads) in [
+            (Stage::Receiving, steering),
+            (Stage::Workers, 0..workers),
+            (Stage::All, workers..behind),
+        ] {
+            self.publisher.rest(stage);
+            self.wakers.iter().for_each(Waker::wake);
+            let rest = self.publisher.wait_at_rest(threads, stage, REST_TIMEOUT);
+            rest.map_err(|threads| {
+                self.resume();
+                Hanging { threads, timeout: REST_TIMEOUT }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends [`Engine::rest`].
+    pub fn resume(&self) {
+        self.publisher.rest(Stage::Work);
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// How many connections each worker's table holds, by service; services
+    /// without any are left out.
+    #[must_use]
+    pub fn connections_by_service(&self) -> Vec<Vec<(u16, u32)>> {
+        let of_worker = |counts: &Arc<[AtomicU32]>| {
+            let counts = (0..).zip(counts.iter().map(|count| count.load(Ordering::Relaxed)));
+            counts.filter(|(_, count)| *count > 0).collect()
+        };
+        self.connections.iter().map(of_worker).collect()
+    }
+
+    /// Tables that could not be taken over, and why: a sentence each.
+    #[must_use]
+    pub fn emptied(&self) -> &[String] {
+        &self.emptied
+    }
+
+    /// Copies of the TAPs, by device.
+    #[must_use]
+    pub fn taps(&self) -> Vec<Option<OwnedFd>> {
+        self.ports.iter().map(punt::Port::tap).collect()
+    }
+
+    /// One thread receives for all workers.
+    #[must_use]
+    pub fn is_steered(&self) -> bool {
+        self.steered
+    }
+
+    /// Ends all workers.
+    pub fn stop(&self) {
+        self.publisher.stop();
+        self.wakers.iter().chain(&self.others).for_each(Waker::wake);
+        // A panic aborts the process, so there is none to report.
+        self.lock_threads().drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// What the threads that packets need say of themselves: workers first.
+    #[must_use]
+    pub fn publisher(&self) -> &Arc<ViewPublisher> {
+        &self.publisher
+    }
+
+    /// Each worker's counters, then the slow path's and the steering thread's.
+    #[must_use]
+    pub fn counters(&self) -> &[&'static Counters] {
+        &self.counters
+    }
+
+    /// Each worker's latest dropped frames, then the steering thread's.
+    #[must_use]
+    pub fn samples(&self) -> &[&'static DropSamples] {
+        &self.samples
+    }
+
+    /// The ways back to the kernel, by device.
+    #[must_use]
+    pub fn ports(&self) -> &[punt::Port] {
+        &self.ports
+    }
+
+    /// Captures packets until the session is dropped; None: another session
+    /// does.
+    #[must_use]
+    pub fn capture(self: &Arc<Engine>, filter: Filter) -> Option<Session> {
+        let mut sources = self.lock_sources().take()?;
+        // What a worker was about to hand over when the last session ended.
+        for source in &mut sources {
+            while source.next().is_some() {}
+            source.missed();
+        }
+        self.captures.turn_on(Arc::new(filter));
+        Some(Session { engine: Arc::clone(self), sources })
+    }
+
+    fn lock_sources(&self) -> std::sync::MutexGuard<'_, Option<Vec<Source>>> {
+        self.sources.lock().expect("no holder of this lock panics")
+    }
+
+    /// All queues' counters.
+    #[must_use]
+    pub fn queues(&self) -> &[QueueMeter] {
+        &self.queues
+    }
+
+    /// Each worker's connection table.
+    #[must_use]
+    pub fn tables(&self) -> &[TableReader<'static>] {
+        &self.tables
+    }
+
+    /// Frames that devices took off their rings, and what became of them.
+    /// What is between the two counts as unaccounted: zero at rest.
+    #[must_use]
+    pub fn totals(&self) -> (u64, Totals) {
+        let received = self.queues.iter().map(|queue| queue.meter.read().received).sum();
+        let mut totals = Totals::default();
+        self.counters.iter().for_each(|counters| totals.add(&counters.totals()));
+        (received, totals)
+    }
+
+    fn wake_and_wait(&self) -> Result<(), Hanging> {
+        self.wakers.iter().for_each(Waker::wake);
+        let waited = self.publisher.wait(SWAP_TIMEOUT);
+        waited.map_err(|threads| Hanging { threads, timeout: SWAP_TIMEOUT })
+    }
+
+    fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// A capture under way.
+pub struct Session {
+    engine: Arc<Engine>,
+    /// One for each worker, then the steering thread's.
+    pub sources: Vec<Source>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.captures.turn_off();
+        *self.engine.lock_sources() = Some(std::mem::take(&mut self.sources));
+    }
+}

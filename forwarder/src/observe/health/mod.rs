@@ -1,0 +1,111 @@
+//! Whether this process forwards, for those who announce routes to it, and for
+//! the service manager. `proto/guideway/forwarder/v1/health.proto` is the
+//! contract.
+//!
+//! ```text
+//!  threads: heartbeats ──┐
+//!  netlink: links ───────┼─► Health (atomics) ─► thread `health`: health.sock
+//!  control: plan, phase ─┘                    └► thread `watchdog`: systemd
+//! ```
+//!
+//! **Invariant:** reading [`Health`] takes no lock and waits for nothing:
+//! neither for gRPC, nor for a page, nor for a capture, nor for a change of plan.
+
+mod answering;
+mod watchdog;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+use crate::dataplane::liveness::Liveness;
+use crate::netlink::next_hops::LinksUp;
+use crate::proto;
+pub use answering::{CLIENTS_MAX, answer};
+pub use watchdog::watch;
+
+/// What is known of this process without asking anybody.
+#[derive(Debug)]
+pub struct Health {
+    /// Heartbeats of the threads that packets need.
+    pub liveness: Arc<Liveness>,
+    /// Of what every worker forwards by; 0: no plan yet.
+    generation: AtomicU64,
+    /// A successor is about to go on.
+    handing_over: AtomicBool,
+    stopping: AtomicBool,
+    /// Name and kernel index of the interfaces that are forwarded on.
+    interfaces: ArcSwapOption<Vec<(String, u32)>>,
+    links_up: LinksUp,
+}
+
+impl Health {
+    /// Of a process without a plan; links are read from `links_up`.
+    #[must_use]
+    pub fn new(links_up: LinksUp) -> Health {
+        Health {
+            liveness: Arc::default(),
+            generation: AtomicU64::new(0),
+            handing_over: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            interfaces: ArcSwapOption::empty(),
+            links_up,
+        }
+    }
+
+    /// Every worker forwards by the plan of this generation.
+    pub fn set_generation(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// What is forwarded on, from the first plan to the end.
+    pub fn set_interfaces(&self, interfaces: impl Iterator<Item = (String, u32)>) {
+        if self.interfaces.load().is_none() {
+            self.interfaces.store(Some(Arc::new(interfaces.collect())));
+        }
+    }
+
+    /// A successor is about to go on in our place; or it does not after all.
+    pub fn set_handing_over(&self, handing_over: bool) {
+        self.handing_over.store(handing_over, Ordering::Release);
+    }
+
+    /// No more packets are taken.
+    pub fn set_stopping(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    fn phase(&self) -> proto::HealthPhase {
+        if self.stopping.load(Ordering::Acquire) {
+            proto::HealthPhase::Stopping
+        } else if self.handing_over.load(Ordering::Acquire) {
+            proto::HealthPhase::HandingOver
+        } else {
+            proto::HealthPhase::Running
+        }
+    }
+
+    /// How we are now.
+    #[must_use]
+    pub fn report(&self, sequence: u64) -> proto::Health {
+        let heartbeats = self.liveness.heartbeats().into_iter();
+        let thread = |heartbeat: crate::dataplane::liveness::Heartbeat| proto::ThreadHealth {
+            name: heartbeat.role.to_string(),
+            heartbeat_age_ms: heartbeat.age.as_millis() as u64,
+        };
+        let (interfaces, links_up) = (self.interfaces.load(), self.links_up.load());
+        let device = |(interface, index): &(String, u32)| proto::DeviceHealth {
+            interface: interface.clone(),
+            up: links_up.contains(index),
+        };
+        proto::Health {
+            sequence,
+            pid: std::process::id(),
+            generation: self.generation.load(Ordering::Acquire),
+            threads: heartbeats.map(thread).collect(),
+            devices: interfaces.iter().flat_map(|known| known.iter()).map(device).collect(),
+            phase: self.phase().into(),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What others see of the forwarder: its health, its metrics, its answers about
+//! one flow.
+
+pub mod explained;
+pub mod health;
+pub mod metrics;

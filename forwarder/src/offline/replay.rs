@@ -1,0 +1,463 @@
+//! Replay: the same forwarding code on capture files. Deterministic, without
+//! root or devices; the runner of the golden tests, and what a bug report
+//! needs.
+//!
+//! Time is the capture's. A batch ends where the millisecond changes, and
+//! behind a frame for the slow path, which sees what those before it left in
+//! the tables and nothing else: so no output depends on the size of batches.
+//! Time never goes back. Every next hop is 02:00:00:00:00:fe, our own address
+//! 02:00:00:00:00:01.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use datapath::batch::Verdicts;
+use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
+use datapath::outbox::{Kind, Originated};
+use datapath::reply::{ReplyLink, ReturnPaths};
+use datapath::verdict::DeviceIndex;
+use datapath::{
+    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
+    Outbox, Secret, SlowPath, Totals, Verdict, View,
+};
+use nic::pcap::{Packet, Reader, Writer};
+use plan::{Plan, Planner};
+use serde_json::{Value, json};
+use wire::{
+    BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Family, Fragment, Frame, MacAddress, Protocol,
+    headers,
+};
+
+use crate::offline::plan_file::read_plan;
+use crate::process::secret;
+
+/// Our own Ethernet address.
+pub const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x01]);
+/// That of every next hop.
+pub const NEXT_HOP: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
+
+/// What to replay, and where to write what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The plan, as proto JSON.
+    pub plan: PathBuf,
+    /// The capture: pcap or pcapng.
+    pub input: PathBuf,
+    /// Everything emitted, in order.
+    pub output: PathBuf,
+    /// Frames passed to the kernel, in order.
+    pub passed: Option<PathBuf>,
+    /// Verdicts by kind.
+    pub counters: Option<PathBuf>,
+    /// One object for each frame.
+    pub journeys: Option<PathBuf>,
+    /// The cluster's secret.
+    pub secret_file: Option<PathBuf>,
+    /// The longest IP packet that fits the egress link.
+    pub egress_mtu: u16,
+    /// Frames handled together, 1 to 64.
+    pub batch: usize,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Replays a capture; gives the counters.
+///
+/// # Errors
+/// If a file cannot be read or written, or the plan is refused.
+pub fn replay(options: &Options) -> Result<Value, Failure> {
+    let plan = read_plan(&mut Planner::default(), &options.plan)?;
+    let secret = secret::for_plan(&plan, options.secret_file.as_deref())?;
+    check_mtu(&plan, options.egress_mtu)?;
+    let mut outputs = Outputs::create(options)?;
+    let mut replay = Replay::new(plan, &secret, options.egress_mtu);
+    let mut batch: Vec<Packet> = Vec::with_capacity(BATCH_MAX);
+    for packet in Reader::open(&options.input)? {
+        let packet = packet?;
+        replay.received += 1;
+        let goes_on = batch.first().is_none_or(|first| millisecond(first) == millisecond(&packet));
+        if !goes_on || batch.len() == options.batch {
+            replay.run(&mut batch, &mut outputs)?;
+        }
+        let ends_batch = replay.may_be_slow(&packet);
+        batch.push(packet);
+        if ends_batch {
+            replay.run(&mut batch, &mut outputs)?;
+        }
+    }
+    replay.run(&mut batch, &mut outputs)?;
+    outputs.finish(&replay)
+}
+
+/// Refuses an egress link that is too narrow for IPv6, as the forwarder does.
+fn check_mtu(plan: &Plan, egress_mtu: u16) -> Result<(), Failure> {
+    for service in plan.ipv6_services() {
+        let backends =
+            service.group.members().iter().filter_map(|member| plan.backend(member.backend));
+        let overhead = backends
+            .map(|backend| overhead_bytes(service.encap, Family::of(backend.address)))
+            .max()
+            .unwrap_or(0);
+        let wanted = inside_bytes_min(Family::V6) + overhead;
+        if egress_mtu < wanted {
+            let name = &service.name;
+            return Err(format!(
+                "--egress-mtu {egress_mtu}: services[{name}] has IPv6 VIPs, whose packets may have 1280 bytes: \
+                 with the outer headers that takes {wanted} or more"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn millisecond(packet: &Packet) -> u64 {
+    packet.timestamp_ns / 1_000_000
+}
+
+/// A forwarder of one worker, with the time at which it stands.
+struct Replay {
+    view: View,
+    datapath: Datapath<'static>,
+    slow: SlowPath<'static>,
+    outbox: Outbox<'static>,
+    counters: &'static Counters,
+    /// Chunks to use again: memory for more is made where they do not suffice.
+    chunks: Vec<&'static mut [u8]>,
+    received: u64,
+    /// The latest time seen, in nanoseconds.
+    now_ns: u64,
+    /// That of the last batch, in milliseconds.
+    begun_ms: Option<u64>,
+}
+
+impl Replay {
+    fn new(plan: Plan, secret: &Secret, egress_mtu: u16) -> Replay {
+        /// The default of `connections_max` in the plan.
+        const CONNECTIONS: u64 = 1_000_000;
+        let configured =
+            plan.message.forwarder.as_ref().map_or(0, |forwarder| forwarder.connections_max);
+        let connections = if configured == 0 { CONNECTIONS } else { configured };
+        let hop = NextHop {
+            device: DeviceIndex(0),
+            source: OWN,
+            destination: NEXT_HOP,
+            mtu: egress_mtu,
+            path_mtu: None,
+        };
+        let egress = Egress::new(&plan, &FlowHash::new(secret), |_| vec![hop]);
+        let counters: &Counters = Box::leak(Box::default());
+        let (table, reader) = ConnectionTable::in_memory(connections);
+        let view = View::new(plan.into(), egress, 1);
+        Replay {
+            view: View {
+                return_paths: ReturnPaths {
+                    all: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
+                    ..ReturnPaths::default()
+                },
+                ..view
+            },
+            slow: SlowPath::new(secret, vec![reader], counters, Clock::default()),
+            datapath: Datapath::new(secret, table, counters, Clock::default(), 0),
+            outbox: Outbox::default(),
+            counters,
+            chunks: Vec::new(),
+            received: 0,
+            now_ns: 0,
+            begun_ms: None,
+        }
+    }
+
+    /// Tells the time. A clock of 32 bits takes a step of less than half its
+    /// range: captures may have gaps that are longer.
+    fn begin(&mut self) {
+        let now_ms = self.now_ns / 1_000_000;
+        let mut ms = self.begun_ms.unwrap_or(now_ms);
+        loop {
+            ms = now_ms.min(ms + i32::MAX as u64);
+            self.datapath.begin(ms as u32, &self.view);
+            self.slow.begin(ms as u32);
+            if ms == now_ms {
+                break;
+            }
+        }
+        self.begun_ms = Some(now_ms);
+    }
+
+    /// Forwards a batch of one millisecond and writes what comes of it.
+    fn run(&mut self, batch: &mut Vec<Packet>, outputs: &mut Outputs) -> Result<(), Failure> {
+        let Some(first) = batch.first() else { return Ok(()) };
+        self.now_ns = self.now_ns.max(first.timestamp_ns);
+        self.begin();
+        let (mut frames, refused) = self.frames(batch);
+        let mut verdicts = Verdicts::new();
+        let (journeys, originated) =
+            self.forward(&mut frames, &mut verdicts, outputs.journeys.is_some());
+        let mut forwarded = frames.into_iter().zip(verdicts).zip(journeys);
+        let mut originated = originated.into_iter().peekable();
+        let mut index = 0;
+        for (packet, refused) in batch.drain(..).zip(refused) {
+            self.now_ns = self.now_ns.max(packet.timestamp_ns);
+            let Some(((frame, verdict), journey)) =
+                (if refused.is_none() { forwarded.next() } else { None })
+            else {
+                let verdict = Verdict::Drop(refused.expect("forwarded ones are one for each"));
+                self.counters.count(verdict);
+                outputs.write(
+                    &self.view.plan,
+                    self.now_ns,
+                    &packet,
+                    None,
+                    verdict,
+                    &Journey::default(),
+                )?;
+                continue;
+            };
+            self.counters.count(verdict);
+            outputs.write(
+                &self.view.plan,
+                self.now_ns,
+                &packet,
+                Some(&frame),
+                verdict,
+                &journey,
+            )?;
+            self.chunks.push(frame.into_chunk());
+            while let Some(more) = originated.next_if(|more| more.after == index) {
+                self.counters.count_taken(more.counts);
+                outputs.emit(self.now_ns, more.frame.bytes())?;
+                self.chunks.push(more.frame.into_chunk());
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// The batch's frames, and why some did not become one.
+    fn frames(&mut self, batch: &[Packet]) -> (Batch<'static>, Vec<Option<DropReason>>) {
+        let refused: Vec<Option<DropReason>> = batch.iter().map(refusal).collect();
+        let accepted = batch.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        (accepted.map(|(packet, _)| self.frame(packet)).collect(), refused)
+    }
+
+    /// The verdict on each frame, its journey (empty unless `record`), and
+    /// what was originated, in order.
+    fn forward(
+        &mut self,
+        frames: &mut Batch<'static>,
+        verdicts: &mut Verdicts,
+        record: bool,
+    ) -> (Vec<Journey>, Vec<Originated<'static>>) {
+        self.lend_chunks();
+        let mut journeys = vec![Journey::default(); frames.len()];
+        if record {
+            for (index, (frame, journey)) in frames.iter_mut().zip(&mut journeys).enumerate() {
+                self.outbox.at = index;
+                verdicts.push(self.datapath.forward(&self.view, frame, &mut self.outbox, journey));
+            }
+        } else {
+            self.datapath.forward_batch(&self.view, frames, &mut self.outbox, verdicts);
+        }
+        let mut originated: Vec<_> = self.outbox.frames.drain(..).collect();
+        let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
+        for (index, ((frame, verdict), journey)) in slow {
+            let Verdict::Slow(recursion_limit) = *verdict else { continue };
+            self.lend_chunks();
+            self.outbox.at = index;
+            *verdict =
+                self.slow.forward(&self.view, frame, recursion_limit, &mut self.outbox, journey);
+            originated.extend(self.outbox.frames.drain(..));
+        }
+        originated.sort_by_key(|originated| originated.after);
+        (journeys, originated)
+    }
+
+    /// True if the slow path may have to decide: ICMP, fragments, and what
+    /// came in a tunnel.
+    fn may_be_slow(&self, packet: &Packet) -> bool {
+        let Ok(Some(headers)) = headers::parse(&packet.bytes) else { return false };
+        headers.fragment != Fragment::Whole
+            || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6)
+            || self.view.takes_tunnel(&headers.key)
+    }
+
+    fn lend_chunks(&mut self) {
+        while !self.outbox.chunks.is_full() {
+            let chunk = self.chunk();
+            self.outbox.chunks.push(chunk);
+        }
+    }
+
+    fn chunk(&mut self) -> &'static mut [u8] {
+        self.chunks.pop().unwrap_or_else(|| Vec::leak(vec![0; CHUNK_BYTES]))
+    }
+
+    fn frame(&mut self, packet: &Packet) -> Frame<'static> {
+        Frame::copy_of(self.chunk(), &packet.bytes).expect("refusal() checked the length")
+    }
+}
+
+/// What a device would not have received whole.
+fn refusal(packet: &Packet) -> Option<DropReason> {
+    if packet.original_len as usize > packet.bytes.len() {
+        Some(DropReason::Truncated)
+    } else if packet.bytes.len() > FRAME_BYTES_MAX {
+        Some(DropReason::FrameTooLong)
+    } else {
+        None
+    }
+}
+
+/// The files written.
+struct Outputs {
+    output: Writer<BufWriter<File>>,
+    passed: Option<Writer<BufWriter<File>>>,
+    counters: Option<PathBuf>,
+    journeys: Option<(PathBuf, Vec<Value>)>,
+    frames: u64,
+}
+
+impl Outputs {
+    fn create(options: &Options) -> Result<Outputs, Failure> {
+        let writer = |path: &Path| {
+            Writer::create(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        Ok(Outputs {
+            output: writer(&options.output)?,
+            passed: options.passed.as_deref().map(writer).transpose()?,
+            counters: options.counters.clone(),
+            journeys: options.journeys.clone().map(|path| (path, Vec::new())),
+            frames: 0,
+        })
+    }
+
+    fn write(
+        &mut self,
+        plan: &Plan,
+        now_ns: u64,
+        packet: &Packet,
+        frame: Option<&Frame<'_>>,
+        verdict: Verdict,
+        journey: &Journey,
+    ) -> Result<(), Failure> {
+        self.frames += 1;
+        match (verdict, frame) {
+            (
+                Verdict::Send(_) | Verdict::Reply | Verdict::ReplyBy(_) | Verdict::Redirect(_),
+                Some(frame),
+            ) => self.emit(now_ns, frame.bytes())?,
+            (Verdict::Pass, _) => {
+                if let Some(passed) = &mut self.passed {
+                    passed.write(now_ns, packet.original_len, &packet.bytes)?;
+                }
+            }
+            _ => {}
+        }
+        if let Some((_, journeys)) = &mut self.journeys {
+            journeys.push(journey_json(plan, self.frames, verdict, journey));
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, now_ns: u64, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.output.write(now_ns, bytes.len() as u32, bytes)?)
+    }
+
+    fn finish(self, replay: &Replay) -> Result<Value, Failure> {
+        self.output.finish()?;
+        self.passed.map(Writer::finish).transpose()?;
+        let counters = counters_json(replay.received, &replay.counters.totals());
+        if let Some(path) = &self.counters {
+            write_text(path, &format!("{counters:#}\n"))?;
+        }
+        if let Some((path, journeys)) = &self.journeys {
+            let lines: Vec<String> = journeys.iter().map(Value::to_string).collect();
+            write_text(path, &format!("[\n{}\n]\n", lines.join(",\n")))?;
+        }
+        Ok(counters)
+    }
+}
+
+fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// Verdicts by kind; reasons that did not occur are left out.
+#[must_use]
+pub fn counters_json(received: u64, totals: &Totals) -> Value {
+    let dropped: BTreeMap<&str, u64> = DropReason::ALL
+        .iter()
+        .map(|reason| (reason.name(), totals.dropped[reason.index()]))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let originated: BTreeMap<&str, u64> = Kind::ALL
+        .iter()
+        .map(|kind| (kind.name(), totals.originated[*kind as usize]))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    json!({
+        "received": received,
+        "sent": totals.sent,
+        "passed": totals.passed,
+        "replied": totals.replied,
+        "redirected": totals.redirected,
+        "held": totals.held_and_waiting(),
+        "dropped": dropped,
+        "originated": originated,
+        "unaccounted": totals.unaccounted(received),
+    })
+}
+
+/// One frame's journey; frames are counted from 1, as Wireshark does.
+fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) -> Value {
+    let service = journey.matched.map(|matched| plan.service_of(&matched).name.as_str());
+    let backend =
+        journey.backend.and_then(|id| plan.backend(id)).map(|backend| backend.name.as_str());
+    let reason = match verdict {
+        Verdict::Drop(reason) => Some(reason.name()),
+        _ => None,
+    };
+    let matched = journey.matched.map(|matched| {
+        let entry = &plan.matches[matched.matched as usize];
+        format!("{} {} {}", entry.target, entry.protocol, entry.ports)
+    });
+    json!({
+        "frame": frame,
+        "verdict": verdict.name(),
+        "reason": reason,
+        "service": service,
+        "backend": backend,
+        "table": journey.lookup.name(),
+        "slot": journey.slot,
+        "matched": matched,
+        "hash": journey.hash.map(|hash| format!("{hash:016x}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_egress_mtu_too_small_for_ipv6_is_refused_with_the_service_and_what_it_takes() {
+        let message = json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "backends": [{"name": "a", "address": "10.1.0.1"}],
+            "groups": [{"name": "a", "members": [
+                {"backend": "a", "weight": 1, "state": "BACKEND_STATE_ACTIVE"},
+            ]}],
+            "services": [
+                {"name": "v4", "vips": [{"address": "203.0.113.1"}]},
+                {"name": "v6", "vips": [{"address": "2001:db8::1"}], "group": "a"},
+            ],
+        });
+        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
+        assert!(check_mtu(&plan, 1304).is_ok());
+        let refused = check_mtu(&plan, 600).unwrap_err().to_string();
+        assert!(refused.contains("services[v6]") && refused.contains("1304 or more"), "{refused}");
+    }
+}

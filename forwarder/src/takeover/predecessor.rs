@@ -1,0 +1,240 @@
+//! The running forwarder's side: waits for a successor, and hands everything
+//! over to it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Weak;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use tokio::sync::oneshot;
+
+use crate::control::{Control, Handover};
+use crate::process::notify::Manager;
+use crate::takeover::channel::Channel;
+use crate::takeover::messages::{Answer, Hello, Offer, PROTOCOL, Step};
+use crate::takeover::process::Process;
+
+/// A successor says at once what it wants.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// To decode a large plan takes seconds. Meanwhile packets are forwarded, but
+/// changes of the plan wait.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What it still has to do while nobody forwards takes milliseconds.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same for starting its threads; to be killed then.
+const START_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a killed successor may take to be gone.
+const GONE_TIMEOUT: Duration = Duration::from_secs(5);
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What a successor gets beside what control has.
+pub struct Assets {
+    /// The run directory's lock.
+    pub lock: OwnedFd,
+    /// The gRPC socket.
+    pub listener: OwnedFd,
+    /// The socket that successors come to.
+    pub take_over: UnixListener,
+    /// Who started the service.
+    pub manager: Manager,
+}
+
+/// Somebody else forwards now.
+#[derive(Debug, Clone, Copy)]
+pub struct Handed {
+    /// The successor's process.
+    pub to: u32,
+}
+
+/// Waits for successors, on a thread of its own, until one has taken over.
+pub fn serve(
+    assets: Assets,
+    control: Weak<Control>,
+    handed: oneshot::Sender<Handed>,
+) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("take-over".into()).spawn(move || {
+        while let Ok((stream, _)) = assets.take_over.accept() {
+            // Gone: we are ending.
+            let Some(control) = control.upgrade() else { return };
+            let done = Channel::new(stream)
+                .map_err(Into::into)
+                .and_then(|channel| hand_over(channel, &assets, &control));
+            match done {
+                Ok(done) => {
+                    if handed.send(done).is_err() {
+                        // Told to stop meanwhile: what there is to stop is
+                        // another's now.
+                        std::process::exit(0);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "not handed over to a successor: going on");
+                }
+            }
+        }
+    })
+}
+
+fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result<Handed> {
+    let (hello, descriptors) = channel.receive::<Hello>(HELLO_TIMEOUT)?;
+    tracing::info!(pid = hello.pid, version = hello.version, "a successor wants to take over");
+    let lending = match lend(control, &hello) {
+        Ok(lending) => lending,
+        Err(why) => {
+            channel.send(&Answer::Refused(why.clone()), &[])?;
+            return Err(why.into());
+        }
+    };
+    let handle = descriptors.into_iter().next();
+    let successor = Process::other(hello.pid, handle.ok_or("it sent no descriptor of itself")?);
+    offer(&mut channel, assets, &lending)?;
+    expect(&mut channel, PREPARE_TIMEOUT, |step| matches!(step, Step::Ready))?;
+    control.announce(true);
+    if let Err(error) = rest(&mut channel, &lending) {
+        lending.resume();
+        control.announce(false);
+        return Err(error);
+    }
+    // No way back: what the successor does from here on is not known.
+    if let Err(error) = forwards(&mut channel, &successor) {
+        start_anew(channel, &successor, &assets.manager, &*error);
+    }
+    // Plans are the successor's now; the lock is never given back.
+    std::mem::forget(lending);
+    tracing::info!(pid = successor.pid, "the successor forwards: ending");
+    Ok(Handed { to: successor.pid })
+}
+
+fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Handover<'c>, String> {
+    if hello.protocol != PROTOCOL {
+        return Err(format!(
+            "the running forwarder (version {}) hands over by protocol {PROTOCOL}, version {} by {}: restart it once \
+             without --take-over; its connection tables are taken over all the same",
+            env!("CARGO_PKG_VERSION"),
+            hello.version,
+            hello.protocol
+        ));
+    }
+    control.lend(&hello.wants)
+}
+
+fn offer(channel: &mut Channel, assets: &Assets, lending: &Handover<'_>) -> Result<()> {
+    let running = lending.running();
+    let own = Process::own()?;
+    let mut descriptors: Vec<BorrowedFd<'_>> =
+        vec![own.handle(), assets.lock.as_fd(), assets.listener.as_fd(), assets.take_over.as_fd()];
+    let (running, taps) = match running {
+        Some((running, taps)) => (Some(running), taps),
+        None => (None, Vec::new()),
+    };
+    descriptors.extend(lending.descriptors());
+    descriptors.extend(taps.iter().map(AsFd::as_fd));
+    let offer = Offer {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        notify_socket: assets.manager.socket.clone(),
+        watchdog_usec: assets.manager.watchdog_usec.clone(),
+        running,
+    };
+    Ok(channel.send(&Answer::Offer(Box::new(offer)), &descriptors)?)
+}
+
+/// Everything comes to rest; when this returns Ok, the successor was told to
+/// go on.
+fn rest(channel: &mut Channel, lending: &Handover<'_>) -> Result<()> {
+    let rested = match lending.rest() {
+        Ok(rested) => rested,
+        Err(error) => {
+            let _ = channel.send(&Step::Failed(error.to_string()), &[]);
+            return Err(error.into());
+        }
+    };
+    channel.send(&Step::Quiesced(rested), &[])?;
+    expect(channel, REST_TIMEOUT, |step| matches!(step, Step::Taking))?;
+    Ok(channel.send(&Step::Go, &[])?)
+}
+
+fn expect(
+    channel: &mut Channel,
+    timeout: Duration,
+    is_wanted: impl Fn(&Step) -> bool,
+) -> Result<()> {
+    match channel.receive::<Step>(timeout)?.0 {
+        step if is_wanted(&step) => Ok(()),
+        Step::Failed(why) => Err(why.into()),
+        step => Err(format!("it said {step:?} out of turn").into()),
+    }
+}
+
+/// Returns when the successor forwards, and lives.
+fn forwards(channel: &mut Channel, successor: &Process) -> Result<()> {
+    expect(channel, START_TIMEOUT, |step| matches!(step, Step::Running))?;
+    match successor.is_gone(Duration::ZERO) {
+        true => Err("it ended as soon as it forwarded".into()),
+        false => Ok(()),
+    }
+}
+
+/// The successor got stuck or died when it had everything: nobody must use
+/// the sockets any more, and we begin again with new ones.
+fn start_anew(
+    channel: Channel,
+    successor: &Process,
+    manager: &Manager,
+    error: &(dyn std::error::Error + 'static),
+) -> ! {
+    tracing::error!(%error, "the successor failed after it was told to go on: starting anew");
+    // With it go its descriptors.
+    successor.kill();
+    if !successor.is_gone(GONE_TIMEOUT) {
+        tracing::error!(pid = successor.pid, "the successor does not end");
+    }
+    drop(channel);
+    let error = command_anew(std::env::args_os().skip(1), manager).exec();
+    tracing::error!(%error, "starting anew failed: ending, for the service manager to start us");
+    std::process::exit(1)
+}
+
+/// This program as it was started, but not in anybody's place, and under the
+/// service manager whose service it is: a process that took over was not
+/// started by that one.
+fn command_anew(arguments: impl Iterator<Item = OsString>, manager: &Manager) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments.filter(|argument| !TAKE_OVER_FLAGS.iter().any(|flag| argument == flag)));
+    manager.hand_on(&mut command);
+    command
+}
+
+/// Flags that a successor has and a forwarder that just starts has not.
+pub const TAKE_OVER_FLAGS: [&str; 3] = ["--take-over", "--detach", "--announce"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_starts_anew_has_no_flag_of_a_successor_and_knows_its_manager() {
+        let arguments = ["run", "--take-over", "--no-pin", "--announce", "--run-dir", "/r"];
+        let manager = Manager { socket: Some("/n".into()), watchdog_usec: Some("5000000".into()) };
+        let command = command_anew(arguments.iter().map(OsString::from), &manager);
+        assert!(command.get_args().eq(["run", "--no-pin", "--run-dir", "/r"]));
+        let variable = |name: &str| {
+            let found = command.get_envs().find(|(key, _)| *key == name);
+            found.expect("it is set, or removed").1.map(|value| value.to_str().unwrap())
+        };
+        assert_eq!(variable("NOTIFY_SOCKET"), Some("/n"));
+        assert_eq!(variable("WATCHDOG_USEC"), Some("5000000"));
+        assert_eq!(variable("WATCHDOG_PID"), None);
+    }
+}
