@@ -7,7 +7,7 @@
 // Everything is built once; bin/ has to be there (`make soak` sees to it).
 // Programs are run one after the other, in rounds, so that a run that is cut
 // short has tried all of them about equally often. With -minutes no program
-// is started after that time, and rounds go on until then unless -times is
+// is started that long after the first, and rounds go on until then unless -times is
 // given too. With -load that many busy loops run beside the tests.
 //
 // The exit status is 0 if no test failed in any run, 1 if one did, and 2 if
@@ -68,7 +68,7 @@ func parse(args []string) (o options, only *regexp.Regexp, err error) {
 	timesGiven := false
 	flags.Visit(func(f *flag.Flag) { timesGiven = timesGiven || f.Name == "times" })
 	if *minutes > 0 {
-		o.until = time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
+		o.lasting = time.Duration(*minutes * float64(time.Minute))
 		if !timesGiven {
 			o.times = int(^uint(0) >> 1)
 		}

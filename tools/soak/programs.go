@@ -58,28 +58,22 @@ func buildRust(ctx context.Context, root string) ([]program, error) {
 	if err != nil {
 		return nil, err
 	}
-	var programs []program
-	for _, crate := range ownersOf(files, func(file string) (string, bool) {
+	crates := ownersOf(files, func(file string) (string, bool) {
 		crate, _, found := strings.Cut(file, "/tests/")
-		return crate, found
-	}) {
-		messages, err := output(ctx, "cargo", "test", "--no-run", "--message-format=json-render-diagnostics",
-			"--manifest-path", filepath.Join(crate, "Cargo.toml"))
-		if err != nil {
-			return nil, err
-		}
-		found, err := executables(messages, filepath.Join(root, crate))
-		if err != nil {
-			return nil, err
-		}
-		programs = append(programs, found...)
+		return filepath.Join(root, crate), found
+	})
+	// The whole workspace at once, as `make test` does: crate by crate the
+	// dependencies have other features, and all of them would be built again.
+	messages, err := output(ctx, "cargo", "test", "--workspace", "--no-run", "--message-format=json-render-diagnostics")
+	if err != nil {
+		return nil, err
 	}
-	return programs, nil
+	return executables(messages, crates)
 }
 
-// executables of tests, as cargo's messages name them, with their crate's
-// folder, in which they run.
-func executables(messages []byte, crate string) ([]program, error) {
+// executables of the crates' tests, as cargo's messages name them; each runs
+// in its crate's folder.
+func executables(messages []byte, crates []string) ([]program, error) {
 	var programs []program
 	lines := bufio.NewScanner(bytes.NewReader(messages))
 	lines.Buffer(nil, 16<<20)
@@ -92,11 +86,13 @@ func executables(messages []byte, crate string) ([]program, error) {
 			Profile struct{ Test bool }
 			// Null for what is no program.
 			Executable string
+			Manifest   string `json:"manifest_path"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &message); err != nil {
 			return nil, fmt.Errorf("message of cargo: %w", err)
 		}
-		if message.Executable != "" && message.Profile.Test {
+		crate := filepath.Dir(message.Manifest)
+		if message.Executable != "" && message.Profile.Test && slices.Contains(crates, crate) {
 			name := filepath.Base(crate) + "/" + message.Target.Name
 			if !slices.Contains(message.Target.Kind, "test") {
 				name += "-" + message.Target.Kind[0]

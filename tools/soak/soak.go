@@ -19,8 +19,9 @@ import (
 
 type options struct {
 	times int
-	// until when programs are started; zero: no limit.
-	until time.Time
+	// lasting: no program is started later than that after the first; 0: no
+	// limit.
+	lasting time.Duration
 	// limit of one run of a program.
 	limit  time.Duration
 	load   int
@@ -53,7 +54,7 @@ func soak(ctx context.Context, programs []program, o options) (failed bool, err 
 	begun, runs, tallies := time.Now(), 0, map[string]*tally{}
 	for round := 1; round <= o.times; round++ {
 		for _, p := range programs {
-			if ctx.Err() != nil || !o.until.IsZero() && time.Now().After(o.until) {
+			if ctx.Err() != nil || o.lasting > 0 && time.Since(begun) > o.lasting {
 				round = o.times
 				break
 			}
