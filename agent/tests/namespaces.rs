@@ -6,21 +6,16 @@
 //!      clients on lo: 198.51.100.1, 2001:db8:c::1     VIPs on lo
 //! ```
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, Protocol as SocketProtocol, SendFlags, SocketFlags, SocketType, sendto,
-    socket_with,
-};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::net::{AddressFamily, SendFlags, sendto};
+use testnet::{Namespace, raw_socket, root_or_skip};
 use wire::tunnel::{geneve, gre, gue};
 use wire::{EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
@@ -44,47 +39,23 @@ impl Ports {
     }
 }
 
-/// Says by name that a test is not run, past the harness's capture.
-fn root_or_skip(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        let line = format!("SKIPPED {test}: needs root for network namespaces\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
-    }
-    root
-}
-
 /// Both namespaces; gone when dropped.
 struct Lab {
-    lb: String,
-    backend: String,
+    lb: Namespace,
+    backend: Namespace,
 }
 
 impl Lab {
     fn new() -> Lab {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let lab =
-            Lab { lb: format!("gw-agent-{unique}-l"), backend: format!("gw-agent-{unique}-b") };
-        for namespace in [&lab.lb, &lab.backend] {
-            run(&format!("ip netns add {namespace}"));
-            run(&format!("ip -n {namespace} link set lo up"));
-            // Trap: until its own address is no longer tentative, IPv6
-            // resolves no other.
-            for family in ["all", "default"] {
-                run(&format!(
-                    "ip netns exec {namespace} sysctl -qw net.ipv6.conf.{family}.accept_dad=0"
-                ));
-            }
-        }
-        run(&format!("ip -n {} link add eth0 type veth peer eth0 netns {}", lab.lb, lab.backend));
+        let lab = Lab { lb: Namespace::new("lb"), backend: Namespace::new("backend") };
+        lab.lb.run(&format!("ip link add eth0 type veth peer eth0 netns {}", lab.backend));
         for (number, namespace) in [&lab.lb, &lab.backend].into_iter().enumerate() {
             let number = number + 1;
-            run(&format!("ip -n {namespace} addr add 10.66.0.{number}/24 dev eth0"));
-            run(&format!("ip -n {namespace} addr add fd66::{number}/64 dev eth0 nodad"));
-            run(&format!("ip -n {namespace} link set eth0 up"));
+            namespace.run(&format!("ip addr add 10.66.0.{number}/24 dev eth0"));
+            namespace.run(&format!("ip addr add fd66::{number}/64 dev eth0 nodad"));
+            namespace.run("ip link set eth0 up");
             // Trap: without this the checksums of replies stay undone.
-            run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
+            namespace.run("ethtool -K eth0 tx off");
         }
         lab.addresses();
         lab
@@ -95,23 +66,20 @@ impl Lab {
             (&self.lb, "198.51.100.1/32", "2001:db8:c::1/128"),
             (&self.backend, "203.0.113.10/32", "2001:db8:a::10/128"),
         ] {
-            run(&format!("ip -n {namespace} addr add {v4} dev lo"));
-            run(&format!("ip -n {namespace} addr add {v6} dev lo nodad"));
+            namespace.run(&format!("ip addr add {v4} dev lo"));
+            namespace.run(&format!("ip addr add {v6} dev lo nodad"));
         }
-        run(&format!("ip -n {} addr add 10.66.0.99/24 dev eth0", self.lb));
-        run(&format!("ip -n {} route add default via 10.66.0.1", self.backend));
-        run(&format!("ip -n {} route add default via fd66::1", self.backend));
+        self.lb.run("ip addr add 10.66.0.99/24 dev eth0");
+        self.backend.run("ip route add default via 10.66.0.1");
+        self.backend.run("ip route add default via fd66::1");
         for setting in ["all", "default", "eth0"] {
-            run(&format!(
-                "ip netns exec {} sysctl -qw net.ipv4.conf.{setting}.rp_filter=0",
-                self.backend
-            ));
+            self.backend.run(&format!("sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
         }
     }
 
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.backend, env!("CARGO_BIN_EXE_guideway-agent")]);
+        command.args(["netns", "exec", &self.backend.name, env!("CARGO_BIN_EXE_guideway-agent")]);
         command.args(arguments.split_whitespace());
         command
     }
@@ -122,31 +90,6 @@ impl Lab {
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     }
-
-    fn within<T: Send>(&self, namespace: &str, work: impl FnOnce() -> T + Send) -> T {
-        let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                work()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.lb, &self.backend] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
-        }
-    }
-}
-
-fn run(command: &str) {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A running agent; killed when dropped.
@@ -249,9 +192,7 @@ fn send_tunnelled(tunnel: &str, source: &str, inner_v6: bool, inner: &[u8]) {
 
 fn send_raw(protocol: u8, source: IpAddr, to: IpAddr, payload: &[u8]) {
     let family = if to.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    let protocol = SocketProtocol::from_raw(u32::from(protocol).try_into().unwrap());
-    let raw: OwnedFd =
-        socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol)).unwrap();
+    let raw = raw_socket(family, u32::from(protocol));
     rustix::net::bind(&raw, &SocketAddr::new(source, 0)).unwrap();
     sendto(&raw, payload, SendFlags::empty(), &SocketAddr::new(to, 0)).unwrap();
 }
@@ -264,8 +205,8 @@ fn send_udp(port: u16, source: IpAddr, to: IpAddr, payload: &[u8]) {
 /// the answer the client.
 fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, timeout: Duration) -> bool {
     let (client, vip) = addresses(inner_v6);
-    let bound = |namespace: &str, address: IpAddr, port| {
-        let socket = lab.within(namespace, || UdpSocket::bind((address, port)).unwrap());
+    let bound = |namespace: &Namespace, address: IpAddr, port| {
+        let socket = namespace.inside(|| UdpSocket::bind((address, port)).unwrap());
         socket.set_read_timeout(Some(timeout)).unwrap();
         socket
     };
@@ -274,7 +215,7 @@ fn served(lab: &Lab, tunnel: &str, source: &str, inner_v6: bool, timeout: Durati
     let client = bound(&lab.lb, client, ports.client);
     let text = format!("{tunnel} from {source}");
     let packet = client_packet(inner_v6, ports, text.as_bytes());
-    lab.within(&lab.lb, || send_tunnelled(tunnel, source, inner_v6, &packet));
+    lab.lb.inside(|| send_tunnelled(tunnel, source, inner_v6, &packet));
     let mut buffer = [0; 2000];
     let Ok((len, from)) = uninterrupted(|| server.recv_from(&mut buffer)) else { return false };
     assert_eq!(buffer[..len], *text.as_bytes());
@@ -377,12 +318,12 @@ fn counters_are_served_and_systemd_is_notified() {
 
     assert!(served(&lab, "gre", "10.66.0.1", false, LONG));
     let of_unknown_source = client_packet(false, Ports::unused(), b"unknown source");
-    lab.within(&lab.lb, || send_tunnelled("gre", "10.66.0.99", false, &of_unknown_source));
+    lab.lb.inside(|| send_tunnelled("gre", "10.66.0.99", false, &of_unknown_source));
     let backend: IpAddr = "10.66.0.2".parse().unwrap();
-    lab.within(&lab.lb, || {
+    lab.lb.inside(|| {
         send_raw(47, "10.66.0.1".parse().unwrap(), backend, &[0x80, 0, 8, 0, 0, 0, 0, 0])
     });
-    let page = lab.within(&lab.backend, || get("/metrics"));
+    let page = lab.backend.inside(|| get("/metrics"));
     for line in [
         "guideway_agent_decapsulated_packets_total{encap=\"gre\"} 1\n",
         "guideway_agent_pass_packets_total{reason=\"unknown_source\"} 1\n",
@@ -391,7 +332,7 @@ fn counters_are_served_and_systemd_is_notified() {
     ] {
         assert!(page.contains(line), "{line} is not in\n{page}");
     }
-    assert!(lab.within(&lab.backend, || get("/other")).starts_with("HTTP/1.1 404"));
+    assert!(lab.backend.inside(|| get("/other")).starts_with("HTTP/1.1 404"));
     assert!(agent.terminate());
 }
 
@@ -423,7 +364,7 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let second = lab.refusal("--interface eth0 --source 10.66.0.1");
     assert!(second.contains("eth0 already has an XDP program"), "{second}");
     assert!(agent.terminate());
-    run(&format!("ip -n {} link set eth0 mtu 9000", lab.lb));
+    lab.lb.run("ip link set eth0 mtu 9000");
     let native = lab.refusal("--interface eth0 --source 10.66.0.1 --mode native");
     assert!(native.contains("interface eth0 in native mode"), "{native}");
     let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
@@ -442,7 +383,7 @@ fn three_capabilities_are_enough() {
     command.args([
         "netns",
         "exec",
-        &lab.backend,
+        &lab.backend.name,
         "setpriv",
         "--inh-caps=-all",
         "--bounding-set=-all,+net_admin,+bpf,+perfmon",

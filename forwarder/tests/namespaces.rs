@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::{Net, raw_socket, receive, root_or_skip, sender_from};
+use common::Net;
 use guideway_forwarder::proto::{
     CaptureRequest, CaptureResponse, CapturedPacket, FlowKey, GetConnectionsRequest,
 };
@@ -28,6 +28,7 @@ use program::{Forwarder, command};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
+use testnet::{raw_socket, receive, root_or_skip, sender_from};
 
 const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:a::10";

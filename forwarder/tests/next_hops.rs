@@ -1,15 +1,13 @@
 //! Next hops as the kernel resolves them, over veth between namespaces.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
 use guideway_forwarder::netlink::next_hops::{
     Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted,
 };
+use testnet::{Namespace, link, root_or_skip};
 
 /// A load balancer with two links (eth0, eth1), each to a namespace of its own.
 struct Net {

@@ -14,12 +14,12 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, raw_socket, receive, root_or_skip};
 use guideway_forwarder::proto::GetCountersResponse;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
+use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 
 /// The kernel's, inside VIP prefixes.
 const KERNELS: [&str; 2] = ["203.0.113.200", "2001:db8:a::c8"];

@@ -12,7 +12,6 @@ mod program;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, root_or_skip};
 use program::Forwarder;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -21,6 +20,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use serde_json::json;
+use testnet::{Namespace, link, root_or_skip};
 
 const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:a::10";

@@ -12,12 +12,12 @@ mod program;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use common::{Namespace, link, raw_socket, receive, root_or_skip};
 use etherparse::PacketBuilder;
 use program::Forwarder;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, sendto};
 use serde_json::{Value, json};
+use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 
 struct Net {
     router: Namespace,

@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Net, raw_socket, receive, root_or_skip};
+use common::Net;
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
 use guideway_forwarder::dataplane::capture::Filter;
@@ -25,6 +25,7 @@ use program::Forwarder;
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::json;
+use testnet::{raw_socket, receive, root_or_skip};
 use wire::{EtherType, Family, FlowKey, MacAddress, Protocol, ethernet, ipv4};
 
 const VIP: u32 = 0xcb00_710a;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Namespace, Net, raw_socket, receive, root_or_skip};
+use common::Net;
 use guideway_forwarder::proto::GetCountersResponse;
 use guideway_forwarder::takeover::Channel;
 use program::Forwarder;
@@ -28,6 +28,7 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
+use testnet::{Namespace, raw_socket, receive, root_or_skip};
 
 const VIP: &str = "203.0.113.10";
 const FLOWS: u16 = 40;

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Net, root_or_skip};
+use common::Net;
 use guideway_forwarder::takeover::Channel;
 use program::Client;
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,6 +25,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socket};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
+use testnet::root_or_skip;
 
 const VIP: &str = "203.0.113.10";
 const LIMIT: Duration = Duration::from_secs(20);

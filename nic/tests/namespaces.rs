@@ -10,8 +10,8 @@ use nic::drivers::{af_packet, af_xdp};
 use nic::{DeviceConfig, Driver, ModePreference, OpenError, QueueOptions};
 use support::{
     ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,
-    is_root, receive, run, within,
 };
+use testnet::{receive, root_or_skip};
 
 fn config(driver: &'static Driver, mode: ModePreference) -> DeviceConfig {
     DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
@@ -29,8 +29,8 @@ fn the_vip_is_ours_and_the_rest_the_kernels(
         lab.client_completes_checksums();
     }
     // Were a frame of ours to reach the kernel, it would be for this socket.
-    run(&["ip", "-n", &lab.forwarder, "addr", "add", VIP_V4, "dev", "lo"]);
-    let kernel = within(&lab.forwarder, || {
+    lab.forwarder.run(&format!("ip addr add {VIP_V4} dev lo"));
+    let kernel = lab.forwarder.inside(|| {
         let socket = UdpSocket::bind((VIP_V4, ECHO_PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         socket
@@ -73,7 +73,7 @@ fn the_vip_is_ours_and_the_rest_the_kernels(
 
 #[test]
 fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
-    if is_root("af_xdp_native_takes_the_vip_and_passes_the_rest") {
+    if root_or_skip("af_xdp_native_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
             &af_xdp::DRIVER,
             ModePreference::Auto,
@@ -84,7 +84,7 @@ fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
 
 #[test]
 fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
-    if is_root("af_xdp_generic_takes_the_vip_and_passes_the_rest") {
+    if root_or_skip("af_xdp_generic_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
             &af_xdp::DRIVER,
             ModePreference::Generic,
@@ -95,7 +95,7 @@ fn af_xdp_generic_takes_the_vip_and_passes_the_rest() {
 
 #[test]
 fn af_packet_takes_the_vip_and_passes_the_rest() {
-    if is_root("af_packet_takes_the_vip_and_passes_the_rest") {
+    if root_or_skip("af_packet_takes_the_vip_and_passes_the_rest") {
         the_vip_is_ours_and_the_rest_the_kernels(
             &af_packet::DRIVER,
             ModePreference::Auto,
@@ -108,7 +108,7 @@ fn af_packet_takes_the_vip_and_passes_the_rest() {
 /// must come through all the same.
 #[test]
 fn bursts_of_whole_batches_come_back_whole() {
-    if !is_root("bursts_of_whole_batches_come_back_whole") {
+    if !root_or_skip("bursts_of_whole_batches_come_back_whole") {
         return;
     }
     for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
@@ -129,7 +129,7 @@ fn bursts_of_whole_batches_come_back_whole() {
 /// one is sent on the other.
 #[test]
 fn a_frame_leaves_by_another_interface() {
-    if !is_root("a_frame_leaves_by_another_interface") {
+    if !root_or_skip("a_frame_leaves_by_another_interface") {
         return;
     }
     for drivers in [
@@ -141,8 +141,7 @@ fn a_frame_leaves_by_another_interface() {
         lab.client_completes_checksums();
         lab.cable("eth1", 2, ["10.78.0.1/24", "10.78.0.2/24"], ["fd78::1/64", "fd78::2/64"]);
         for file in ["all", "eth0", "eth1"] {
-            let setting = format!("net.ipv4.conf.{file}.rp_filter=0");
-            run(&["ip", "netns", "exec", &lab.client, "sysctl", "-qw", &setting]);
+            lab.client.run(&format!("sysctl -qw net.ipv4.conf.{file}.rp_filter=0"));
         }
         let configs = ["eth0", "eth1"].into_iter().zip(drivers);
         let configs = configs.map(|(name, driver)| DeviceConfig {
@@ -170,14 +169,14 @@ fn a_frame_leaves_by_another_interface() {
 /// by name, and what fits still comes.
 #[test]
 fn frames_longer_than_a_chunk_are_counted() {
-    if !is_root("frames_longer_than_a_chunk_are_counted") {
+    if !root_or_skip("frames_longer_than_a_chunk_are_counted") {
         return;
     }
     for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
         let lab = Lab::new();
         lab.client_completes_checksums();
         for namespace in [&lab.client, &lab.forwarder] {
-            run(&["ip", "-n", namespace, "link", "set", "eth0", "mtu", "3000"]);
+            namespace.run("ip link set eth0 mtu 3000");
         }
         let echo = Echo::start(
             &lab,
@@ -193,12 +192,12 @@ fn frames_longer_than_a_chunk_are_counted() {
 }
 
 fn open_error(lab: &Lab, config: DeviceConfig) -> OpenError {
-    within(&lab.forwarder, move || nic::open(&[config], &QueueOptions::default()).err().unwrap())
+    lab.forwarder.inside(|| nic::open(&[config], &QueueOptions::default()).err().unwrap())
 }
 
 #[test]
 fn a_second_forwarder_on_the_interface_is_refused() {
-    if !is_root("a_second_forwarder_on_the_interface_is_refused") {
+    if !root_or_skip("a_second_forwarder_on_the_interface_is_refused") {
         return;
     }
     let lab = Lab::new();
@@ -216,19 +215,17 @@ fn a_second_forwarder_on_the_interface_is_refused() {
 
 #[test]
 fn another_products_xdp_program_is_not_pushed_aside() {
-    if !is_root("another_products_xdp_program_is_not_pushed_aside") {
+    if !root_or_skip("another_products_xdp_program_is_not_pushed_aside") {
         return;
     }
     let lab = Lab::new();
     let object = concat!(env!("OUT_DIR"), "/redirect.bpf.o");
     for mode in ["xdpdrv", "xdpgeneric"] {
-        let link =
-            ["ip", "netns", "exec", &lab.forwarder, "ip", "link", "set", "dev", "eth0", mode];
-        run(&[&link[..], &["obj", object, "sec", "xdp"]].concat());
+        lab.forwarder.run(&format!("ip link set dev eth0 {mode} obj {object} sec xdp"));
         let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto)).to_string();
         assert!(error.contains("already has an XDP program"), "{error}");
         assert!(error.contains("ip link set eth0 xdp off"), "{error}");
-        run(&[&link[..], &["off"]].concat());
+        lab.forwarder.run(&format!("ip link set dev eth0 {mode} off"));
     }
 }
 
@@ -236,7 +233,7 @@ fn another_products_xdp_program_is_not_pushed_aside() {
 /// when they are to be taken.
 #[test]
 fn tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken() {
-    if !is_root("tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken") {
+    if !root_or_skip("tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken") {
         return;
     }
     for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
@@ -266,7 +263,7 @@ fn tunnels_to_our_own_addresses_are_ours_when_they_are_to_be_taken() {
 /// administrator has said `encaplimit none`.
 #[test]
 fn tunnels_behind_destination_options_are_ours() {
-    if !is_root("tunnels_behind_destination_options_are_ours") {
+    if !root_or_skip("tunnels_behind_destination_options_are_ours") {
         return;
     }
     for driver in [&af_xdp::DRIVER, &af_packet::DRIVER] {
@@ -292,7 +289,7 @@ fn tunnels_behind_destination_options_are_ours() {
 /// The kernel frees a queue some time after its socket was closed.
 #[test]
 fn an_interface_can_be_opened_again_at_once() {
-    if !is_root("an_interface_can_be_opened_again_at_once") {
+    if !root_or_skip("an_interface_can_be_opened_again_at_once") {
         return;
     }
     let lab = Lab::new();
@@ -312,7 +309,7 @@ fn an_interface_can_be_opened_again_at_once() {
 
 #[test]
 fn what_cannot_work_is_refused_with_a_cure() {
-    if !is_root("what_cannot_work_is_refused_with_a_cure") {
+    if !root_or_skip("what_cannot_work_is_refused_with_a_cure") {
         return;
     }
     let lab = Lab::new();
@@ -325,7 +322,7 @@ fn what_cannot_work_is_refused_with_a_cure() {
     assert!(matches!(error, OpenError::QueuesDiffer { queues: 2, workers: 1, .. }), "{error}");
     assert!(error.to_string().contains("ethtool -L eth0"), "{error}");
 
-    run(&["ip", "-n", &lab.forwarder, "link", "set", "eth0", "mtu", "4000"]);
+    lab.forwarder.run("ip link set eth0 mtu 4000");
     let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto));
     assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
@@ -335,12 +332,12 @@ fn what_cannot_work_is_refused_with_a_cure() {
 /// mode fails, and the automatic choice falls back.
 #[test]
 fn where_native_mode_cannot_be_generic_mode_is() {
-    if !is_root("where_native_mode_cannot_be_generic_mode_is") {
+    if !root_or_skip("where_native_mode_cannot_be_generic_mode_is") {
         return;
     }
     let lab = Lab::new();
     lab.client_completes_checksums();
-    run(&["ip", "-n", &lab.client, "link", "set", "eth0", "mtu", "9000"]);
+    lab.client.run("ip link set eth0 mtu 9000");
     let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Native)).to_string();
     assert!(error.contains("native") && error.contains("eth0"), "{error}");
     let echo = Echo::start(

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use nic::drivers::{af_packet, af_xdp};
 use nic::take_over::{DeviceState, Held, MemoryState, Successor};
 use nic::{Device, DeviceConfig, Driver, ModePreference, QueueOptions, WorkerIo};
-use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, is_root, set_filters, within};
+use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, set_filters};
+use testnet::root_or_skip;
 use wire::Batch;
 
 const HAND_OVERS: usize = 3;
@@ -88,14 +89,13 @@ fn echoed_through_hand_overs(driver: &'static Driver, mode: ModePreference) -> u
     let lab = Lab::new();
     lab.client_completes_checksums();
     let destination = lab.mac(&lab.client, "eth0");
-    let client = lab.client.clone();
-    within(&lab.forwarder, move || {
+    lab.forwarder.inside(|| {
         let config = DeviceConfig { interface: "eth0".into(), driver, mode, queues: 2 };
         let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default()).unwrap();
         set_filters(&mut devices, &PREFIXES, &[]);
         let mut lent = handed_over(&devices[0], &lanes);
         let mut workers = Workers::start(lanes, destination);
-        let traffic = support::spawn_within(&client, echoes);
+        let traffic = lab.client.spawn(echoes);
         for _ in 0..HAND_OVERS {
             std::thread::sleep(Duration::from_millis(60));
             let mut successor = Successor::prepare(lent.0, lent.1).unwrap();
@@ -148,7 +148,7 @@ fn echoes() -> usize {
 
 #[test]
 fn af_xdp_sockets_change_hands_without_a_loss() {
-    if is_root("af_xdp_sockets_change_hands_without_a_loss") {
+    if root_or_skip("af_xdp_sockets_change_hands_without_a_loss") {
         for mode in [ModePreference::Native, ModePreference::Generic] {
             assert_eq!(echoed_through_hand_overs(&af_xdp::DRIVER, mode), DATAGRAMS, "{mode:?}");
         }
@@ -157,7 +157,7 @@ fn af_xdp_sockets_change_hands_without_a_loss() {
 
 #[test]
 fn packet_sockets_change_hands_without_a_loss() {
-    if is_root("packet_sockets_change_hands_without_a_loss") {
+    if root_or_skip("packet_sockets_change_hands_without_a_loss") {
         let came = echoed_through_hand_overs(&af_packet::DRIVER, ModePreference::Auto);
         assert_eq!(came, DATAGRAMS);
     }

@@ -21,15 +21,20 @@ var crateEdges = map[string][]string{
 	"datapath": {"wire", "plan"},
 	// Loads and attaches what the kernel runs; knows no packet.
 	"ebpf":      {},
-	"nic":       {"wire", "ebpf"},
-	"forwarder": {"wire", "plan", "datapath", "nic"},
-	"agent":     {"wire", "ebpf"},
+	"nic":       {"wire", "ebpf", "testnet"},
+	"forwarder": {"wire", "plan", "datapath", "nic", "testnet"},
+	"agent":     {"wire", "ebpf", "testnet"},
+	// Namespaces for tests; see testCrate.
+	"testnet": {},
 	// Tries the thinking crates with any input; a workspace of its own.
 	"fuzz": {"wire", "plan", "datapath"},
 	// Measures the others; nobody depends on it.
 	"bench":         {"wire", "plan", "datapath", "nic"},
 	"bench/figures": {"wire", "plan", "datapath", "nic", "forwarder", "bench"},
 }
+
+// testCrate is a dependency of tests only: products make no namespaces.
+const testCrate = "testnet"
 
 // rustEdges reads each member's Cargo.toml. It looked at crates.
 func rustEdges(t *tree) (violations []violation, looked int) {
@@ -50,6 +55,9 @@ func rustEdges(t *tree) (violations []violation, looked int) {
 			if _, ours := crateEdges[name]; ours && !slices.Contains(allowed, name) {
 				violations = append(violations, violation{manifest, d.line,
 					fmt.Sprintf("%s may not depend on %s: it may know %v", crate, name, allowed)})
+			}
+			if name == testCrate && d.product {
+				violations = append(violations, violation{manifest, d.line, testCrate + " is a dev-dependency only"})
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func goodTree() map[string]string {
 	files[architecture] = "# Threads\n| thread |\n| `health` |\n# Code map\n"
 	insideOf := map[string]string{"controller": "brain/, metrics/, prober/", "bench": "figures/", "forwarder": "observe/, process/"}
 	for _, folder := range []string{
-		"wire", "plan", "datapath", "ebpf", "nic", "forwarder", "agent", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
+		"wire", "plan", "datapath", "ebpf", "nic", "forwarder", "agent", "testnet", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
 		files[architecture] += folder + "/   what is in it\n"
 		if inside := insideOf[folder]; inside != "" {
@@ -49,6 +49,9 @@ func goodTree() map[string]string {
 	for crate, mayKnow := range crateEdges {
 		manifest := "[package]\nname = \"" + crate + "\"\n[dependencies]\n"
 		for _, known := range mayKnow {
+			if known == testCrate {
+				continue
+			}
 			manifest += known + ".workspace = true\n"
 		}
 		files[crate+"/Cargo.toml"] = manifest
@@ -115,6 +118,8 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 	}{
 		{"datapath knows nic", "datapath/Cargo.toml", "[dependencies]\nnic = { path = \"../nic\" }\n",
 			"datapath/Cargo.toml:2: datapath may not depend on nic"},
+		{"a product with test namespaces", "nic/Cargo.toml", "[dependencies]\ntestnet.workspace = true\n", "nic/Cargo.toml:2: testnet is a dev-dependency only"},
+		{"tests with namespaces", "nic/Cargo.toml", "[dev-dependencies]\ntestnet.workspace = true\n", ""},
 		{"also for its tests", "nic/Cargo.toml", "[dev-dependencies]\ndatapath.workspace = true\n", "nic may not depend on datapath"},
 		{"also as a table of its own", "wire/Cargo.toml", "[dependencies.plan]\npath = \"../plan\"\n", "wire may not depend on plan"},
 		{"an unknown crate", "utils/Cargo.toml", "[package]\n", "a crate that no rule knows"},

@@ -33,7 +33,7 @@ const (
 )
 
 // inNamespaces is how the source of tests looks that build namespaces.
-var inNamespaces = regexp.MustCompile(`netns|CLONE_NEWNET|"unshare"`)
+var inNamespaces = regexp.MustCompile(`netns|CLONE_NEWNET|"unshare"|\btestnet::`)
 
 // build the test programs of all crates and packages that have tests in
 // namespaces.

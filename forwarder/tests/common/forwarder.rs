@@ -14,7 +14,7 @@ use guideway_forwarder::proto::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use crate::common::Namespace;
+use testnet::Namespace;
 
 /// A forwarder with directories of its own.
 pub struct Forwarder {

@@ -6,18 +6,16 @@
 //! ```
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::fs::File;
-use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nic::wait::{Waiter, Waker};
 use nic::{Device, DeviceConfig, FilterCounters, QueueCounters, QueueOptions, WorkerIo};
+use testnet::{Namespace, receive};
 use wire::{Batch, Frame};
 
 pub const VIP_V4: &str = "203.0.113.10";
@@ -25,75 +23,50 @@ pub const VIP_V6: &str = "2001:db8:a::10";
 pub const PREFIXES: [&str; 2] = ["203.0.113.0/24", "2001:db8:a::/64"];
 pub const ECHO_PORT: u16 = 7777;
 
-/// Says by name that a test is not run, past the harness's capture: a skipped
-/// test must not look like one that passed.
-pub fn is_root(test: &str) -> bool {
-    // SAFETY: a call without arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        let line = format!("SKIPPED {test}: needs root for network namespaces\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
-    }
-    root
-}
-
 /// The namespaces; gone when dropped.
 pub struct Lab {
-    pub client: String,
-    pub forwarder: String,
+    pub client: Namespace,
+    pub forwarder: Namespace,
 }
 
 impl Lab {
     /// One cable, `eth0` at both ends.
     pub fn new() -> Lab {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let lab =
-            Lab { client: format!("gw-nic-{unique}-c"), forwarder: format!("gw-nic-{unique}-f") };
-        for namespace in [&lab.client, &lab.forwarder] {
-            run(&["ip", "netns", "add", namespace]);
-            run(&["ip", "-n", namespace, "link", "set", "lo", "up"]);
-            // Trap: until its own address is no longer tentative, IPv6
-            // resolves no other.
-            for family in ["all", "default"] {
-                let setting = format!("net.ipv6.conf.{family}.accept_dad=0");
-                run(&["ip", "netns", "exec", namespace, "sysctl", "-qw", &setting]);
-            }
-        }
+        let lab = Lab { client: Namespace::new("client"), forwarder: Namespace::new("forwarder") };
         lab.cable("eth0", 2, ["10.77.0.1/24", "10.77.0.2/24"], ["fd77::1/64", "fd77::2/64"]);
-        run(&["ip", "-n", &lab.client, "route", "add", "203.0.113.0/24", "via", "10.77.0.2"]);
-        run(&["ip", "-n", &lab.client, "route", "add", "2001:db8:a::/64", "via", "fd77::2"]);
+        lab.client.run("ip route add 203.0.113.0/24 via 10.77.0.2");
+        lab.client.run("ip route add 2001:db8:a::/64 via fd77::2");
         lab
     }
 
     /// A further cable, of the same name at both ends.
     pub fn cable(&self, name: &str, queues: u32, v4: [&str; 2], v6: [&str; 2]) {
-        let queues = queues.to_string();
-        #[rustfmt::skip]
-        run(&["ip", "-n", &self.client, "link", "add", name, "mtu", "1500",
-              "numrxqueues", &queues, "numtxqueues", &queues, "type", "veth",
-              "peer", "name", name, "mtu", "1500", "numrxqueues", &queues, "numtxqueues", &queues,
-              "netns", &self.forwarder]);
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        self.client.run(&format!(
+            "ip link add {name} mtu 1500 {queues} type veth \
+             peer name {name} mtu 1500 {queues} netns {}",
+            self.forwarder
+        ));
         for (end, namespace) in [&self.client, &self.forwarder].into_iter().enumerate() {
-            run(&["ip", "-n", namespace, "addr", "add", v4[end], "dev", name]);
-            run(&["ip", "-n", namespace, "addr", "add", v6[end], "dev", name, "nodad"]);
-            run(&["ip", "-n", namespace, "link", "set", name, "up"]);
+            namespace.run(&format!("ip addr add {} dev {name}", v4[end]));
+            namespace.run(&format!("ip addr add {} dev {name} nodad", v6[end]));
+            namespace.run(&format!("ip link set {name} up"));
         }
     }
 
     /// Trap: over veth a local sender leaves checksums to hardware.
     pub fn client_completes_checksums(&self) {
-        run(&["ip", "netns", "exec", &self.client, "ethtool", "-K", "eth0", "tx", "off"]);
+        self.client.run("ethtool -K eth0 tx off");
     }
 
     /// Whether the forwarder's kernel is reached by what is not to a VIP.
     pub fn kernel_answers(&self) -> bool {
         ["10.77.0.2", "fd77::2"].into_iter().all(|address| {
             let address: IpAddr = address.parse().unwrap();
-            let kernel = within(&self.forwarder, move || UdpSocket::bind((address, 0)).unwrap());
+            let kernel = self.forwarder.inside(|| UdpSocket::bind((address, 0)).unwrap());
             kernel.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             let bound = kernel.local_addr().unwrap();
-            within(&self.client, move || {
+            self.client.inside(|| {
                 let any = if bound.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 UdpSocket::bind(any).unwrap().send_to(b"hello", bound).unwrap()
             });
@@ -101,56 +74,8 @@ impl Lab {
         })
     }
 
-    pub fn mac(&self, namespace: &str, name: &str) -> [u8; 6] {
-        let name = name.to_string();
-        within(namespace, move || nic::Interface::find(&name).unwrap().mac.0)
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.client, &self.forwarder] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
-        }
-    }
-}
-
-pub fn run(command: &[&str]) {
-    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}: {}",
-        command.join(" "),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// Runs on a thread of its own, inside a namespace.
-pub fn spawn_within<T: Send + 'static>(
-    namespace: &str,
-    job: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
-    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-    std::thread::spawn(move || {
-        // SAFETY: a call without pointers; it moves this thread alone.
-        let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-        assert_eq!(entered, 0, "setns: {}", std::io::Error::last_os_error());
-        job()
-    })
-}
-
-pub fn within<T: Send + 'static>(namespace: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_within(namespace, job).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// The next datagram; an error when the socket's timeout is over. Trap: a child
-/// of the process that ends interrupts a call that has a timeout.
-pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> std::io::Result<usize> {
-    loop {
-        match socket.recv(buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            received => return received,
-        }
+    pub fn mac(&self, namespace: &Namespace, name: &str) -> [u8; 6] {
+        namespace.inside(|| nic::Interface::find(name).unwrap().mac.0)
     }
 }
 
@@ -185,7 +110,7 @@ impl Echo {
         let (ready, is_ready) = mpsc::channel();
         let (control, changes) = mpsc::channel();
         let stopped = Arc::clone(&stop);
-        let thread = spawn_within(&lab.forwarder, move || {
+        let thread = lab.forwarder.spawn(move || {
             let (mut devices, lanes) = nic::open(&configs, &QueueOptions::default()).unwrap();
             set_filters(&mut devices, &PREFIXES, &[]);
             let mode = devices[0].mode().map(|mode| format!(" {mode}"));
@@ -365,9 +290,9 @@ fn write_options(socket: &UdpSocket) {
 fn echoes_of_sockets(
     lab: &Lab,
     [flows, bursts, burst, size]: [usize; 4],
-    open: impl Fn() -> UdpSocket + Send + 'static,
+    open: impl Fn() -> UdpSocket + Send,
 ) -> usize {
-    within(&lab.client, move || {
+    lab.client.inside(move || {
         let one_flow = || {
             let socket = open();
             socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

@@ -1,0 +1,166 @@
+//! Network namespaces for tests: made by name, entered by a thread, and gone
+//! with the value, also when a test panics.
+//!
+//! A dev-dependency only (`make lint` holds it). Knows nothing of what a test
+//! puts into its namespaces.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// True if namespaces can be made; else says by name what is skipped, past the
+/// harness's capture: a skipped test must not look like one that passed.
+pub fn root_or_skip(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let line = format!("SKIPPED {test}: needs root for network namespaces\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("stderr can be written");
+    }
+    root
+}
+
+/// A network namespace, shown as its name.
+pub struct Namespace {
+    /// As `ip netns` has it.
+    pub name: String,
+}
+
+impl Namespace {
+    /// A fresh one, with its loopback interface up; the process id in its name lets test programs coexist.
+    pub fn new(role: &str) -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gw-test-{}-{count}-{role}", std::process::id());
+        run(&format!("ip netns add {name}"));
+        let namespace = Namespace { name };
+        namespace.run("ip link set lo up");
+        // Trap: until its own address is no longer tentative, IPv6 resolves no
+        // other.
+        for family in ["all", "default"] {
+            namespace.run(&format!("sysctl -qw net.ipv6.conf.{family}.accept_dad=0"));
+        }
+        namespace
+    }
+
+    /// Runs a command in it; a failure fails the test.
+    pub fn run(&self, command: &str) -> String {
+        run(&format!("ip netns exec {} {command}", self.name))
+    }
+
+    /// Runs a closure on a thread that lives in it.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.enter();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs a closure on a thread of its own that lives in it.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let file = self.file();
+        std::thread::spawn(move || {
+            enter(&file);
+            work()
+        })
+    }
+
+    /// Moves the calling thread into it.
+    pub fn enter(&self) {
+        enter(&self.file());
+    }
+
+    fn file(&self) -> File {
+        File::open(format!("/var/run/netns/{}", self.name)).expect("the namespace's file")
+    }
+}
+
+fn enter(file: &File) {
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("entering the namespace");
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// A raw socket of the calling thread's namespace. Programs that tests start
+/// do not inherit it.
+pub fn raw_socket(family: AddressFamily, protocol: u32) -> OwnedFd {
+    let protocol = Protocol::from_raw(protocol.try_into().expect("a protocol"));
+    socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))
+        .expect("a raw socket")
+}
+
+/// The next datagram of a socket, as far as there is room for it; an error
+/// when the socket's timeout is over. Trap: a child of the process that ends
+/// interrupts a call that has a timeout.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let received = retry_on_intr(|| recv(&socket, &mut *bytes, RecvFlags::empty()));
+    Ok(received?.0)
+}
+
+/// A socket that sends from this address, also when it did so a moment ago.
+/// Trap: the tests of one process run at once, and a child that one of them
+/// forks holds every socket of all of them until it calls exec.
+pub fn sender_from(address: SocketAddr) -> UdpSocket {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .expect("a datagram socket");
+    set_socket_reuseaddr(&socket, true).expect("an address used again");
+    bind(&socket, &address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+    UdpSocket::from(socket)
+}
+
+/// A veth pair between two namespaces, both ends up, checksums complete
+/// (through AF_XDP a partial one would arrive wrong).
+pub fn link(a: &Namespace, a_name: &str, b: &Namespace, b_name: &str, queues: u32) {
+    run(&format!(
+        "ip -n {} link add {a_name} numrxqueues {queues} numtxqueues {queues} type veth \
+         peer name {b_name} netns {} numrxqueues {queues} numtxqueues {queues}",
+        a.name, b.name
+    ));
+    for (namespace, name) in [(a, a_name), (b, b_name)] {
+        namespace.run(&format!("ip link set {name} up"));
+        namespace.run(&format!("ethtool -K {name} tx off"));
+    }
+}
+
+/// Runs a command; a failure fails the test. Gives its standard output.
+pub fn run(command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .output()
+        .unwrap_or_else(|error| panic!("{command}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
