@@ -303,7 +303,7 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 	}
 	if errors.Is(result.Err, os.ErrPermission) {
 		c.peersForbidden.Do(func() {
-			c.log.Warn("peers cannot be asked whether they live, so they count as unhealthy and fragments stay here: give the controller CAP_NET_RAW", "error", result.Err)
+			c.log.Warn("peers cannot be probed without CAP_NET_RAW: they count as unhealthy, and fragments are not redirected to them", "error", result.Err)
 		})
 	}
 	c.enqueue(event)

@@ -27,7 +27,7 @@ const (
 	// How long routes carry GRACEFUL_SHUTDOWN before they are withdrawn on
 	// purpose: time for routers to move to another path (RFC 8326 section 4.1).
 	drainDelay = 2 * time.Second
-	// A thread that has not gone round its loop for this long hangs. Less, and
+	// A thread without a heartbeat for this long hangs. Less, and
 	// a machine short of processor time loses its routes, which moves and may
 	// break connections. A dead forwarder is seen at once, by its socket.
 	heartbeatAgeMax = time.Second

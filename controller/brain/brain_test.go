@@ -541,12 +541,12 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 			sick.Generation = g
 			sick.Threads = []Thread{{Name: "worker-0"}, {Name: "worker-1", HeartbeatAge: heartbeatAgeMax + time.Millisecond}}
 			return sick
-		}, "thread worker-1 has not gone round its loop for 1.001s"},
+		}, "thread worker-1 hangs: no heartbeat for 1.001s"},
 		{"the slow path hangs", func(g uint64) Event {
 			sick := healthy
 			sick.Generation, sick.Threads = g, threads(heartbeatAgeMax+time.Millisecond)
 			return sick
-		}, "thread slow-path has not gone round its loop for 1.001s"},
+		}, "thread slow-path hangs: no heartbeat for 1.001s"},
 		{"it has a plan but no threads", func(g uint64) Event {
 			sick := healthy
 			sick.Generation, sick.Threads = g, nil

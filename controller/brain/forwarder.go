@@ -174,7 +174,7 @@ func (s *State) setForwarderHealth(reason string) {
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now
 		if reason == "" {
-			s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its threads go round, its devices are up")
+			s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its threads run, its devices are up")
 		} else {
 			s.note("forwarder", "forwarder", "healthy", "unhealthy", reason)
 		}
@@ -189,7 +189,7 @@ func (f *forwarderState) unhealthyReason(e ForwarderHealth) string {
 	}
 	for _, t := range e.Threads {
 		if t.HeartbeatAge > heartbeatAgeMax {
-			return fmt.Sprintf("thread %s has not gone round its loop for %v", t.Name, t.HeartbeatAge)
+			return fmt.Sprintf("thread %s hangs: no heartbeat for %v", t.Name, t.HeartbeatAge)
 		}
 	}
 	for _, d := range e.Devices {

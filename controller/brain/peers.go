@@ -82,7 +82,7 @@ func (s *State) adoptPeers(c *config.Config) {
 			if target.Spill {
 				rise = spillRise
 			}
-			s.peers.verdicts[p] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet asked"}
+			s.peers.verdicts[p] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet probed"}
 		}
 	}
 	maps.DeleteFunc(s.peers.verdicts, func(p path, _ *damped) bool { return !wanted[p] })

@@ -43,7 +43,7 @@ func TestAPeerIsUnhealthyUntilItsFirstAnswerThenDampened(t *testing.T) {
 		}
 	}
 	w.pass(2 * coalesce)
-	expect("not yet asked", "lb-2 false", "lb-3 false")
+	expect("not yet probed", "lb-2 false", "lb-3 false")
 	w.ask("lb-2", true)
 	w.ask("lb-3", false)
 	expect("asked", "lb-2 true", "lb-3 false")
@@ -79,7 +79,7 @@ peers: [{name: lb-2, addresses: [10.0.0.2, "2001:db8::2"]}]
 		}
 	}
 	w.pass(2 * coalesce)
-	expect("not yet asked", false, "10.0.0.2", "2001:db8::2")
+	expect("not yet probed", false, "10.0.0.2", "2001:db8::2")
 	w.askAt("lb-2", "10.0.0.2", true)
 	w.askAt("lb-2", "2001:db8::2", true)
 	expect("both answer", true, "10.0.0.2", "2001:db8::2")
@@ -113,7 +113,7 @@ prefix_groups: [{name: all, prefixes: [203.0.113.0/24, 198.51.100.0/24, 192.0.2.
 		}
 	}
 	w.pass(2 * coalesce)
-	expect("not yet asked", false, false)
+	expect("not yet probed", false, false)
 	targets := compile.SpillTargets(w.last.Config)
 	if len(targets) != 2 || targets[0].Peer != "198.51.100.0/24" || !targets[0].Spill || targets[0].VIP.String() != "203.0.113.10" || targets[0].To.String() != "198.51.100.10" {
 		t.Fatalf("%+v", targets)

@@ -17,7 +17,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	forwarderUp = describe("guideway_forwarder_up", "1: the forwarder answers, its threads go round, its devices are up.")
+	forwarderUp = describe("guideway_forwarder_up", "1: the forwarder answers, its threads run, its devices are up.")
 	generation  = describe("guideway_config_generation", "Generation of the plan that the forwarder has accepted.")
 	loaded      = describe("guideway_config_loaded", "1: a config is in use.")
 	stale       = describe("guideway_config_stale", "1: a newer config was refused, the former one serves.")
