@@ -20,7 +20,7 @@
 //! frames, limits and the outbox. Held by `tests/batch.rs`.
 //!
 //! Stages are functions of their own in the binary too, so that profilers
-//! tell them apart.
+//! show each.
 
 use std::ops::Range;
 

@@ -72,12 +72,12 @@ const ECN: u8 = 0b11;
 /// and a packet that is not ECN-capable is dropped. Gives the inner packet's traffic
 /// class with that, for those who read its headers.
 pub(crate) fn carry_congestion(frame: &Frame<'_>, inner: u8) -> Result<u8, DropReason> {
-    const CONGESTION: u8 = 0b11;
+    const CE: u8 = 0b11;
     const ECT_0: u8 = 0b10;
     const ECT_1: u8 = 0b01;
     match (frame.outer_ecn(), inner & ECN) {
-        (CONGESTION, 0) => Err(DropReason::CeOnNotEct),
-        (CONGESTION, _) => Ok(inner | CONGESTION),
+        (CE, 0) => Err(DropReason::CeOnNotEct),
+        (CE, _) => Ok(inner | CE),
         (ECT_1, ECT_0) => Ok(inner & !ECN | ECT_1),
         _ => Ok(inner),
     }
