@@ -299,6 +299,24 @@ fn what_a_slow_device_has_no_room_for_waits_or_is_dropped_by_name() {
     assert_eq!(rig.take(totals.sent).len() as u64, totals.sent, "what counts as sent comes out");
 }
 
+/// A successor goes on with the devices, not with the rings: what counts as
+/// sent must have left.
+#[test]
+fn at_rest_every_frame_that_counts_as_sent_has_left() {
+    let mut rig = Rig::new(256);
+    let mut left = 0;
+    for round in 0..3000 {
+        for port in 0..64 {
+            rig.push(&framed(&datagram(port, round)));
+        }
+        rig.engine.rest().unwrap();
+        left += std::iter::from_fn(|| rig.peer.take()).count() as u64;
+        assert_eq!(left, rig.engine.totals().1.sent, "round {round}");
+        rig.engine.resume();
+    }
+    assert!(left > 0);
+}
+
 fn steered_on_a_single_queue(driver: &str) {
     let net = Net::new(1, 11..=11);
     let mut forwarder = Forwarder::start(&net.balancer);

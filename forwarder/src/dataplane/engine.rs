@@ -331,10 +331,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends [`Engine::rest`].
+    /// Ends [`Engine::rest`]; returns when all threads go on, so that none of
+    /// them counts as standing still for the next rest already.
     pub fn resume(&self) {
         self.publisher.rest(Stage::Work);
         self.wakers.iter().for_each(Waker::wake);
+        if let Err(threads) = self.publisher.wait_at_work(REST_TIMEOUT) {
+            tracing::error!("{}", Hanging { threads, timeout: REST_TIMEOUT });
+        }
     }
 
     /// How many connections each worker's table holds, by service; services

@@ -81,19 +81,8 @@ impl ViewPublisher {
     /// Waits until every thread forwards by what was posted last. Err: those
     /// that do not go round.
     pub fn wait(&self, timeout: Duration) -> Result<(), Vec<Role>> {
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let start = Instant::now();
-        loop {
-            let late = self.threads.iter().filter(|thread| thread.acknowledged() < epoch);
-            let late: Vec<Role> = late.map(|thread| thread.role()).collect();
-            if late.is_empty() {
-                return Ok(());
-            }
-            if start.elapsed() > timeout {
-                return Err(late);
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        let epoch = self.epoch();
+        wait_for(&self.threads, |thread| thread.acknowledged() >= epoch, timeout)
     }
 
     /// Tells all workers to end.
@@ -131,27 +120,20 @@ impl ViewPublisher {
         }
     }
 
-    /// Waits until the threads at these threads have reached the stage. Err:
-    /// those that have not.
+    /// Waits until these threads have reached the stage. Err: those that have
+    /// not.
     pub fn wait_at_rest(
         &self,
         threads: std::ops::Range<usize>,
         stage: Stage,
         timeout: Duration,
     ) -> Result<(), Vec<Role>> {
-        let start = Instant::now();
-        loop {
-            let busy = self.threads[threads.clone()].iter();
-            let busy = busy.filter(|thread| thread.resting() < stage as u32);
-            let busy: Vec<Role> = busy.map(|thread| thread.role()).collect();
-            if busy.is_empty() {
-                return Ok(());
-            }
-            if start.elapsed() > timeout {
-                return Err(busy);
-            }
-            std::thread::sleep(Duration::from_micros(20));
-        }
+        wait_for(&self.threads[threads], |thread| thread.resting() >= stage as u32, timeout)
+    }
+
+    /// Waits until no thread rests. Err: those that do.
+    pub fn wait_at_work(&self, timeout: Duration) -> Result<(), Vec<Role>> {
+        wait_for(&self.threads, |thread| thread.resting() == Stage::Work as u32, timeout)
     }
 
     /// What is posted now.
@@ -171,5 +153,25 @@ impl ViewPublisher {
     #[must_use]
     pub fn threads(&self) -> &[ThreadStatus] {
         &self.threads
+    }
+}
+
+/// Waits until every thread is as wanted. Err: those that are not.
+fn wait_for(
+    threads: &[ThreadStatus],
+    is_so: impl Fn(&ThreadStatus) -> bool,
+    timeout: Duration,
+) -> Result<(), Vec<Role>> {
+    let start = Instant::now();
+    loop {
+        let others = threads.iter().filter(|thread| !is_so(thread));
+        let others: Vec<Role> = others.map(ThreadStatus::role).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() > timeout {
+            return Err(others);
+        }
+        std::thread::sleep(Duration::from_micros(20));
     }
 }

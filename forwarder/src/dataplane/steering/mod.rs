@@ -176,11 +176,13 @@ impl Steerer {
         let publisher = Arc::clone(&self.parts.publisher);
         while publisher.rests(Stage::Receiving) && !publisher.stopped() {
             self.thread().beat(monotonic_ms());
+            // Before mux: a worker may hand frames back, and rest, behind it.
+            let workers_rest = publisher.rests(Stage::All);
             let frames = self.mux();
             let Hub { pool, links, .. } = &mut self.parts.hub;
             links.iter_mut().for_each(|link| link.exchange_chunks(pool));
             self.thread().set_resting(Stage::Receiving);
-            if frames == 0 && !self.is_waiting() && publisher.rests(Stage::All) {
+            if frames == 0 && !self.is_waiting() && workers_rest {
                 let thread = &publisher.threads()[self.thread];
                 self.parts.hub.pool.stand_still(|| publisher.stand_still(thread, Stage::All));
             } else if frames == 0 {
