@@ -256,7 +256,7 @@ func (p *diagnosis) mtu() {
 		p.add(gradeWarn, "forwarder", "%s", warning)
 	}
 	if !found {
-		p.add(gradeOK, "mtu", "what clients send fits the way to the backends")
+		p.add(gradeOK, "mtu", "what clients send fits the path to the backends")
 	}
 }
 

@@ -101,7 +101,7 @@ move_members() {
 move_state() {
     local old=/var/lib/guideway/plan.json new=/var/lib/guideway-forwarder/plan.json
     install -d -m 700 /var/lib/guideway-forwarder
-    # A link or a file of somebody else's is not the forwarder's.
+    # A link or a file of another user's is not the forwarder's.
     if [[ -f $old && ! -L $old && $(stat -c %u "$old") == 0 && ! -e $new ]]; then
         mv "$old" "$new"
         say "moved the forwarder's last plan to $new"

@@ -22,7 +22,7 @@ import (
 // How often each change is made; the median is told.
 const repeats = 5
 
-const patience = 60 * time.Second
+const timeout = 60 * time.Second
 
 // bench is both processes and those who ask them.
 type bench struct {
@@ -135,11 +135,11 @@ func (b *bench) start() (err error) {
 
 // until asks each 5 ms whether it is so.
 func until(what string, is func(context.Context) bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for !is(ctx) {
 		if ctx.Err() != nil {
-			return fmt.Errorf("not within %v: %s", patience, what)
+			return fmt.Errorf("not within %v: %s", timeout, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -38,7 +38,7 @@ impl Samples {
         self.at(0.5)
     }
 
-    /// The smallest: what it takes when nobody disturbs.
+    /// The smallest: what it takes undisturbed.
     #[must_use]
     pub fn best(&self) -> f64 {
         self.at(0.0)

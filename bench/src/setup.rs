@@ -235,7 +235,7 @@ impl Setup {
     }
 }
 
-/// What so many workers forward by under that plan.
+/// What `workers` workers forward by under that plan.
 #[must_use]
 pub fn view(plan: Arc<Plan>, workers: usize) -> View {
     let egress =

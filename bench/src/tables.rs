@@ -18,7 +18,7 @@ pub struct Builds {
 }
 
 impl Builds {
-    /// Of so many backends.
+    /// Of this number of backends.
     #[must_use]
     pub fn new(size: u32, goal_ms: Option<f64>, backends: u32) -> Builds {
         let name = |index| format!("backend-{index:05}");

@@ -32,7 +32,7 @@ pub struct Worker {
 
 impl Worker {
     /// Worker `index` of those that the view was made for, with an empty
-    /// table for so many connections.
+    /// table for this number of connections.
     ///
     /// # Errors
     /// If memory is short.

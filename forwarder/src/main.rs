@@ -45,7 +45,7 @@ struct RunArgs {
     /// Where forwarder.sock is
     #[arg(long, default_value = "/run/guideway")]
     run_dir: PathBuf,
-    /// Where the last plan is kept: a directory that nobody else may write
+    /// Where the last plan is kept: a directory that no other user may write
     #[arg(long, default_value = "/var/lib/guideway-forwarder")]
     state_dir: PathBuf,
     /// Where the connection tables are: tmpfs or hugetlbfs, not writable by others [default: tables in RUN_DIR]
@@ -82,7 +82,7 @@ struct RunArgs {
     take_over: bool,
     /// With --take-over: return when packets flow, and go on in the background
     ///
-    /// For ExecReload= of a systemd unit: the running forwarder tells systemd
+    /// For ExecReload= of a systemd unit: the running forwarder reports to systemd
     /// which process is the service from then on.
     #[arg(long, requires = "take_over")]
     detach: bool,

@@ -251,13 +251,13 @@ async fn serve(
 
 /// Serves scrapers. A predecessor has the address until it has ended, so that
 /// a successor tries for a while.
-async fn serve_metrics(address: SocketAddr, patient: bool, page: SharedPage) -> Result<()> {
+async fn serve_metrics(address: SocketAddr, wait: bool, page: SharedPage) -> Result<()> {
     let serve = move |listener| http::serve(listener, page);
     let failed = move |error: std::io::Error| format!("--metrics-listen {address}: {error}");
     match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => drop(tokio::spawn(serve(listener))),
-        // Whoever took over forwards: that must not end for want of metrics.
-        Err(error) if patient => {
+        // A successor forwards: that must not end for want of metrics.
+        Err(error) if wait => {
             tracing::debug!(%error, "--metrics-listen {address}: trying again");
             drop(tokio::spawn(async move {
                 for _ in 0..METRICS_TRIES {
@@ -290,7 +290,7 @@ async fn follow_next_hops(control: Arc<Control>) {
     }
 }
 
-/// Somebody may step the clock; marks of traced packets tell its time.
+/// An administrator may step the clock; marks of traced packets carry its time.
 async fn keep_time(control: Arc<Control>) {
     let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
     loop {

@@ -37,7 +37,7 @@ use wire::{Batch, EtherType, MacAddress, Protocol, checksum, ethernet, ipv4, tcp
 #[global_allocator]
 static ALLOCATOR: Watchman = Watchman;
 
-/// The system's allocator, which tells of calls on watched threads.
+/// The system's allocator, which reports calls on watched threads.
 struct Watchman;
 
 /// Kernel ids of the watched threads; zero: a free place.
@@ -90,7 +90,7 @@ impl Watch {
         Watch { _alone: alone }
     }
 
-    /// From now on these threads are watched; there have to be so many.
+    /// From now on these threads are watched; there have to be `expected`.
     fn begin(&self, expected: usize) {
         let mut places = WATCHED.iter();
         for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -447,7 +447,8 @@ fn nothing_is_allocated(steering: Steering, workers: usize, watched: usize) {
     for number in 1..=4 {
         rig.round(number);
     }
-    let mut session = rig.engine.capture(capture::Filter::default()).expect("nobody captures");
+    let mut session =
+        rig.engine.capture(capture::Filter::default()).expect("no other capture runs");
     rig.round(5);
     let captured: usize = session.sources.iter_mut().map(|source| source.by_ref().count()).sum();
     drop(session);

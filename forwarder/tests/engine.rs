@@ -64,7 +64,7 @@ impl Rig {
         Rig { engine: engine.unwrap(), peer, _folder: folder }
     }
 
-    /// Waits until so many frames were received and `done` holds.
+    /// Waits until `received` frames were received and `done` holds.
     fn until(&self, received: u64, done: impl Fn(&Totals) -> bool) -> (u64, Totals) {
         let start = Instant::now();
         loop {
@@ -231,7 +231,7 @@ fn what_is_not_for_a_vip_cannot_be_given_back_and_is_counted() {
 }
 
 #[test]
-fn a_flood_of_questions_to_the_slow_path_is_dropped_by_name_and_blocks_nobody() {
+fn a_flood_of_requests_to_the_slow_path_is_dropped_by_name_and_blocks_no_thread() {
     let rig = Rig::new();
     let echo = frame(Protocol::ICMP, (0, 0), &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
     let start = Instant::now();

@@ -130,7 +130,7 @@ struct Backend {
 }
 
 impl Backend {
-    /// The next so many packets; fewer, if they do not come in time.
+    /// The next `count` packets; fewer, if they do not come in time.
     fn take(&self, count: usize) -> Vec<Received> {
         let deadline = Instant::now() + Duration::from_secs(3);
         let next =
@@ -217,7 +217,7 @@ fn packets_reach_their_backends(driver: &str) {
 
     net.client.inside(|| {
         let vip = SocketAddr::new(VIP.parse().unwrap(), 80);
-        TcpStream::connect_timeout(&vip, Duration::from_millis(100)).expect_err("nobody answers");
+        TcpStream::connect_timeout(&vip, Duration::from_millis(100)).expect_err("no answer comes");
     });
     assert_eq!(v4.take(1).len(), 1, "the SYN");
     // A port that no service has.
@@ -790,8 +790,8 @@ fn what_is_explained_is_what_happens() {
     }
     assert_eq!((&offline["slot"], &offline["tracked"]), (&json!(told.slot), &Value::Null));
 
-    let nobody = forwarder.explain(udp_flow(20_000, 54));
-    assert_eq!((&*nobody.verdict, &*nobody.end.unwrap().reason), ("dropped", "no_service"));
+    let unmatched = forwarder.explain(udp_flow(20_000, 54));
+    assert_eq!((&*unmatched.verdict, &*unmatched.end.unwrap().reason), ("dropped", "no_service"));
     let passed = FlowKey { destination: "10.0.0.1".into(), ..udp_flow(20_000, 53) };
     assert_eq!(forwarder.explain(passed).verdict, "passed");
     // A tracked connection stays with a backend that drains.

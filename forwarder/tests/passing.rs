@@ -1,5 +1,5 @@
 //! Frames that are no VIP's but came with the VIPs' prefix go back to the
-//! kernel, which is to treat them as if nobody had taken them.
+//! kernel, which is to treat them as if they had not been taken.
 //!
 //! ```text
 //!  client 10.0.0.2, .11 ──eth0── 10.0.0.1 balancer, on lo 203.0.113.200 and 2001:db8:a::c8
@@ -151,7 +151,7 @@ fn until_all_are_taken(forwarder: &mut Forwarder, passed: u64) {
     }
 }
 
-/// The counters when so many packets were sent.
+/// The counters when `sent` packets were sent.
 fn until_sent(forwarder: &mut Forwarder, sent: u64) -> GetCountersResponse {
     let start = Instant::now();
     while forwarder.counters().sent < sent {
@@ -174,7 +174,7 @@ fn the_kernel_gets_back_what_is_its_own(driver: &str, shown_mode: &str, client_m
         net.ping(address);
         net.tcp(address);
     }
-    // Nobody's port: the kernel says so, as it would without us.
+    // A port without a listener: the kernel says so, as it would without us.
     net.client.inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();

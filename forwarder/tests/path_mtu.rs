@@ -127,7 +127,7 @@ impl Net {
                     }
                     Ok(_) => assert!(
                         start.elapsed() < Duration::from_secs(10),
-                        "nobody says that it is too big"
+                        "no error says that it is too big"
                     ),
                 }
                 std::thread::sleep(Duration::from_millis(50));

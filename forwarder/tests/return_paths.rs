@@ -48,7 +48,7 @@ impl Net {
         ] {
             namespace.run(&format!("ip addr add {address} dev {device}"));
         }
-        // The answers' sources are the VIP's: nobody validates them here.
+        // The answers' sources are the VIP's: the receiver does not validate them here.
         for name in ["all", "eth0"] {
             net.router.run(&format!("sysctl -qw net.ipv4.conf.{name}.rp_filter=0"));
         }
@@ -139,7 +139,7 @@ fn a_peers_packets_are_answered_by_way_of_a_router() {
     let mut forwarder = Forwarder::start(&net.balancer);
     let flows = [("203.0.113.10", "192.0.2.7"), ("2001:db8:a::10", "2001:db8:c::7")];
 
-    // Nobody to send answers by: they go back to the peer.
+    // No router to send answers by: they go back to the peer.
     forwarder.set_plan(&plan(1, &[])).unwrap();
     assert!(!net.is_answered(flows[0].0, flows[0].1));
 

@@ -104,7 +104,7 @@ impl Rig {
         }
     }
 
-    /// Takes so many sent frames; nothing else may come behind them.
+    /// Takes `count` sent frames; nothing else may come behind them.
     fn take(&self, count: u64) -> Vec<Vec<u8>> {
         let (start, mut taken) = (Instant::now(), Vec::new());
         while (taken.len() as u64) < count {

@@ -34,7 +34,7 @@ const VIP: &str = "203.0.113.10";
 const FLOWS: u16 = 40;
 const FIRST_PORT: u16 = 20_000;
 
-/// A plan with so many backends.
+/// A plan with `backends` backends.
 fn plan(generation: u64, setup: Setup, backends: u8) -> Value {
     let name = |host: u8| format!("b-{host}");
     let hosts = || 11..11 + backends;
@@ -194,11 +194,11 @@ fn nothing_is_lost(setup: Setup, mode: &str) {
         told += dropped(&forwarder.counters());
         forwarder.take_over(&[]);
         let status = forwarder.status();
-        let note = status.taken_over.clone().expect("it tells");
+        let note = status.taken_over.clone().expect("it says so");
         assert_eq!((note.predecessor_pid, status.pid), (predecessor, forwarder.pid()));
         assert_eq!(note.emptied, Vec::<String>::new());
         assert_eq!((status.generation, status.devices[0].mode.as_str()), (1 + round, mode));
-        println!("{mode} {}: nobody forwarded for {} us", setup.steering, note.pause_us);
+        println!("{mode} {}: no process forwarded for {} us", setup.steering, note.pause_us);
         predecessor = forwarder.pid();
         // At the same moment the backends change; what is known stays.
         forwarder.set_plan(&plan(2 + round, setup, 3 + round as u8)).unwrap();
@@ -257,7 +257,7 @@ struct Steady {
     collector: Collector,
     load: Load,
     pid: u32,
-    // Last: the namespaces go when nobody is in them any more.
+    // Last: the namespaces go when no process is in them any more.
     _net: Net,
 }
 
@@ -293,7 +293,7 @@ impl Steady {
     }
 }
 
-/// Speaks the successor's part as far as a test wants it to, for a process that
+/// Speaks the successor's part as far as a test needs it, for a process that
 /// the predecessor may kill.
 struct Successor {
     channel: Channel,
@@ -377,8 +377,8 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     let mut successor = Successor::connect(&folder);
     successor.greet(3, &tables);
     successor.say(&json!("Ready"));
-    let rested = successor.hear().unwrap();
-    assert_eq!(rested["Quiesced"]["connections"].as_array().unwrap().len(), 2, "{rested}");
+    let quiesced = successor.hear().unwrap();
+    assert_eq!(quiesced["Quiesced"]["connections"].as_array().unwrap().len(), 2, "{quiesced}");
     assert!(steady.forwarder.next(&mut watch).unwrap().handing_over);
     drop(successor);
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over, "called off");
@@ -389,13 +389,13 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     assert!(successor.hear().is_err(), "nothing more is said");
     // It says nothing at all: soon others are served again.
     let silent = Successor::connect(&folder);
-    let mut patient = Successor::connect(&folder);
-    assert!(patient.greet(3, &tables)["Offer"].is_object());
-    drop((silent, patient));
+    let mut later = Successor::connect(&folder);
+    assert!(later.greet(3, &tables)["Offer"].is_object());
+    drop((silent, later));
     steady.assert_it_went_on();
 }
 
-/// Nobody knows how far the successor came: new sockets, the same tables.
+/// It is not known how far the successor came: new sockets, the same tables.
 #[test]
 fn where_a_successor_dies_after_it_was_to_go_on_the_predecessor_starts_anew() {
     if !root_or_skip("where_a_successor_dies_after_it_was_to_go_on_the_predecessor_starts_anew") {
@@ -488,7 +488,7 @@ fn without_a_forwarder_that_runs_a_successor_just_starts() {
 }
 
 impl Steady {
-    /// A detached successor of nobody: what it said.
+    /// A detached successor without a predecessor: what it said.
     fn start_detached(folder: &tempfile::TempDir) -> String {
         let net = Namespace::new("alone");
         let output = program::command(&net.name, folder.path())

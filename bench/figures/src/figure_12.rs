@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_removed_changes_nothing() {
+    fn without_a_removal_nothing_changes() {
         let all = names::candidates(1, 20);
         let before = MaglevTable::build(&all, 4099);
         let left: Vec<u16> = (0..20).collect();

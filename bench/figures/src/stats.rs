@@ -27,7 +27,7 @@ impl Range {
         }
     }
 
-    /// `median (min - max)` with so many decimals.
+    /// `median (min - max)` with `decimals` decimals.
     #[must_use]
     pub fn show(&self, decimals: usize) -> String {
         let Range { median, min, max } = self;

@@ -170,7 +170,7 @@ impl Queue for Timetable {
         if due == 0 {
             // Between turns: what was seen is handed over.
             if !self.seen.is_empty() {
-                self.line.seen.lock().expect("nobody panics with it").append(&mut self.seen);
+                self.line.seen.lock().expect("no thread panics with it").append(&mut self.seen);
             }
             return;
         }
@@ -294,7 +294,8 @@ impl Rig {
     fn take_seen(&self) -> Vec<Seen> {
         loop {
             std::thread::sleep(Duration::from_millis(20));
-            let seen = std::mem::take(&mut *self.line.seen.lock().expect("nobody panics with it"));
+            let seen =
+                std::mem::take(&mut *self.line.seen.lock().expect("no thread panics with it"));
             if !seen.is_empty() {
                 return seen;
             }
@@ -348,7 +349,7 @@ fn frames(setup: &Setup) -> Result<Vec<Vec<u8>>, String> {
     Ok(frames)
 }
 
-/// The value that so many of a million are not above, in microseconds.
+/// The value that this number of a million are not above, in microseconds.
 fn quantile_us(sorted: &[u64], of_million: usize) -> f64 {
     let last = sorted.len() - 1;
     sorted[last * of_million / 1_000_000] as f64 / 1000.0

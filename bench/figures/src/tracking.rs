@@ -5,7 +5,7 @@
 //! 99.9 % in 32 MiB, and a flow takes another's entry for its own with a
 //! chance of less than one in a million. Here connections are opened by real
 //! packets through the journey, and the chance is counted on flows that
-//! nobody opened:
+//! no client opened:
 //!
 //! ```text
 //!  SYN, a tick later ACK ─► all connections so far send once more: how many find their entry?
@@ -28,13 +28,13 @@ pub struct Options {
     /// Connections at the end, each table full by its own measure
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=50_000_000))]
     pub connections: u64,
-    /// Tables made for so many times as many connections
+    /// Tables made for this multiple of the connections
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub roominess: Vec<u64>,
     /// Shares of the connections at which it is looked, per cent
     #[arg(long, value_delimiter = ',', default_value = "25,50,75,100,125")]
     pub shares: Vec<u64>,
-    /// Strangers that are tried for an entry of somebody else
+    /// Strangers that are tried for the entry of another flow
     #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub strangers: u64,
 }
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     Ok(Report { name: "tracking", text: text(options, &tables), svg: plot(options, &tables) })
 }
 
-/// Fills one table that is made for so many times the connections.
+/// Fills one table that is made for a multiple of the connections.
 ///
 /// # Errors
 /// As [`run`].
@@ -129,7 +129,7 @@ impl Filling {
         })
     }
 
-    /// Opens connections until there are so many.
+    /// Opens connections until there are `connections`.
     fn open(&mut self, connections: u64) {
         while self.opened < connections {
             let first = self.opened;

@@ -64,7 +64,7 @@ pub struct ConnectInfo {
 }
 
 impl Client {
-    /// Counts an answer of so many bytes; an error: there is no room for it.
+    /// Counts an answer of `bytes` bytes; an error: there is no room for it.
     pub fn add(&self, bytes: usize) -> Result<(), Status> {
         let mut owed = self.owed.lock().expect("no holder of this lock panics");
         let fits = |all: usize| {
@@ -107,7 +107,7 @@ impl Client {
     }
 }
 
-/// Accepts connections, so many at a time.
+/// Accepts connections, a bounded number at a time.
 pub fn accept(listener: UnixListener) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_bounded_for_all_together() {
+    fn what_is_not_read_is_bounded_for_all_together() {
         let limits = Arc::default();
         let (one, other) = (client(&limits), client(&limits));
         one.add(ANSWERS_BYTES_MAX - 10).unwrap();
@@ -240,7 +240,7 @@ mod tests {
         one.take(5);
         other.add(5).unwrap();
         one.close();
-        assert!(one.add(1).is_err(), "nobody is there to read it");
+        assert!(one.add(1).is_err(), "there is no reader");
         other.take(20);
         assert_eq!(limits.bytes.load(Ordering::Relaxed), 0);
     }

@@ -34,7 +34,7 @@ const CAPTURE_PAUSE: Duration = Duration::from_millis(10);
 const STREAMS_MAX: u32 = 32;
 
 /// Answers that are made at a time: each keeps a core busy that workers may
-/// need. Plans have a way of their own.
+/// need. Plans have a call of their own.
 const ANSWERS_MAX: usize = 2;
 
 /// How long a request waits for that.
@@ -285,7 +285,7 @@ async fn tell(
     }
 }
 
-/// Hands over what is captured until nobody listens, or nobody forwards.
+/// Hands over what is captured until the client hangs up, or forwarding ends.
 fn stream(mut capture: Capture, listener: &mpsc::Sender<Result<CaptureResponse, Status>>) {
     while !listener.is_closed() {
         let Some(response) = capture.message() else { return };

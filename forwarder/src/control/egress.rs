@@ -40,8 +40,8 @@ pub fn egress(
     })
 }
 
-/// Stand for everybody whose way is the default route's: of networks that
-/// nobody has a narrower route to (reserved by RFC 1112, RFC 9637).
+/// Stand for all addresses that the default route leads to: of networks that
+/// no machine has a narrower route to (reserved by RFC 1112, RFC 9637).
 const ANYBODY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
     IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1)),
@@ -61,14 +61,14 @@ pub fn routers(plan: &Plan) -> Vec<IpAddr> {
 /// any. Where there is none they go where the packet came from.
 #[must_use]
 pub fn return_paths(plan: &Plan, snapshot: &Snapshot) -> ReturnPaths {
-    let way = |is_v4: bool| {
+    let return_path = |is_v4: bool| {
         let routers = routers(plan);
         let (same, other): (Vec<IpAddr>, Vec<IpAddr>) =
             routers.into_iter().partition(|router| router.is_ipv4() == is_v4);
         let hops = |router: &IpAddr| snapshot.backends.get(router)?.as_ref().ok()?.first();
         same.iter().chain(&other).find_map(hops).map(next_hop)
     };
-    ReturnPaths { all: None, v4: way(true), v6: way(false) }
+    ReturnPaths { all: None, v4: return_path(true), v6: return_path(false) }
 }
 
 /// A warning with its remedies, where answers to packets that came in a tunnel
@@ -122,25 +122,25 @@ pub fn unresolved_peers(plan: &Plan, snapshot: &Snapshot) -> Vec<UnresolvedPeer>
     };
     let unreached =
         |peer: &&plan::Peer| peer.addresses.iter().all(|address| why(address).is_some());
-    let ways = |peer: &plan::Peer| -> Vec<UnresolvedPeer> {
-        let way = |address: &IpAddr| UnresolvedPeer {
+    let unresolved = |peer: &plan::Peer| -> Vec<UnresolvedPeer> {
+        let by_address = |address: &IpAddr| UnresolvedPeer {
             name: peer.name.clone(),
             address: address.to_string(),
             why: why(address).unwrap_or_default(),
         };
-        peer.addresses.iter().map(way).collect()
+        peer.addresses.iter().map(by_address).collect()
     };
-    plan.peers.iter().filter(unreached).flat_map(ways).collect()
+    plan.peers.iter().filter(unreached).flat_map(unresolved).collect()
 }
 
-/// One warning for each way out that is too narrow for what may come in, with
+/// One warning for each device whose MTU is too small for what may come in, with
 /// both remedies.
 #[must_use]
 pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
     let Some(ingress) = snapshot.links.values().map(|link| link.mtu).max() else {
         return Vec::new();
     };
-    // Who has raised the fabric's MTU has done what this warning asks for:
+    // Who has raised the fabric's MTU has done what this warning advises:
     // what clients send is not longer for it.
     let ingress = ingress.min(CLIENT_MTU);
     let narrow: BTreeSet<(bool, u32)> = plan
@@ -166,7 +166,7 @@ fn mtu_warning(v4: bool, mtu: u32, ingress: u32, overhead: u32) -> String {
     let (family, fits) = (if v4 { "IPv4" } else { "IPv6" }, mtu.saturating_sub(overhead));
     let mss = fits.saturating_sub(60);
     format!(
-        "packets longer than {fits} bytes do not fit the way to the {family} backends (MTU {mtu}, {overhead} of them \
+        "packets longer than {fits} bytes do not fit the path to the {family} backends (MTU {mtu}, {overhead} of them \
          for the outer headers): they cost an answer or a second packet; raise the fabric's MTU to {} or more, or have \
          the backends announce smaller segments (`ip route change ... advmss {mss}` on their routes to clients)",
         ingress + overhead
@@ -192,7 +192,7 @@ impl Narrow {
     pub fn text(&self, device: &str) -> String {
         let Narrow { service, backend, mtu, wanted, .. } = self;
         format!(
-            "services[{service}]: has IPv6 VIPs, whose packets may have 1280 bytes, but the way to \
+            "services[{service}]: has IPv6 VIPs, whose packets may have 1280 bytes, but the path to \
              backend {backend} by {device} carries {mtu} with the outer headers: give {device} (and \
              its routes) an MTU of {wanted} or more, or serve no IPv6 VIPs over it"
         )
@@ -205,7 +205,7 @@ impl Narrow {
     }
 }
 
-/// For each service with IPv6 VIPs the first way to a backend that is too
+/// For each service with IPv6 VIPs the first next hop of a backend whose MTU is too
 /// narrow by its own link or route, whatever path MTUs were learned.
 #[must_use]
 pub fn narrow_for_ipv6(plan: &Plan, snapshot: &Snapshot) -> Vec<Narrow> {
@@ -238,14 +238,14 @@ fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
         .collect()
 }
 
-/// Weighted next hops as so many equal ones: 2 to 1 becomes a, a, b.
+/// Weighted next hops as a list of equal ones: 2 to 1 becomes a, a, b.
 fn spread(hops: &[next_hops::NextHop]) -> Vec<NextHop> {
     let divisor =
         hops.iter().fold(0, |divisor, hop| greatest_common_divisor(divisor, hop.weight)).max(1);
     let total: usize = hops.iter().map(|hop| usize::from(hop.weight / divisor)).sum();
     let copies = |weight: u16| match total <= NEXT_HOPS_MAX {
         true => usize::from(weight / divisor),
-        // Rounded shares of what fits; nobody is left out.
+        // Rounded shares of what fits; no next hop is left out.
         false => (usize::from(weight / divisor) * NEXT_HOPS_MAX / total).max(1),
     };
     hops.iter().flat_map(|hop| std::iter::repeat_n(next_hop(hop), copies(hop.weight))).collect()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn large_weights_are_bounded_and_leave_nobody_out() {
+    fn large_weights_are_bounded_and_leave_no_next_hop_out() {
         let spread = devices(&[hop(0, 256), hop(1, 1)]);
         assert!(spread.len() <= NEXT_HOPS_MAX + 1 && spread.contains(&1), "{spread:?}");
     }

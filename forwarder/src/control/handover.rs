@@ -91,7 +91,7 @@ pub enum Xdp {
 pub struct QuiescedState {
     /// When its threads began to rest, on the clock that processes share.
     pub since_ns: u64,
-    /// Connections of each worker's table, by service; None: nobody could
+    /// Connections of each worker's table, by service; None: they could not
     /// tell.
     pub connections: Option<Vec<Vec<(u16, u32)>>>,
 }

@@ -35,7 +35,7 @@ pub struct Handover<'c> {
 }
 
 impl Control {
-    /// What a successor with these options wants of a predecessor.
+    /// What a successor with these options requires of a predecessor.
     pub fn wants(options: &Options) -> Result<Wants> {
         secret::read_if_there(options.secret_file.as_deref())?;
         Ok(Wants {
@@ -47,7 +47,7 @@ impl Control {
         })
     }
 
-    /// Holds every change back for a successor that wants this; the error
+    /// Holds every change back for a successor that requires this; the error
     /// says what would not fit.
     pub fn lend(&self, wants: &Wants) -> std::result::Result<Handover<'_>, String> {
         // Without a secret the plan itself has all that the key is made of.
@@ -77,8 +77,8 @@ impl Control {
         let Some(running) = running else {
             return Ok(Prepared { control: self, changes, ready: None });
         };
-        let (heir, taps) = politely(|| heir(&running, descriptors))?;
-        let ready = self.make_ready(&mut changes, running, heir, taps)?;
+        let (successor, taps) = politely(|| successor(&running, descriptors))?;
+        let ready = self.make_ready(&mut changes, running, successor, taps)?;
         Ok(Prepared { control: self, changes, ready: Some(ready) })
     }
 
@@ -86,16 +86,16 @@ impl Control {
         &self,
         changes: &mut Changes,
         running: Running,
-        mut heir: Successor,
+        mut successor: Successor,
         taps: Vec<Option<Tap>>,
     ) -> Result<Ready> {
         self.check(changes, &running.plan).map_err(|refusal| refusal.to_string())?;
         let start = Instant::now();
         let plan = Arc::new(changes.planner.plan(running.plan)?);
         let build = start.elapsed();
-        set_filters(heir.devices(), &plan, None)?;
+        set_filters(successor.devices(), &plan, None)?;
         let indices: Vec<u32> =
-            heir.devices().iter().map(|device| device.interface().index).collect();
+            successor.devices().iter().map(|device| device.interface().index).collect();
         let secret =
             self.secret(&plan.key_id, &plan.cluster).map_err(|refusal| refusal.to_string())?;
         let hash = FlowHash::new(&secret);
@@ -109,7 +109,7 @@ impl Control {
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
-        Ok(Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared })
+        Ok(Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared })
     }
 }
 
@@ -237,7 +237,10 @@ fn politely<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 }
 
 /// Takes the descriptors apart, in the order of [`Running`].
-fn heir(running: &Running, descriptors: Vec<OwnedFd>) -> Result<(Successor, Vec<Option<Tap>>)> {
+fn successor(
+    running: &Running,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(Successor, Vec<Option<Tap>>)> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
     let mut memories = Vec::new();
@@ -311,29 +314,30 @@ struct Ready {
     plan: Arc<Plan>,
     secret: Secret,
     build: Duration,
-    heir: Successor,
+    successor: Successor,
     taps: Vec<Option<Tap>>,
     snapshot: Arc<Snapshot>,
     path_mtus: Arc<PathMtuTable>,
     view: Arc<View>,
-    /// One thread receives for so many workers.
+    /// One thread receives for this number of workers.
     shared: Option<usize>,
 }
 
 impl Prepared<'_> {
     /// Goes on, if the predecessor uses nothing any more. Gives how long
-    /// nobody forwarded, and which tables had to start empty.
-    pub fn go(mut self, rested: QuiescedState) -> Result<(Duration, Vec<String>)> {
+    /// no process forwarded, and which tables had to start empty.
+    pub fn go(mut self, quiesced: QuiescedState) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
-        let Ready { plan, secret, build, heir, taps, snapshot, path_mtus, view, shared } = ready;
-        let (mut machine, io) = Machine::inherit(&plan, heir.quiesced()?, shared);
+        let Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared } =
+            ready;
+        let (mut machine, io) = Machine::inherit(&plan, successor.quiesced()?, shared);
         let hash = FlowHash::new(&secret);
-        let inherited = Inherited { connections: rested.connections, taps };
+        let inherited = Inherited { connections: quiesced.connections, taps };
         let (tables, options) = (&control.tables, &control.options);
         let started = machine.start(io, Arc::clone(&view), secret, tables, options, inherited);
         let engine = started.map_err(|error| error.to_string())?;
-        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(rested.since_ns));
+        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(quiesced.since_ns));
         let emptied = engine.emptied().to_vec();
         // Packets flow again; both filters do the same.
         machine.switch()?;
@@ -351,7 +355,7 @@ impl Prepared<'_> {
         };
         control.note_unswept(&mut self.changes, &running, plan.generation);
         self.changes.machine = Some(machine);
-        // Whoever calls `retry_saving` saves the plan: a disk may be slow.
+        // The caller of `retry_saving` saves the plan: a disk may be slow.
         control.show(running);
         Ok((pause, emptied))
     }

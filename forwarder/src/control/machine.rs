@@ -48,7 +48,7 @@ pub struct ShownDevice {
 pub enum Io {
     /// `steering: rss`: each worker its own.
     PerWorker(Vec<WorkerIo>),
-    /// `steering: software`: one thread all of them, for so many workers.
+    /// `steering: software`: one thread all of them, for this number of workers.
     Shared(SharedIo, usize),
 }
 

@@ -418,7 +418,7 @@ impl Control {
         Ok(running)
     }
 
-    /// A later plan. The filter lets through what either plan wants while
+    /// A later plan. The filter lets through what either plan needs while
     /// workers change over, so that nothing is lost.
     fn swap(
         &self,
@@ -621,7 +621,7 @@ impl Control {
 
 /// Refuses services with IPv6 VIPs behind devices that carry too little for
 /// them. Those of the running plan that have got into this since are warned
-/// about: refusing every later plan would help nobody.
+/// about: refusing every later plan would help no service.
 fn refuse_narrow(
     plan: &Plan,
     snapshot: &Snapshot,

@@ -198,7 +198,7 @@ impl Control {
     }
 }
 
-/// What is known of paths, and what somebody would have us know.
+/// What is known of paths, and what mismatched ICMP errors claim.
 fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::PathMtu> {
     let empty =
         |address: &IpAddr| proto::PathMtu { address: address.to_string(), ..Default::default() };

@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Holds totals to what was counted by so many plans: for VIPs, and for
+    /// Holds totals to what was counted by a number of plans: for VIPs, and for
     /// these services and backends.
     fn hold(totals: &NamedTotals, plans: u64, members: &[(&str, &str, u64)]) {
         let vips: Vec<_> = totals

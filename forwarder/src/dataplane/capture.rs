@@ -37,7 +37,7 @@ pub struct Filter {
     pub verdicts: Vec<String>,
     /// Drop reasons.
     pub reasons: Vec<DropReason>,
-    /// One of so many of those that the rest chooses.
+    /// One of this number of those that the rest chooses.
     pub sample: u32,
 }
 
@@ -267,7 +267,7 @@ fn addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// What tells where a frame was sent.
+/// From this follows where a frame was sent.
 fn sent(frame: &Frame<'_>, verdict: Verdict) -> ArrayVec<u8, OUTER_BYTES> {
     let mut sent = ArrayVec::new();
     if matches!(verdict, Verdict::Send(_) | Verdict::Redirect(_)) {

@@ -131,8 +131,8 @@ impl Engine {
         Engine::launch(start, queues, None)
     }
 
-    /// Starts so many workers behind one thread that owns all queues;
-    /// `start.io` is to be empty. So many frames may wait for each worker
+    /// Starts `workers` workers behind one thread that owns all queues;
+    /// `start.io` is to be empty. `ring_frames` frames may wait for each worker
     /// from each device.
     pub fn start_steered(
         start: Start<'_>,

@@ -2,7 +2,7 @@
 //! path, steering thread. If any of them hangs, the machine must not attract
 //! traffic any more.
 //!
-//! **Invariant:** reading takes no lock, and waits for nobody: neither for a
+//! **Invariant:** reading takes no lock, and waits for nothing: neither for a
 //! change of plan, nor for a page, nor for a capture.
 
 use std::sync::Arc;

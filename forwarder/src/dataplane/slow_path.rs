@@ -7,7 +7,7 @@
 //! A frame stays in its worker's packet memory: the slow path only borrows
 //! it. It also has a stock of the worker's chunks for what it originates,
 //! which the worker fills up as they come back in answers. A full ring drops
-//! and counts; nobody blocks.
+//! and counts; no thread blocks.
 
 use std::io;
 use std::sync::Arc;
@@ -204,7 +204,7 @@ impl Thread {
             thread.beat(now_ms);
             self.parts.path.begin(now_ms as u32);
             let asked = self.round();
-            // Workers rest already, so nobody will ask.
+            // Workers rest already, so no request can follow.
             let rests = !asked && publisher.rests(Stage::All);
             thread.set_resting(if rests { Stage::All } else { Stage::Work });
             if rests {

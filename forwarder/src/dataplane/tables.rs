@@ -98,7 +98,7 @@ impl Tables {
 
     /// Writes the ids down, unless they are those written last. To be called
     /// before any worker may use a new one. On failure no file is left: a
-    /// successor then empties the tables, because nobody knows what their
+    /// successor then empties the tables, because it is not known what their
     /// entries mean.
     pub fn save(&self, ids: &Arc<Ids>) -> io::Result<()> {
         let mut saved = self.saved.lock().expect("no holder of this lock panics");

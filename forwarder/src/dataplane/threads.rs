@@ -20,7 +20,7 @@ pub const REST_PAUSE: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Stage {
-    /// Nobody rests.
+    /// No thread rests.
     Work,
     /// The steering thread receives no more, but still sends.
     Receiving,

@@ -32,7 +32,7 @@ pub struct ViewPublisher {
 }
 
 impl ViewPublisher {
-    /// A publisher for so many workers, the slow path, and the steering thread if
+    /// A publisher for `workers` workers, the slow path, and the steering thread if
     /// there is one. Worker i has the thread of that number.
     #[must_use]
     pub fn new(view: Arc<View>, workers: usize, steered: bool) -> ViewPublisher {

@@ -1,4 +1,4 @@
-//! Questions about plan files, answered without a running forwarder: only
+//! Requests about plan files, answered without a running forwarder: only
 //! this program hashes and builds tables.
 
 mod plan_file;

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// What a service manager told the process that it started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manager {
-    /// Where it wants to hear from us: NOTIFY_SOCKET.
+    /// Where it expects our messages: NOTIFY_SOCKET.
     pub socket: Option<String>,
     /// How often, in microseconds: WATCHDOG_USEC.
     pub watchdog_usec: Option<String>,
@@ -45,7 +45,7 @@ impl Manager {
         Notifier { socket: self.socket.clone().map(OsString::from) }
     }
 
-    /// How often it wants to hear that we live: half of what it allows.
+    /// How often it expects to hear that we live: half of what it allows.
     #[must_use]
     pub fn watchdog_interval(&self) -> Option<Duration> {
         let allowed: u64 = self.watchdog_usec.as_ref()?.parse().ok()?;

@@ -43,7 +43,7 @@ const HEALTH_BACKLOG: i32 = 64;
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Whoever holds it has the directory.
+/// The process that holds it has the directory.
 const LOCK: &str = "forwarder.lock";
 
 /// Why the run directory cannot be used.
@@ -120,7 +120,7 @@ impl RunDir {
         })
     }
 
-    /// Removes the sockets: nobody must find one without a listener.
+    /// Removes the sockets: a client must not find one without a listener.
     pub fn remove_sockets(&self) {
         for name in [OPERATE.name, VIEW.name, HEALTH.name, TAKE_OVER_SOCKET] {
             let _ = std::fs::remove_file(self.path.join(name));

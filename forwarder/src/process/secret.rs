@@ -52,7 +52,7 @@ pub fn for_plan(plan: &plan::Plan, path: Option<&Path>) -> Result<Secret, Secret
 }
 
 /// The secret with this id: from the file, or, where there is none, derived
-/// from the cluster's name. An empty id is that of whatever there is.
+/// from the cluster's name. An empty id is that of the file, or of the cluster's name without one.
 pub fn for_key(key_id: &str, cluster: &str, path: Option<&Path>) -> Result<Secret, SecretError> {
     let secret = match path {
         Some(path) => read(path)?,

@@ -37,12 +37,12 @@ pub enum Answer {
 pub struct Offer {
     /// Of the predecessor's program.
     pub version: String,
-    /// Its process. (The socket's credentials are of whoever made it first.)
+    /// Its process. (The socket's credentials are of the process that made it first.)
     pub pid: u32,
     /// How the predecessor talks to the service manager, which started it and
     /// not the successor.
     pub notify_socket: Option<String>,
-    /// How often the service manager wants to hear.
+    /// How often the service manager expects to hear.
     pub watchdog_usec: Option<String>,
     /// None: no plan yet.
     pub running: Option<Running>,
@@ -61,6 +61,6 @@ pub enum Step {
     Go,
     /// It does.
     Running,
-    /// Whoever says this gives up, because.
+    /// The sender gives up, because.
     Failed(String),
 }

@@ -6,7 +6,7 @@
 //!  successor                                    predecessor
 //!  Hello: version, key, tables      ──────────► holds back changes of the plan
 //!  maps, loads, decodes, resolves   ◄────────── Offer: plan, descriptors
-//!  Ready                            ──────────► tells the controller; its threads stand still
+//!  Ready                            ──────────► informs the controller; its threads stand still
 //!                                   ◄────────── Quiesced: how many connections each table has
 //!  Taking                           ──────────►
 //!  takes the lock of each memory    ◄────────── Go: from here on it touches nothing
@@ -28,13 +28,13 @@
 //! |---|---|---|---|
 //! | Hello | predecessor | it goes on | starts afresh; detached: ends, the service manager starts one |
 //! | Offer, Ready | predecessor | it goes on | goes on in its place |
-//! | Quiesced, Taking | nobody | it resumes | goes on in its place |
-//! | Go | successor | it starts anew | nobody is told; it goes on |
+//! | Quiesced, Taking | neither | it resumes | goes on in its place |
+//! | Go | successor | it starts anew | nothing; it goes on |
 //! | Running | successor | it starts anew, unless it has ended | it was to end anyway |
 //!
 //! A predecessor that has said Go cannot know how far a successor came that
 //! died: it executes itself anew, which is as after a kill: new sockets, the
-//! tables taken over. It is the same process, so that whoever supervises it
+//! tables taken over. It is the same process, so that its supervisor
 //! sees nothing, and it has the supervisor's notify socket though that may have
 //! started another process. A successor without a predecessor has descriptors
 //! of everything and goes on; the connections of each table are counted anew.

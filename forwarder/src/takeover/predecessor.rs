@@ -19,14 +19,14 @@ use crate::takeover::channel::Channel;
 use crate::takeover::messages::{Answer, Hello, Offer, PROTOCOL, Step};
 use crate::takeover::process::Process;
 
-/// A successor says at once what it wants.
+/// A successor says at once what it requires.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// To decode a large plan takes seconds. Meanwhile packets are forwarded, but
 /// changes of the plan wait.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What it still has to do while nobody forwards takes milliseconds.
+/// What it still has to do while no process forwards takes milliseconds.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The same for starting its threads; to be killed then.
@@ -49,7 +49,7 @@ pub struct Assets {
     pub manager: Manager,
 }
 
-/// Somebody else forwards now.
+/// Another process forwards now.
 #[derive(Debug, Clone, Copy)]
 pub struct Handed {
     /// The successor's process.
@@ -88,9 +88,9 @@ pub fn serve(
 
 fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result<Handed> {
     let (hello, descriptors) = channel.receive::<Hello>(HELLO_TIMEOUT)?;
-    tracing::info!(pid = hello.pid, version = hello.version, "a successor wants to take over");
-    let lending = match lend(control, &hello) {
-        Ok(lending) => lending,
+    tracing::info!(pid = hello.pid, version = hello.version, "a successor is about to take over");
+    let handover = match lend(control, &hello) {
+        Ok(handover) => handover,
         Err(why) => {
             channel.send(&Answer::Refused(why.clone()), &[])?;
             return Err(why.into());
@@ -98,11 +98,11 @@ fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result
     };
     let handle = descriptors.into_iter().next();
     let successor = Process::other(hello.pid, handle.ok_or("it sent no descriptor of itself")?);
-    offer(&mut channel, assets, &lending)?;
+    offer(&mut channel, assets, &handover)?;
     expect(&mut channel, PREPARE_TIMEOUT, |step| matches!(step, Step::Ready))?;
     control.announce(true);
-    if let Err(error) = rest(&mut channel, &lending) {
-        lending.resume();
+    if let Err(error) = rest(&mut channel, &handover) {
+        handover.resume();
         control.announce(false);
         return Err(error);
     }
@@ -111,7 +111,7 @@ fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result
         start_anew(channel, &successor, &assets.manager, &*error);
     }
     // Plans are the successor's now; the lock is never given back.
-    std::mem::forget(lending);
+    std::mem::forget(handover);
     tracing::info!(pid = successor.pid, "the successor forwards: ending");
     Ok(Handed { to: successor.pid })
 }
@@ -129,8 +129,8 @@ fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Handover
     control.lend(&hello.wants)
 }
 
-fn offer(channel: &mut Channel, assets: &Assets, lending: &Handover<'_>) -> Result<()> {
-    let running = lending.running();
+fn offer(channel: &mut Channel, assets: &Assets, handover: &Handover<'_>) -> Result<()> {
+    let running = handover.running();
     let own = Process::own()?;
     let mut descriptors: Vec<BorrowedFd<'_>> =
         vec![own.handle(), assets.lock.as_fd(), assets.listener.as_fd(), assets.take_over.as_fd()];
@@ -138,7 +138,7 @@ fn offer(channel: &mut Channel, assets: &Assets, lending: &Handover<'_>) -> Resu
         Some((running, taps)) => (Some(running), taps),
         None => (None, Vec::new()),
     };
-    descriptors.extend(lending.descriptors());
+    descriptors.extend(handover.descriptors());
     descriptors.extend(taps.iter().map(AsFd::as_fd));
     let offer = Offer {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -152,15 +152,15 @@ fn offer(channel: &mut Channel, assets: &Assets, lending: &Handover<'_>) -> Resu
 
 /// Everything comes to rest; when this returns Ok, the successor was told to
 /// go on.
-fn rest(channel: &mut Channel, lending: &Handover<'_>) -> Result<()> {
-    let rested = match lending.rest() {
-        Ok(rested) => rested,
+fn rest(channel: &mut Channel, handover: &Handover<'_>) -> Result<()> {
+    let quiesced = match handover.rest() {
+        Ok(quiesced) => quiesced,
         Err(error) => {
             let _ = channel.send(&Step::Failed(error.to_string()), &[]);
             return Err(error.into());
         }
     };
-    channel.send(&Step::Quiesced(rested), &[])?;
+    channel.send(&Step::Quiesced(quiesced), &[])?;
     expect(channel, REST_TIMEOUT, |step| matches!(step, Step::Taking))?;
     Ok(channel.send(&Step::Go, &[])?)
 }
@@ -186,7 +186,7 @@ fn forwards(channel: &mut Channel, successor: &Process) -> Result<()> {
     }
 }
 
-/// The successor got stuck or died when it had everything: nobody must use
+/// The successor got stuck or died when it had everything: no process must use
 /// the sockets any more, and we begin again with new ones.
 fn start_anew(
     channel: Channel,

@@ -140,8 +140,8 @@ impl Predecessor {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.give_up(&*why)),
         };
-        let rested = match self.negotiate() {
-            Ok(rested) => rested,
+        let quiesced = match self.negotiate() {
+            Ok(quiesced) => quiesced,
             Err(error) if self.predecessor.is_gone(GONE_TIMEOUT) => {
                 tracing::warn!(%error, "the running forwarder has ended: going on in its place");
                 QuiescedState { since_ns: monotonic_ns(), connections: None }
@@ -149,7 +149,7 @@ impl Predecessor {
             Err(error) => return Err(error),
         };
         // If we fail from here on, the predecessor starts anew.
-        let (pause, emptied) = prepared.go(rested)?;
+        let (pause, emptied) = prepared.go(quiesced)?;
         if let Err(error) = self.channel.send(&Step::Running, &[]) {
             tracing::warn!(%error, "the former forwarder did not hear that this one forwards");
         }
@@ -166,13 +166,13 @@ impl Predecessor {
     /// Until the predecessor uses nothing any more.
     fn negotiate(&mut self) -> Result<QuiescedState> {
         self.say(&Step::Ready)?;
-        let rested = match self.hear(REST_TIMEOUT)? {
-            Step::Quiesced(rested) => rested,
+        let quiesced = match self.hear(REST_TIMEOUT)? {
+            Step::Quiesced(quiesced) => quiesced,
             step => return Err(self.give_up(&*unexpected(&step))),
         };
         self.say(&Step::Taking)?;
         match self.hear(ANSWER_TIMEOUT)? {
-            Step::Go => Ok(rested),
+            Step::Go => Ok(quiesced),
             step => Err(self.give_up(&*unexpected(&step))),
         }
     }

@@ -74,7 +74,7 @@ impl Forwarder {
         self.reconnect();
     }
 
-    /// To whoever has the socket, once it is there.
+    /// To the process that has the socket, once it is there.
     pub fn reconnect(&mut self) {
         self.client = connect(&self.runtime, self.folder.path().join("run/forwarder.sock"));
     }
@@ -120,9 +120,9 @@ impl Forwarder {
 
     /// The next message of a stream; None: it has ended, or nothing comes.
     pub fn next<T>(&self, stream: &mut tonic::Streaming<T>) -> Option<T> {
-        let patient =
+        let bounded =
             async { tokio::time::timeout(Duration::from_secs(5), stream.message()).await };
-        self.runtime.block_on(patient).ok()?.ok()?
+        self.runtime.block_on(bounded).ok()?.ok()?
     }
 
     /// SIGTERM; the exit code.
@@ -188,7 +188,7 @@ impl Forwarder {
         answer.map(tonic::Response::into_inner)
     }
 
-    /// The next so many packets of a capture; fewer, if they do not come in
+    /// The next `count` packets of a capture; fewer, if they do not come in
     /// time.
     pub fn captured(
         &self,
@@ -202,8 +202,8 @@ impl Forwarder {
                 packets.extend(message.packets);
             }
         };
-        let patient = async { tokio::time::timeout(Duration::from_secs(2), collect).await };
-        let _ = self.runtime.block_on(patient);
+        let bounded = async { tokio::time::timeout(Duration::from_secs(2), collect).await };
+        let _ = self.runtime.block_on(bounded);
         packets
     }
 

@@ -14,7 +14,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// With so many queues towards the client, two towards the backend, which
+    /// With `client_queues` queues towards the client, two towards the backend, which
     /// has the addresses of `hosts`.
     pub fn new(client_queues: u32, hosts: std::ops::RangeInclusive<u8>) -> Net {
         let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));

@@ -26,7 +26,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A cable with so many queues at both ends; `name` tells it from others.
+    /// A cable with `queues` queues at both ends; `name` tells it from others.
     pub fn new(name: &str, queues: u16) -> Result<Net, String> {
         let namespace = |end: &str| format!("gw-fig-{}-{name}-{end}", id());
         let net = Net { sender: namespace("s"), tested: namespace("t") };
@@ -34,7 +34,7 @@ impl Net {
         for namespace in [sender, tested] {
             run(&format!("ip netns add {namespace}"))?;
             run(&format!("ip -n {namespace} link set lo up"))?;
-            // Nobody speaks IPv6 here, also not the kernel by itself.
+            // No host speaks IPv6 here, also not the kernel by itself.
             run(&format!(
                 "ip netns exec {namespace} sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
             ))?;

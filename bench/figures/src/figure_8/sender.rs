@@ -15,7 +15,7 @@ use crate::traffic::{FRAME_BYTES, Template, shuffled};
 /// Between two packets whose way is timed: low load.
 const PING_INTERVAL: Duration = Duration::from_micros(300);
 /// A packet that has not come back until then is lost.
-const PING_PATIENCE: Duration = Duration::from_millis(20);
+const PING_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// What to send, to whom.
 #[derive(Debug, Clone, clap::Args)]
@@ -128,7 +128,7 @@ impl Sender {
 
     /// Microseconds until something comes back.
     fn back_after(&mut self, at: Instant) -> Option<f64> {
-        while at.elapsed() < PING_PATIENCE {
+        while at.elapsed() < PING_TIMEOUT {
             if self.drain() > 0 {
                 return Some(at.elapsed().as_nanos() as f64 / 1000.0);
             }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Options;
 use super::net::{BACKENDS, INTERFACE, Net};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What runs at the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Running {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the forwarder ended: {status}"));
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("{} does not appear", file.display()));
             }
             thread::sleep(Duration::from_millis(20));

@@ -58,7 +58,7 @@ impl Worker {
         }
     }
 
-    /// Forwards so many packets; nanoseconds of each.
+    /// Forwards `packets` packets; nanoseconds of each.
     pub fn forward(&mut self, packets: u32) -> f64 {
         self.timed(packets, Worker::forward_batch)
     }

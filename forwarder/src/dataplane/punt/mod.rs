@@ -1,5 +1,5 @@
 //! Gives back to the kernel what is the kernel's: frames that the filter took
-//! by their destination's prefix, and that no VIP wants.
+//! by their destination's prefix, and that are to no VIP.
 //!
 //! ```text
 //!  worker ─ copy ─► ring ─► this thread ─► TAP beside the device it came from ─► kernel
@@ -7,14 +7,14 @@
 //!
 //! One TAP for each interface (`gw-eth1` beside eth1), so that people can tell
 //! in their firewall's rules where a packet came from, and with its hardware
-//! address, or the kernel would take the frames for somebody else's. Nothing
+//! address, or the kernel would take the frames for another host's. Nothing
 //! that we send, and nothing for a VIP, ever comes by a TAP, and it is no
 //! device of ours: there is no loop. What the kernel answers leaves by its own
 //! routes, not by the TAP.
 //!
 //! A worker pays a copy for such a frame, and one wake-up for a batch; a full
 //! ring drops and counts (`pass_full`). The thread's low priority leaves the
-//! cores to the workers when somebody floods. Where no TAP can be made, frames
+//! cores to the workers in a flood. Where no TAP can be made, frames
 //! are dropped (`not_passed`), the log says why, and it is tried again.
 
 mod settings;
@@ -137,7 +137,7 @@ impl Punt {
         // A chunk holds no longer ones.
         bytes.try_extend_from_slice(frame.bytes()).map_err(|_| DropReason::FrameTooLong)?;
         let pushed = self.ring.push(Passed { device, bytes });
-        assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+        assert!(pushed.is_ok(), "there was room, and this is the only producer");
         self.passed = true;
         Ok(())
     }
@@ -160,7 +160,7 @@ pub struct Parts {
     taps: Vec<Option<Tap>>,
 }
 
-/// For the devices behind these interfaces, in their order; and so many
+/// For the devices behind these interfaces, in their order; and as many
 /// workers. Makes the TAPs that a predecessor has not left (`taps`), as far as
 /// that can be done.
 pub fn prepare(

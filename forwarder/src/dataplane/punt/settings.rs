@@ -48,7 +48,7 @@ pub fn adopt(tap: &str, interface: &str) -> Vec<String> {
     let validates = strictest.iter().flatten().any(|value| value.trim() != "0");
     problems.extend(write("ipv4", tap, "rp_filter", if validates { "2" } else { "0" }));
     if read("ipv6", tap, "disable_ipv6").is_some() {
-        // No address of its own (1: none), and nobody's advice.
+        // No address of its own (1: none), and no router's advice.
         problems.extend(write("ipv6", tap, "addr_gen_mode", "1"));
         problems.extend(write("ipv6", tap, "accept_ra", "0"));
     }

@@ -14,7 +14,7 @@
 //! no table remembers them (a bystander whose backend has changed may break),
 //! and they are counted. Where every ring is full the frame is dropped
 //! (`worker_full`). A device that takes no more lets the rings back fill up,
-//! and workers then drop (`tx_full`): here nothing is lost and nobody waits.
+//! and workers then drop (`tx_full`): here nothing is lost and no thread waits.
 
 pub mod place;
 mod rings;
@@ -44,7 +44,7 @@ pub const RING_FRAMES: usize = 4 * wire::BATCH_MAX;
 /// Between two tries to send what a device had no room for.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Chunks of packet memory for so many workers: full rings both ways, and
+/// Chunks of packet memory for `workers` workers: full rings both ways, and
 /// what workers keep.
 #[must_use]
 pub fn chunks_in_hand(workers: usize, devices: usize) -> usize {
@@ -232,7 +232,7 @@ impl Steerer {
             }
         };
         let pushed = links[worker].to[device].push(frame);
-        assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+        assert!(pushed.is_ok(), "there was room, and this is the only producer");
         self.touched[worker] = true;
     }
 

@@ -20,10 +20,10 @@ pub enum Place {
 }
 
 impl Placement {
-    /// Over so many workers, at least one.
+    /// Over `workers` workers, at least one.
     #[must_use]
     pub fn new(workers: usize) -> Placement {
-        assert!(workers > 0, "somebody has to work");
+        assert!(workers > 0, "there is at least one worker");
         Placement { workers, next: 0 }
     }
 

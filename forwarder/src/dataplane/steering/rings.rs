@@ -81,7 +81,7 @@ impl Link {
         while !self.lend.is_full() {
             let Some(chunk) = pool.take() else { return };
             let pushed = self.lend.push(chunk);
-            assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+            assert!(pushed.is_ok(), "there was room, and this is the only producer");
         }
     }
 }
@@ -106,7 +106,7 @@ impl Queue for Lane {
         let taken = batch.len().min(self.leaving.slots());
         for frame in batch.drain(..taken) {
             let pushed = self.leaving.push(frame);
-            assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+            assert!(pushed.is_ok(), "there was room, and this is the only producer");
         }
         if taken > 0 {
             self.steering.wake();
@@ -137,7 +137,7 @@ impl Chunks {
         while pool.free() > CHUNKS_KEPT && too_many && !self.surplus.is_full() {
             let Some(chunk) = pool.take() else { break };
             let pushed = self.surplus.push(chunk);
-            assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+            assert!(pushed.is_ok(), "there was room, and this is the only producer");
         }
         too_many
     }

@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Finishes what is on its way, and stands still until told to go on.
-    /// From devices nothing more is taken: frames wait there for whoever goes
+    /// From devices nothing more is taken: frames wait there for the process that goes
     /// on. From the steering thread everything is.
     fn rest(&mut self) {
         let publisher = Arc::clone(&self.parts.publisher);

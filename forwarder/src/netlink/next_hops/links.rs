@@ -40,7 +40,7 @@ impl Links {
     /// Enters a message about a link; true if it was one.
     pub fn note(&mut self, message: &RouteNetlinkMessage) -> bool {
         match message {
-            // A bridge tells of its ports as links of its own family.
+            // A bridge reports its ports as links of its own family.
             RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link)
                 if link.header.interface_family != AddressFamily::Unspec =>
             {

@@ -48,7 +48,7 @@ pub struct Wanted {
     pub devices: Vec<u32>,
 }
 
-/// One way to a backend.
+/// One next hop of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
     /// The device to send by: a position in [`Wanted::devices`].
@@ -57,7 +57,7 @@ pub struct NextHop {
     pub source: Mac,
     /// The next hop's address.
     pub destination: Mac,
-    /// Largest IP packet that this way carries: the link's MTU, or the
+    /// Largest IP packet that this next hop carries: the link's MTU, or the
     /// route's where it is smaller.
     pub mtu: u32,
     /// Share among the next hops of a multipath route; at least 1.
@@ -190,7 +190,7 @@ impl Mailbox {
 
     fn take(&self) -> Option<Command> {
         let mut count = [0u8; 8];
-        // Empty (EAGAIN) means that nobody has posted.
+        // Empty (EAGAIN) means that no message came.
         let _ = rustix::io::read(&self.event, &mut count);
         self.latest.lock().expect("no holder of this lock panics").take()
     }

@@ -28,7 +28,7 @@ pub struct Hop {
 /// The next hops towards `destination`; never empty.
 pub fn lookup(requests: &mut Requests, destination: IpAddr) -> Result<Vec<Hop>, Unresolved> {
     let answers = requests
-        .ask(RouteNetlinkMessage::GetRoute(question(destination)), 0)
+        .ask(RouteNetlinkMessage::GetRoute(request(destination)), 0)
         .map_err(|error| refusal(&error))?;
     let route = answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewRoute(route) => Some(route),
@@ -37,9 +37,9 @@ pub fn lookup(requests: &mut Requests, destination: IpAddr) -> Result<Vec<Hop>, 
     hops(&route.ok_or(Unresolved::NoRoute)?)
 }
 
-/// FIB_MATCH asks for the matching entry as it was configured; without it the
+/// FIB_MATCH requests the matching entry as it was configured; without it the
 /// answer is a single next hop, already chosen.
-fn question(destination: IpAddr) -> RouteMessage {
+fn request(destination: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     (message.header.address_family, message.header.destination_prefix_length) = match destination {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -51,7 +51,7 @@ fn question(destination: IpAddr) -> RouteMessage {
 }
 
 /// The kernel answers routes that forbid by an error (`fib_props` in
-/// fib_semantics.c): the errno tells which.
+/// fib_semantics.c): the errno says which.
 fn refusal(error: &io::Error) -> Unresolved {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NETUNREACH) => Unresolved::NoRoute,

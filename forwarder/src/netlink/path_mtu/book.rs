@@ -82,7 +82,7 @@ impl Wanted {
     /// The tunnel targets whose path a quoted packet was on; none, unless we
     /// may have sent it: from our address, by a tunnel, to a tunnel target.
     /// What is spilled goes to many addresses of another cluster, each VIP's
-    /// own; it takes the way of one of them, which stands for all.
+    /// own; it takes the path of one of them, which stands for all.
     fn targets_of(&self, quoted: &FlowKey) -> BTreeSet<IpAddr> {
         if Encap::of(quoted).is_none() || !self.is_source(ip::address(quoted.family, quoted.source))
         {
@@ -168,7 +168,7 @@ impl Book {
             tracing::warn!(
                 %target,
                 "{MISMATCHES_MAX} ICMP errors within ten minutes quoted a tunnel packet to this address that was not sent from here: \
-                 somebody forges them; for the time being nothing is learned about its path"
+                 they are forged; for the time being nothing is learned about its path"
             );
         }
     }
@@ -374,9 +374,9 @@ mod tests {
         let right = hash();
         for (error, believed) in [
             (error6(1400, WHOLE, None), true),
-            // As little as tells the five-tuple.
+            // As little as has the five-tuple.
             (error6(1400, 40 + 4 + 40 + 4, None), true),
-            // Nobody can tell.
+            // The machine cannot know.
             (error6(1400, 40 + 4 + 40 + 3, None), false),
             (error6(1400, 40 + 8, None), false),
             (error6(1400, WHOLE, Some(0)), false),
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!((book.heard.believed, book.table()), (1, [(v4(), 1400)].into()));
     }
 
-    /// Any VIP's tunnel to another cluster tells of the way that all take.
+    /// Any VIP's tunnel to another cluster is about the path that all take.
     #[test]
     fn an_error_about_a_spilled_packet_is_about_its_clusters_prefix() {
         let there: IpAddr = "198.51.100.10".parse().unwrap();

@@ -171,7 +171,7 @@ mod tests {
         served.health.set_handing_over(true);
         let second = ask(&client, 6).unwrap();
         assert_eq!((second.generation, second.phase()), (42, proto::HealthPhase::HandingOver));
-        // Nobody has seen that link.
+        // No test has seen that link.
         let down = proto::DeviceHealth { interface: "eth9".into(), up: false };
         assert_eq!(second.devices, [down]);
         served.health.set_stopping();

@@ -39,7 +39,7 @@ pub async fn serve(listener: TcpListener, page: SharedPage) {
             Ok((stream, _)) => {
                 let page = page.clone();
                 tokio::spawn(async move {
-                    // Whoever hung up or was too slow is not waited for.
+                    // A client that hung up or was too slow is not waited for.
                     let _ = answer(stream, page).await;
                     drop(place);
                 });

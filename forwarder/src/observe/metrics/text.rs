@@ -1,7 +1,7 @@
 //! The Prometheus text format, written at scrape from plain numbers.
 //!
 //! No registry: the numbers live in the workers, and a scrape is the only
-//! moment at which anybody wants them by name.
+//! moment at which they are needed by name.
 
 use std::fmt::{Display, Write};
 
