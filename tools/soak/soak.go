@@ -52,11 +52,11 @@ func soak(ctx context.Context, programs []program, o options) (failed bool, err 
 		}()
 	}
 	begun, runs, tallies := time.Now(), 0, map[string]*tally{}
+rounds:
 	for round := 1; round <= o.times; round++ {
 		for _, p := range programs {
 			if ctx.Err() != nil || o.lasting > 0 && time.Since(begun) > o.lasting {
-				round = o.times
-				break
+				break rounds
 			}
 			log := filepath.Join(o.logs, fmt.Sprintf("%s.%d.log", strings.ReplaceAll(p.name, "/", "-"), round))
 			results, err := p.run(ctx, o.limit, log)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,7 +88,7 @@ func TestAProgramThatHangsIsEndedAndFails(t *testing.T) {
 
 func TestWhenTheTimeIsOverNothingMoreIsStarted(t *testing.T) {
 	var out strings.Builder
-	o := options{times: 1 << 30, lasting: 300 * time.Millisecond, limit: 10 * time.Second, output: &out, logs: t.TempDir()}
+	o := options{times: math.MaxInt, lasting: 300 * time.Millisecond, limit: 10 * time.Second, output: &out, logs: t.TempDir()}
 	if failed, err := soak(t.Context(), []program{script(t, "good", "echo 'test a ... ok'\n")}, o); err != nil || failed {
 		t.Errorf("failed %v, %v:\n%s", failed, err, out.String())
 	}
