@@ -33,7 +33,7 @@ pub struct ViewPublisher {
 
 impl ViewPublisher {
     /// A publisher for `workers` workers, the slow path, and the steering thread if
-    /// there is one. Worker i has the thread of that number.
+    /// there is one. Worker i is thread i.
     #[must_use]
     pub fn new(view: Arc<View>, workers: usize, steered: bool) -> ViewPublisher {
         let steering = steered.then_some(Role::Steering);
@@ -47,7 +47,7 @@ impl ViewPublisher {
         }
     }
 
-    /// The thread of the thread with that role.
+    /// The index of the thread with that role.
     ///
     /// # Panics
     /// If there is no such thread.
@@ -66,7 +66,7 @@ impl ViewPublisher {
         old
     }
 
-    /// Gives the thread at that thread what was posted since `epoch`. Its old
+    /// Gives the thread of that index what was posted since `epoch`. Its old
     /// view is given up before that is acknowledged: the invariant.
     #[inline]
     pub fn adopt(&self, thread: usize, epoch: &mut u64, view: &mut Arc<View>) {
@@ -110,7 +110,7 @@ impl ViewPublisher {
         self.rest.load(Ordering::Acquire) >= stage as u32
     }
 
-    /// Has the calling thread, whose thread that is, say that it has reached the
+    /// Has the calling thread, whose status that is, report that it has reached the
     /// stage, and sleep until it may go on.
     pub fn stand_still(&self, thread: &ThreadStatus, stage: Stage) {
         thread.set_resting(stage);
@@ -149,7 +149,7 @@ impl ViewPublisher {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// All threads' threads.
+    /// What each thread reports of itself.
     #[must_use]
     pub fn threads(&self) -> &[ThreadStatus] {
         &self.threads

@@ -126,7 +126,7 @@ pub fn start(parts: Parts) -> io::Result<JoinHandle<()>> {
 
 struct Steerer {
     parts: Parts,
-    /// Which thread is the thread's.
+    /// This thread's index.
     thread: usize,
     view: Arc<View>,
     epoch: u64,
