@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{CLIENT, Machine, VIP, message};
@@ -10,7 +11,7 @@ use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, ReturnPaths};
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
 use datapath::verdict::DeviceIndex;
-use datapath::{Clock, ConnectionTable, Counters, Datapath, NextHop, Secret, Verdict};
+use datapath::{NextHop, Secret, Verdict};
 use etherparse::{IpNumber, PacketBuilder};
 use plan::proto;
 use wire::MacAddress;
@@ -27,14 +28,18 @@ const ROUTER: NextHop = NextHop {
 
 /// With the peer lb-2, at 10.0.0.2.
 fn machine(return_paths: ReturnPaths) -> Machine {
+    machine_with_secret(return_paths, common::secret())
+}
+
+fn machine_with_secret(return_paths: ReturnPaths, secret: Secret) -> Machine {
     let mut plan = message(3);
     plan.peers = vec![proto::Peer {
         name: "lb-2".into(),
         addresses: vec!["10.0.0.2".into()],
         healthy: true,
     }];
-    let mut machine = Machine::new(plan, 100);
-    machine.view.return_paths = return_paths;
+    let mut machine = Machine::with_secret(plan, 100, secret);
+    Arc::get_mut(&mut machine.view).unwrap().return_paths = return_paths;
     machine
 }
 
@@ -142,11 +147,6 @@ fn link_addresses_of_everything_count_more_than_routers() {
 fn reports_on_what_came_from_a_peer_leave_by_way_of_a_router() {
     const UNIX_MS: u64 = 1_800_000_000_000;
     let secret = Secret::from_file_content(b"0123456789abcdef0123456789abcdef").unwrap();
-    let mut machine = machine(known());
-    let counters: &Counters = Box::leak(Box::default());
-    let table = ConnectionTable::in_memory(1000).0;
-    machine.datapath = Datapath::new(&secret, table, counters, Clock::default(), 0);
-    machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
     for (nonce, receiver, device) in [(1, "192.0.2.99", 3), (2, "2001:db8:9::9", 6)] {
         let mut marked = Vec::new();
         PacketBuilder::ethernet2(SENDER, OURS)
@@ -166,17 +166,12 @@ fn reports_on_what_came_from_a_peer_leave_by_way_of_a_router() {
             ),
             (marked.clone(), None, (SENDER, OURS)),
         ] {
-            machine.datapath = Datapath::new(
-                &secret,
-                ConnectionTable::in_memory(1000).0,
-                counters,
-                Clock::default(),
-                0,
-            );
+            let mut machine = machine_with_secret(known(), secret.clone());
+            machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
             assert!(matches!(machine.forward(0, &frame).0, Verdict::Send(_)));
-            let report = machine.outbox.frames.pop().unwrap();
+            let report = machine.originated.pop().unwrap();
             assert_eq!((report.counts, report.device), (Kind::Report.into(), device));
-            assert_eq!(link(report.frame.bytes()), addresses);
+            assert_eq!(link(&report.bytes), addresses);
         }
     }
 }

@@ -28,8 +28,7 @@ fn entry(machine: &mut Machine) -> Option<datapath::table::Entry> {
     let headers = wire::headers::parse(&tcp(CLIENT, 5, Tcp::Ack)).unwrap().unwrap();
     let hash = datapath::FlowHash::new(&datapath::Secret::derived("test")).flow(&headers.key);
     machine
-        .datapath
-        .table()
+        .table(0)
         .find(hash, machine.view.plan.services().next().unwrap().id)
         .map(|found| found.entry())
 }
@@ -246,7 +245,7 @@ fn entries_expire_by_their_class_and_not_before() {
             machine.backend(150, &tcp(CLIENT, 5, *kind)).unwrap();
         }
         machine.now_ms += idle_ms;
-        machine.datapath.begin(machine.now_ms, &machine.view);
+        machine.wait(0);
         entry(&mut machine).is_some()
     };
     let (syn, ack, fin, rst) = (Tcp::Syn, Tcp::Ack, Tcp::Fin, Tcp::Rst);
@@ -270,7 +269,7 @@ fn an_entry_lives_for_its_timeout_however_long_no_packet_came() {
     machine.now_ms = 8_191;
     assert_eq!(machine.backend(0, &tcp(CLIENT, 5, Tcp::Ack)).unwrap(), backend);
     machine.backend(1, &tcp(CLIENT, 6, Tcp::Ack)).unwrap();
-    machine.datapath.begin(8_191 + 899_000, &machine.view);
+    machine.set_time(8_191 + 899_000);
     assert_eq!(entry(&mut machine).map(|entry| entry.class), Some(EntryClass::Established));
 }
 
@@ -309,7 +308,7 @@ fn a_service_holds_at_most_its_quota_and_counts_the_rest() {
     for port in 1..=25 {
         machine.backend(0, &tcp(CLIENT, port, Tcp::Syn)).unwrap();
     }
-    let connections = &machine.counters.connections;
+    let connections = &machine.counters(0).connections;
     assert_eq!((connections.inserts.get(), connections.refused_quota.get()), (10, 15));
 }
 
@@ -335,7 +334,7 @@ fn a_flood_displaces_only_unconfirmed_entries() {
             kept[usize::from(port) - 1]
         );
     }
-    assert!(machine.counters.connections.displaced.get() > 1000);
+    assert!(machine.counters(0).connections.displaced.get() > 1000);
 }
 
 #[test]

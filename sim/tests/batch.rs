@@ -1,6 +1,6 @@
 //! The batched path against the one-packet path: verdicts, bytes, originated
-//! frames, counters and connection tables are equal after every batch, on
-//! random traffic, marked packets of the tracer among it and packets that have
+//! frames, counters and connection tables are equal after every batch, the slow
+//! path's decisions included, on random traffic, marked packets of the tracer among it and packets that have
 //! to be fragmented, over random plans.
 //! `BATCH_TEST_PACKETS=5000000` makes the run longer; a failure names the
 //! seed, which `BATCH_TEST_SEED` repeats.
@@ -9,17 +9,13 @@ mod common;
 
 use std::sync::Arc;
 
-use datapath::batch::Verdicts;
-use datapath::outbox::Originated;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, STALE_MS, sign};
 use datapath::verdict::DeviceIndex;
-use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, Egress, NextHop, NoRecorder, Outbox, Secret,
-    TableReader, View,
-};
+use datapath::{NextHop, Secret, View};
 use etherparse::{IpNumber, PacketBuilder};
 use plan::{Planner, proto};
-use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame};
+use sim::{LoadBalancer, OriginatedFrame, Path, Setup};
+use wire::BATCH_MAX;
 
 /// SplitMix64.
 struct Random(u64);
@@ -62,7 +58,7 @@ fn backend(index: u64) -> proto::Backend {
 fn plan(random: &mut Random) -> proto::Plan {
     let backends = 1 + random.below(12);
     let idle_services = if random.one_in(3) { IDLE } else { 0 };
-    proto::Plan {
+    let mut plan = proto::Plan {
         generation: 1,
         machine: Some(proto::Machine {
             name: "lb-1".into(),
@@ -91,7 +87,28 @@ fn plan(random: &mut Random) -> proto::Plan {
             .chain((0..idle_services).map(idle))
             .collect(),
         ..Default::default()
+    };
+    let proto::Plan { services, groups, .. } = &mut plan;
+    for service in services {
+        let group = groups.iter().find(|group| group.name == service.group);
+        if random.one_in(3) {
+            make_stateless(random, service, group.expect("it has one"));
+        }
     }
+    plan
+}
+
+/// With buckets of any members, or of none.
+fn make_stateless(random: &mut Random, service: &mut proto::Service, group: &proto::Group) {
+    let members = group.members.len() as u64;
+    let buckets = if members == 0 || random.one_in(8) { 0 } else { 256 };
+    service.set_mode(proto::Mode::Stateless);
+    service.set_encap(proto::Encap::Geneve);
+    service.bucket_map = Some(proto::BucketMap {
+        generation: 1,
+        backends: group.members.iter().map(|member| member.backend.clone()).collect(),
+        by_bucket: (0..buckets).map(|_| random.below(members) as u32).collect(),
+    });
 }
 
 /// A service without traffic.
@@ -328,15 +345,10 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A worker of its own.
+/// A load balancer of its own.
 struct Side {
     planner: Planner,
-    view: View,
-    datapath: Datapath<'static>,
-    reader: TableReader<'static>,
-    counters: &'static Counters,
-    outbox: Outbox<'static>,
-    spare: Vec<&'static mut [u8]>,
+    balancer: LoadBalancer,
 }
 
 /// What can be seen after a batch.
@@ -349,99 +361,44 @@ struct Seen {
 }
 
 impl Side {
-    fn new(message: &proto::Plan, mtu: u16, connections: u64) -> Side {
-        let counters: &Counters = Box::leak(Box::default());
-        let (table, reader) = ConnectionTable::in_memory(connections);
-        let datapath = Datapath::new(&secret(), table, counters, Clock::default(), 0);
+    fn new(message: &proto::Plan, mtu: u16, connections: u64, path: Path) -> Side {
         let mut planner = Planner::default();
         let view = view(&mut planner, message, mtu);
-        Side {
-            planner,
-            view,
-            datapath,
-            reader,
-            counters,
-            outbox: Outbox::default(),
-            spare: Vec::new(),
-        }
+        let setup = Setup { workers: 0..1, devices: 2, connections, secret: secret(), path };
+        Side { planner, balancer: LoadBalancer::new(view, setup).unwrap() }
     }
 
     /// Goes on with another plan.
     fn set(&mut self, message: &proto::Plan, mtu: u16) {
-        self.view = view(&mut self.planner, message, mtu);
+        self.balancer.view = view(&mut self.planner, message, mtu);
     }
 
-    fn lend_chunks(&mut self) {
-        while !self.outbox.chunks.is_full() {
-            let chunk = self.spare.pop().unwrap_or_else(|| Vec::leak(vec![0; CHUNK_BYTES]));
-            self.outbox.chunks.push(chunk);
-        }
-    }
-
-    /// Batches of one: each has the whole outbox.
-    fn one_by_one(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
-        self.datapath.begin(now_ms, &self.view);
-        let (mut done, mut originated) = (Vec::new(), Vec::new());
-        for (at, bytes) in frames.iter().enumerate() {
-            let mut chunk = vec![0; CHUNK_BYTES];
-            let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
-            self.lend_chunks();
-            self.outbox.at = at;
-            let verdict =
-                self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut NoRecorder);
-            self.counters.count(verdict);
-            done.push((format!("{verdict:?}"), frame.bytes().to_vec()));
-            originated.extend(self.originated());
-        }
-        self.seen(done, originated)
-    }
-
-    fn at_once(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
-        self.datapath.begin(now_ms, &self.view);
-        self.lend_chunks();
-        let mut chunks: Vec<Vec<u8>> = frames.iter().map(|_| vec![0; CHUNK_BYTES]).collect();
-        let mut batch: Batch<'_> = chunks
-            .iter_mut()
-            .zip(frames)
-            .map(|(chunk, bytes)| Frame::copy_of(chunk, bytes).unwrap())
-            .collect();
-        let mut verdicts = Verdicts::new();
-        self.datapath.forward_batch(&self.view, &mut batch, &mut self.outbox, &mut verdicts);
-        verdicts.iter().for_each(|verdict| self.counters.count(*verdict));
-        let done = verdicts
-            .iter()
-            .zip(&batch)
-            .map(|(verdict, frame)| (format!("{verdict:?}"), frame.bytes().to_vec()));
-        let (done, originated) = (done.collect(), self.originated());
-        self.seen(done, originated)
-    }
-
-    /// Takes what was originated; its memory is lent again.
-    fn originated(&mut self) -> Vec<String> {
-        let made: Vec<_> = self.outbox.frames.drain(..).collect();
-        let text = |made: &Originated<'_>| {
-            let Originated { counts, after, device, frame } = made;
-            format!("{counts:?}, after {after}, by {device:?}: {:02x?}", frame.bytes())
-        };
-        let told = made.iter().map(text).collect();
-        self.spare.extend(made.into_iter().map(|made| made.frame.into_chunk()));
-        told
-    }
-
-    fn seen(&self, frames: Vec<(String, Vec<u8>)>, originated: Vec<String>) -> Seen {
+    fn forward(&mut self, now_ms: u32, frames: &[Vec<u8>]) -> Seen {
+        let balancer = &mut self.balancer;
+        balancer.set_time(now_ms.into());
+        let outcomes = balancer.forward(0, 0, frames);
+        let originated = outcomes.iter().enumerate().flat_map(|(after, outcome)| {
+            outcome.originated.iter().map(move |made| {
+                let OriginatedFrame { counts, device, bytes } = made;
+                format!("{counts:?}, after {after}, by {device:?}: {bytes:02x?}")
+            })
+        });
+        let originated = originated.collect();
+        let frames =
+            outcomes.into_iter().map(|outcome| (format!("{:?}", outcome.verdict), outcome.frame));
+        let (counters, slow_path) = (balancer.counters(0), balancer.slow_path_counters());
         Seen {
-            frames,
+            frames: frames.collect(),
             originated,
-            entries: self.reader.entries().collect(),
-            counters: format!("{:?} {:?}", self.counters, self.view.counters),
+            entries: balancer.tables[0].entries().collect(),
+            counters: format!("{counters:?} {slow_path:?} {:?}", balancer.view.counters),
         }
     }
 }
 
-fn view(planner: &mut Planner, message: &proto::Plan, mtu: u16) -> View {
+fn view(planner: &mut Planner, message: &proto::Plan, mtu: u16) -> Arc<View> {
     let plan = Arc::new(planner.plan(message.clone()).unwrap());
-    let egress = Egress::new(&plan, &common::hash(), |address| hops(address, mtu));
-    View::new(plan, egress, 1)
+    Arc::new(sim::view::view(plan, &secret(), 1, |address| hops(address, mtu)))
 }
 
 /// Some backends are not reached, some over two neighbours, some over a path
@@ -465,8 +422,8 @@ fn run(seed: u64, batches: u32) -> usize {
     let message = plan(&mut random);
     let mtu = random.pick(&[100u16, 300, 576, 1600, 1600]);
     let connections = random.pick(&[4u64, 16, 64]);
-    let side = || Side::new(&message, mtu, connections);
-    let (mut one, mut all) = (side(), side());
+    let side = |path| Side::new(&message, mtu, connections, path);
+    let (mut one, mut all) = (side(Path::Specification), side(Path::Batch));
     let (mut now_ms, mut reports) = (0u32, 0);
     for number in 0..batches {
         if random.one_in(10) {
@@ -478,7 +435,7 @@ fn run(seed: u64, batches: u32) -> usize {
         let fill = if random.one_in(4) { Fill::Long } else { Fill::Mixed };
         let count = 1 + random.below(BATCH_MAX as u64);
         let frames: Vec<Vec<u8>> = (0..count).map(|_| frame(&mut random, now_ms, fill)).collect();
-        let (expected, got) = (one.one_by_one(now_ms, &frames), all.at_once(now_ms, &frames));
+        let (expected, got) = (one.forward(now_ms, &frames), all.forward(now_ms, &frames));
         for (at, (expected, got)) in expected.frames.iter().zip(&got.frames).enumerate() {
             assert_eq!(
                 expected, got,
@@ -489,7 +446,7 @@ fn run(seed: u64, batches: u32) -> usize {
         assert_eq!(expected, got, "seed {seed}, batch {number}");
         reports += got.originated.iter().filter(|made| made.contains("Originated(Report)")).count();
     }
-    let totals = one.counters.totals();
+    let totals = one.balancer.totals();
     assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");
     reports
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use common::{CLIENT, Machine, VIP, message};
 use datapath::outbox::Kind;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
-use datapath::{Clock, ConnectionTable, Counters, Datapath, Secret, Verdict};
+use datapath::{Secret, Verdict};
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
 const UNIX_MS: u64 = 1_800_000_000_000;
@@ -17,10 +17,7 @@ fn secret() -> Secret {
 }
 
 fn machine() -> Machine {
-    let mut machine = Machine::new(message(5), 1000);
-    let counters: &Counters = Box::leak(Box::default());
-    machine.datapath =
-        Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
+    let machine = Machine::with_secret(message(5), 1000, secret());
     machine.view.unix_offset_ms.store(UNIX_MS as i64, Ordering::Relaxed);
     machine
 }
@@ -46,11 +43,10 @@ fn marked(mark: &Mark, unix_ms: u64, port: u16) -> Vec<u8> {
 
 fn reports(machine: &mut Machine) -> Vec<Vec<u8>> {
     machine
-        .outbox
-        .frames
+        .originated
         .drain(..)
         .inspect(|more| assert_eq!(more.counts, Kind::Report.into()))
-        .map(|more| more.frame.bytes().to_vec())
+        .map(|more| more.bytes)
         .collect()
 }
 
@@ -77,11 +73,7 @@ fn a_marked_packet_is_forwarded_and_reported_on() {
     let backend =
         machine.view.plan.backends().find(|backend| backend.name == report["backend"]).unwrap();
     assert_eq!(backend.address.to_string(), format!("10.1.0.{}", frame[33]));
-    assert_eq!(
-        machine.datapath.table().connections(plan::ServiceId(0)),
-        0,
-        "nothing is remembered"
-    );
+    assert_eq!(machine.table(0).connections(plan::ServiceId(0)), 0, "nothing is remembered");
 }
 
 #[test]
@@ -90,7 +82,7 @@ fn a_marked_packet_leaves_the_entry_of_its_flow_as_it_was() {
     let entry = |machine: &Machine, bytes: &[u8]| {
         let key = wire::headers::parse(bytes).unwrap().unwrap().key;
         let hash = datapath::FlowHash::new(&secret()).flow(&key);
-        machine.datapath.table().find(hash, plan::ServiceId(0)).unwrap().entry()
+        machine.table(0).find(hash, plan::ServiceId(0)).unwrap().entry()
     };
     let plain = common::udp(u32::from_be_bytes(CLIENT), 9);
     machine.forward(0, &plain);
@@ -132,7 +124,7 @@ fn marks_are_judged_by_the_time_as_it_is_after_the_clock_was_set() {
     let mut machine = machine();
     let clock = std::sync::Arc::clone(&machine.view.unix_offset_ms);
     // A view of the same plan, as after a change of next hops.
-    machine.view = machine.view.with_egress(datapath::Egress::default());
+    machine.set_next_hops(|_| Vec::new());
     clock.store((UNIX_MS + STEP_MS) as i64, Ordering::Relaxed);
     for (nonce, unix_ms, reported) in [(1, UNIX_MS, 0), (2, UNIX_MS + STEP_MS, 1)] {
         machine.forward(0, &marked(&mark(nonce), unix_ms, 9));
@@ -142,19 +134,12 @@ fn marks_are_judged_by_the_time_as_it_is_after_the_clock_was_set() {
 
 #[test]
 fn what_cannot_be_reported_for_lack_of_memory_is_counted() {
-    let counters: &Counters = Box::leak(Box::default());
     let mut machine = machine();
-    machine.datapath =
-        Datapath::new(&secret(), ConnectionTable::in_memory(1000).0, counters, Clock::default(), 0);
-    let mut chunk = vec![0; wire::CHUNK_BYTES];
-    let packet = marked(&mark(1), UNIX_MS, 9);
-    let mut frame = wire::Frame::copy_of(&mut chunk, &packet).unwrap();
-    let mut nothing_lent = datapath::Outbox::default();
-    machine.datapath.begin(0, &machine.view);
-    let recorder = &mut datapath::NoRecorder;
-    let verdict = machine.datapath.forward(&machine.view, &mut frame, &mut nothing_lent, recorder);
-    assert!(matches!(verdict, Verdict::Send(_)), "the packet goes its way");
-    assert_eq!((counters.originated_lost.get(), nothing_lent.frames.len()), (1, 0));
+    let chunk = Vec::leak(vec![0; wire::CHUNK_BYTES]);
+    let frame = wire::Frame::copy_of(chunk, &marked(&mark(1), UNIX_MS, 9)).unwrap();
+    machine.forward_in_place(0, &mut [frame].into_iter().collect());
+    assert_eq!(machine.totals().sent, 1, "the packet goes its way");
+    assert_eq!(machine.counters(0).originated_lost.get(), 1);
 }
 
 /// From the first moment at which it may be reported on until the last.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CLIENT, Machine, Tcp, VIP, message, tcp};
-use datapath::{DropReason, Egress, NextHop, Verdict};
+use datapath::{DropReason, NextHop, Verdict};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
 use plan::proto::BackendState;
 
@@ -11,8 +11,7 @@ const VIP6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0xf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 const CLIENT6: [u8; 16] = [0x20; 16];
 
 fn with_mtu(machine: &mut Machine, mtu: u16) {
-    machine.view.egress =
-        Egress::new(&machine.view.plan, &common::hash(), |_| vec![common::hop(mtu)]);
+    machine.set_next_hops(|_| vec![common::hop(mtu)]);
 }
 
 /// The packet that a backend sent from the VIP, as a router quotes it.
@@ -136,7 +135,7 @@ fn errors_that_quote_nothing_of_ours_are_dropped() {
         .write(&mut other, &[0; 12])
         .unwrap();
     assert_eq!(machine.forward(0, &other).0, Verdict::Drop(DropReason::Icmp));
-    assert_eq!(machine.counters.totals().unaccounted(3), 0);
+    assert_eq!(machine.totals().unaccounted(3), 0);
 }
 
 #[test]
@@ -201,7 +200,7 @@ fn a_learned_path_mtu_leaves_what_ip_guarantees_inside() {
     ] {
         let mut machine = Machine::new(message(1), 100);
         let hop = NextHop { path_mtu: learned, ..common::hop(1500) };
-        machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| vec![hop]);
+        machine.set_next_hops(|_| vec![hop]);
         for (frame, told) in [(tcp_v4(1460), v4), (tcp_v6(1440), v6)] {
             let (verdict, _, reply) = machine.forward(0, &frame);
             assert_eq!(verdict, Verdict::Reply);
@@ -304,9 +303,7 @@ fn a_packet_that_may_be_fragmented_arrives_in_pieces_on_one_backend() {
         let (verdict, _, first) = machine.forward(0, &frame);
         assert!(matches!(verdict, Verdict::Send(_)));
         let mut pieces = vec![first];
-        pieces.extend(
-            machine.outbox.frames.drain(..).map(|originated| originated.frame.bytes().to_vec()),
-        );
+        pieces.extend(machine.originated.drain(..).map(|originated| originated.bytes));
         assert_eq!(
             pieces.len(),
             (8usize + 1472).div_ceil((usize::from(mtu) - 24 - 20 - options) & !7)
@@ -348,7 +345,7 @@ fn no_memory_for_pieces_means_too_big_and_nothing_leaks() {
         Verdict::Drop(DropReason::TooBig),
         "more than eight pieces"
     );
-    assert!(machine.outbox.frames.is_empty() && machine.outbox.chunks.is_full());
+    assert!(machine.originated.is_empty());
 }
 
 #[test]
@@ -360,7 +357,7 @@ fn answers_are_limited() {
         machine.forward(0, &frame);
     }
     // The shared half, and the two cells of the only client there is.
-    let totals = machine.counters.totals();
+    let totals = machine.totals();
     assert_eq!((totals.replied, totals.dropped[DropReason::TooBig.index()]), (508, 2492));
 }
 
@@ -395,7 +392,7 @@ fn forged_sources_take_no_answer_from_established_connections() {
         assert_eq!(verdict, Verdict::Reply, "second {second}");
         machine.now_ms += 1000;
     }
-    assert_eq!(machine.counters.totals().unaccounted(5 * 3001 + 2), 0);
+    assert_eq!(machine.totals().unaccounted(5 * 3001 + 2), 0);
 }
 
 fn echo_v4(source: [u8; 4]) -> Vec<u8> {
@@ -448,7 +445,7 @@ fn echo_requests_from_where_no_host_is_are_dropped() {
     with_mtu(&mut machine, 1500);
     let too_big = machine.forward(0, &from(0x7f00_0001, 9)).0;
     assert_eq!(too_big, Verdict::Drop(DropReason::TooBig));
-    assert_eq!(machine.counters.totals().unaccounted(14), 0);
+    assert_eq!(machine.totals().unaccounted(14), 0);
 }
 
 #[test]
@@ -470,7 +467,7 @@ fn echo_replies_are_limited_and_hosts_that_ask_again_get_theirs() {
         machine.now_ms += 1000;
     }
     assert!(answered < 5 * 1100, "{answered}");
-    assert_eq!(machine.counters.totals().unaccounted(5 * 3001), 0);
+    assert_eq!(machine.totals().unaccounted(5 * 3001), 0);
 }
 
 /// An echo request with these IPv4 options, a multiple of four bytes.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, message, vip};
-use datapath::{DropReason, Egress, NextHop, Verdict};
+use datapath::{DropReason, NextHop, Verdict};
 use etherparse::{IpSlice, NetSlice, PacketBuilder, SlicedPacket};
 use plan::proto;
 use proptest::prelude::*;
@@ -119,7 +119,7 @@ fn several_next_hops_share_the_flows_and_each_flow_has_one() {
             .map(|i| NextHop { device: datapath::verdict::DeviceIndex(i), ..common::hop(1600) })
             .collect()
     };
-    machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| hops(3));
+    machine.set_next_hops(|_| hops(3));
     let mut seen = [0; 3];
     for port in 1..300 {
         let device = |machine: &mut Machine| match machine.forward(0, &common::udp(7, port)).0 {
@@ -131,7 +131,7 @@ fn several_next_hops_share_the_flows_and_each_flow_has_one() {
         seen[first] += 1;
     }
     assert!(seen.iter().all(|count| *count > 60), "{seen:?}");
-    machine.view.egress = Egress::new(&machine.view.plan, &common::hash(), |_| Vec::new());
+    machine.set_next_hops(|_| Vec::new());
     assert_eq!(machine.forward(0, &common::udp(7, 1)).0, Verdict::Drop(DropReason::NoNeighbour));
 }
 
@@ -228,8 +228,7 @@ fn outer_sources_are_drawn_from_the_source_prefix() {
 /// path of that MTU.
 fn pieces_of(offset: u16, payload: usize, mtu: u16) -> Result<Vec<(usize, usize)>, DropReason> {
     let mut machine = machine(false, |plan| plan.services[0].set_fragments(proto::Fragments::On));
-    let egress = Egress::new(&machine.view.plan, &common::hash(), |_| vec![common::hop(mtu)]);
-    machine.view = machine.view.with_egress(egress);
+    machine.set_next_hops(|_| vec![common::hop(mtu)]);
     let with_offset = |flags: u16, payload| {
         let mut frame = packet(false, 0, &vec![9; payload]);
         frame[20..22].copy_from_slice(&flags.to_be_bytes());
@@ -239,12 +238,12 @@ fn pieces_of(offset: u16, payload: usize, mtu: u16) -> Result<Vec<(usize, usize)
         frame
     };
     machine.forward(0, &with_offset(0x2000, 16));
-    machine.outbox.frames.clear();
+    machine.originated.clear();
     let (verdict, _, first) = machine.forward(0, &with_offset(offset, payload));
     if let Verdict::Drop(reason) = verdict {
         return Err(reason);
     }
-    let further = machine.outbox.frames.iter().map(|made| made.frame.bytes());
+    let further = machine.originated.iter().map(|made| &made.bytes[..]);
     let piece = |frame: &[u8]| {
         let inner = &frame[38..];
         let word = |at: usize| u16::from_be_bytes([inner[at], inner[at + 1]]);

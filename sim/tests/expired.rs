@@ -35,8 +35,8 @@ fn expired() -> (Machine, Vec<(u16, String)>) {
         FLOWS.map(|port| machine.backend(0, &udp(client(), port)).unwrap()).collect();
     machine.set(plan(80));
     machine.now_ms += EXPIRED_MS;
-    machine.datapath.begin(machine.now_ms, &machine.view);
-    let left = machine.readers[0].entries().count();
+    machine.wait(0);
+    let left = machine.tables[0].entries().count();
     assert!(left > FLOWS.len() * 3 / 4, "the sweep has left {left} entries");
     let mut fresh = Machine::new(plan(80), 1000);
     let by_hash: Vec<(u16, String)> =
@@ -73,7 +73,7 @@ fn first_fragment(port: u16) -> Vec<u8> {
 
 fn explained(machine: &Machine, port: u16) -> Explanation {
     let key = wire::headers::parse(&udp(client(), port)).unwrap().unwrap().key;
-    explain(&machine.view, &FlowHash::new(&Secret::derived("test")), &machine.readers, &key)
+    explain(&machine.view, &FlowHash::new(&Secret::derived("test")), &machine.tables, &key)
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn an_expired_entry_in_one_table_hides_none_that_decides_in_another() {
     let mut other = Machine::new(plan(8), 1000);
     let fresh: Vec<(u16, String)> =
         FLOWS.map(|port| (port, other.backend(0, &udp(client(), port)).unwrap())).collect();
-    machine.readers.push(other.readers[0]);
+    machine.tables.push(other.tables[0]);
     for (port, backend) in fresh {
         let told = explained(&machine, port);
         assert_eq!(told.tracked.map(|tracked| (tracked.worker, tracked.decides)), Some((1, true)));

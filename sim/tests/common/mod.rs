@@ -1,17 +1,15 @@
-//! What the tests of the datapath share: plans, packets and a datapath that
-//! forwards one packet at a time.
+//! What the tests share: plans, packets and a load balancer that forwards one
+//! packet at a time.
 #![allow(dead_code)]
 
+use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use datapath::verdict::DeviceIndex;
-use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
-    Outbox, Secret, SlowPath, TableReader, Verdict, View,
-};
+use datapath::{DropReason, Egress, FlowHash, Journey, NextHop, Secret, Verdict, View};
 use etherparse::PacketBuilder;
 use plan::{Planner, proto};
-use wire::{CHUNK_BYTES, Frame, MacAddress};
+use sim::{LoadBalancer, OriginatedFrame, Path, Setup};
 
 /// A plan with the service `web` on 203.0.113.10 (any protocol and port) and
 /// backends b1 … bn, all active.
@@ -52,70 +50,74 @@ pub fn message(backends: usize) -> proto::Plan {
     }
 }
 
+/// Makes the first service stateless: by bucket, the index of a member of its
+/// group.
+pub fn make_stateless(message: &mut proto::Plan, by_bucket: &[u32]) {
+    let members = &message.groups[0].members;
+    let map = proto::BucketMap {
+        generation: 1,
+        backends: members.iter().map(|member| member.backend.clone()).collect(),
+        by_bucket: by_bucket.to_vec(),
+    };
+    let service = &mut message.services[0];
+    service.set_mode(proto::Mode::Stateless);
+    service.set_encap(proto::Encap::Geneve);
+    service.bucket_map = Some(map);
+}
+
 pub fn vip(address: &str) -> proto::Vip {
     proto::Vip { target: Some(proto::vip::Target::Address(address.into())), ..Default::default() }
 }
 
-/// One worker on one device.
+/// More than any test has next hops on.
+const DEVICES: usize = 8;
+
+/// A load balancer of one worker, by the specification.
 pub struct Machine {
     planner: Planner,
-    pub view: View,
-    pub datapath: Datapath<'static>,
-    pub slow: SlowPath<'static>,
-    pub outbox: Outbox<'static>,
-    pub readers: Vec<TableReader<'static>>,
-    pub counters: &'static Counters,
+    balancer: LoadBalancer,
+    /// What was originated since this was emptied, in order.
+    pub originated: Vec<OriginatedFrame>,
     pub now_ms: u32,
 }
 
 impl Machine {
     pub fn new(message: proto::Plan, connections: u64) -> Machine {
-        let counters: &Counters = Box::leak(Box::default());
-        let (table, reader) = ConnectionTable::in_memory(connections);
-        let secret = secret();
+        Machine::with_secret(message, connections, secret())
+    }
+
+    pub fn with_secret(message: proto::Plan, connections: u64, secret: Secret) -> Machine {
         let mut planner = Planner::default();
         let view = view(&mut planner, message);
-        Machine {
-            planner,
-            view,
-            readers: vec![reader],
-            slow: SlowPath::new(&secret, vec![reader], counters, Clock::default()),
-            datapath: Datapath::new(&secret, table, counters, Clock::default(), 0),
-            outbox: Outbox::default(),
-            counters,
-            now_ms: 0,
-        }
+        let path = Path::Specification;
+        let setup = Setup { workers: 0..1, devices: DEVICES, connections, secret, path };
+        let balancer = LoadBalancer::new(view, setup).unwrap();
+        Machine { planner, balancer, originated: Vec::new(), now_ms: 0 }
     }
 
     pub fn set(&mut self, message: proto::Plan) {
         self.view = view(&mut self.planner, message);
     }
 
+    /// From now on these are the next hops towards each address.
+    pub fn set_next_hops(&mut self, resolve: impl FnMut(IpAddr) -> Vec<NextHop>) {
+        let egress = Egress::new(&self.view.plan, &hash(), resolve);
+        self.view = Arc::new(self.view.with_egress(egress));
+    }
+
+    /// Lets time pass, and the table be swept.
+    pub fn wait(&mut self, after_ms: u32) {
+        self.now_ms += after_ms;
+        let now_ms = self.now_ms.into();
+        self.set_time(now_ms);
+    }
+
     /// Forwards one packet `after_ms` later; gives verdict and journey.
     pub fn forward(&mut self, after_ms: u32, bytes: &[u8]) -> (Verdict, Journey, Vec<u8>) {
-        self.now_ms += after_ms;
-        self.datapath.begin(self.now_ms, &self.view);
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut frame = Frame::copy_of(&mut chunk, bytes).unwrap();
-        let mut journey = Journey::default();
-        while !self.outbox.chunks.is_full() {
-            self.outbox.chunks.push(Vec::leak(vec![0; CHUNK_BYTES]));
-        }
-        let mut verdict =
-            self.datapath.forward(&self.view, &mut frame, &mut self.outbox, &mut journey);
-        self.slow.begin(self.now_ms);
-        if let Verdict::Slow(recursion_limit) = verdict {
-            verdict = self.slow.forward(
-                &self.view,
-                &mut frame,
-                recursion_limit,
-                &mut self.outbox,
-                &mut journey,
-            );
-        }
-        self.counters.count(verdict);
-        let bytes = frame.bytes().to_vec();
-        (verdict, journey, bytes)
+        self.wait(after_ms);
+        let outcome = self.balancer.forward(0, 0, &[bytes]).remove(0);
+        self.originated.extend(outcome.originated);
+        (outcome.verdict, outcome.journey, outcome.frame)
     }
 
     /// The backend's name that a packet goes to.
@@ -130,10 +132,23 @@ impl Machine {
     }
 }
 
-fn view(planner: &mut Planner, message: proto::Plan) -> View {
+impl Deref for Machine {
+    type Target = LoadBalancer;
+
+    fn deref(&self) -> &LoadBalancer {
+        &self.balancer
+    }
+}
+
+impl DerefMut for Machine {
+    fn deref_mut(&mut self) -> &mut LoadBalancer {
+        &mut self.balancer
+    }
+}
+
+fn view(planner: &mut Planner, message: proto::Plan) -> Arc<View> {
     let plan = Arc::new(planner.plan(message).unwrap());
-    let egress = Egress::new(&plan, &hash(), |_| vec![hop(1600)]);
-    View::new(plan, egress, 1)
+    Arc::new(sim::view::view(plan, &secret(), 1, |_| vec![hop(1600)]))
 }
 
 pub fn secret() -> Secret {
@@ -144,15 +159,7 @@ pub fn hash() -> FlowHash {
     FlowHash::new(&secret())
 }
 
-pub fn hop(mtu: u16) -> NextHop {
-    NextHop {
-        device: DeviceIndex(0),
-        source: MacAddress([2, 0, 0, 0, 0, 1]),
-        destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
-        mtu,
-        path_mtu: None,
-    }
-}
+pub use sim::view::next_hop as hop;
 
 #[derive(Clone, Copy)]
 pub enum Tcp {

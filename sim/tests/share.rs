@@ -52,14 +52,14 @@ fn established(machine: &mut Machine, service: usize, vip: [u8; 4]) -> usize {
 
 fn in_class(machine: &Machine, service: usize, class: EntryClass) -> usize {
     let id = machine.view.plan.services().nth(service).unwrap().id;
-    machine.readers[0].entries().filter(|entry| (entry.service, entry.class) == (id, class)).count()
+    machine.tables[0].entries().filter(|entry| (entry.service, entry.class) == (id, class)).count()
 }
 
 #[test]
 fn a_flood_that_confirms_itself_leaves_other_services_room() {
     let mut machine = Machine::new(two_services(), CONNECTIONS);
     flood(&mut machine, 150);
-    assert!(machine.counters.connections.unconfirmed_at_share.get() > 1_000);
+    assert!(machine.counters(0).connections.unconfirmed_at_share.get() > 1_000);
     let tracked = established(&mut machine, 1, OTHER_VIP);
     assert!(tracked >= 90, "{tracked} of 100 connections of the other service are tracked");
     let room = in_class(&machine, 0, EntryClass::Established);
@@ -83,7 +83,7 @@ fn a_service_alone_may_fill_the_table() {
     let entries = 2 * CONNECTIONS as usize;
     let confirmed = in_class(&machine, 0, EntryClass::Established);
     assert!(confirmed > entries * 99 / 100, "{confirmed} of {entries} places");
-    assert_eq!(machine.counters.connections.unconfirmed_at_share.get(), 0);
+    assert_eq!(machine.counters(0).connections.unconfirmed_at_share.get(), 0);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn what_the_table_is_made_for_is_confirmed_beside_other_services_too() {
             machine.backend(0, &tcp(flow, 7, kind)).unwrap();
         }
     }
-    assert_eq!(machine.counters.connections.unconfirmed_at_share.get(), 0);
+    assert_eq!(machine.counters(0).connections.unconfirmed_at_share.get(), 0);
     let confirmed = in_class(&machine, 0, EntryClass::Established);
     assert!(confirmed as u64 > CONNECTIONS * 98 / 100, "{confirmed} of {CONNECTIONS}");
 }
@@ -115,11 +115,11 @@ fn a_flow_that_is_not_confirmed_keeps_its_backend_while_packets_come() {
         }
     }
     // Seventy seconds later, well beyond the 30 of what is unconfirmed.
-    let misses = machine.counters.connections.misses.get();
-    let expired = machine.counters.connections.expired.get();
+    let misses = machine.counters(0).connections.misses.get();
+    let expired = machine.counters(0).connections.expired.get();
     assert!(expired > 0, "others had no packets");
     for port in PORTS {
         machine.backend(0, &tcp(client, port, Tcp::Ack)).unwrap();
     }
-    assert!(machine.counters.connections.misses.get() - misses < 16, "they are found");
+    assert!(machine.counters(0).connections.misses.get() - misses < 16, "they are found");
 }

@@ -104,9 +104,9 @@ fn travel(machines: &mut [Machine; 2], at: usize, bytes: &[u8]) -> (Arrivals, us
         Verdict::Hold => {}
         other => panic!("{other:?}"),
     }
-    arrived.extend(machines[at].outbox.frames.drain(..).map(|more| {
+    arrived.extend(machines[at].originated.drain(..).map(|more| {
         assert!(matches!(more.counts, Accounting::Released(Verdict::Send(_))));
-        split(more.frame.bytes())
+        split(&more.bytes)
     }));
     (arrived, redirects)
 }
@@ -225,13 +225,13 @@ fn a_fragment_that_waits_in_vain_expires_and_the_buffer_is_bounded() {
     for id in 0..2_100 {
         machine.forward(0, &fragments_v4(id, 1500)[1]);
     }
-    let totals = machine.counters.totals();
+    let totals = machine.totals();
     assert_eq!((totals.waiting(), totals.dropped[DropReason::FragmentBuffer.index()]), (2_048, 52));
     machine.forward(1_500, &fragments_v4(9_999, 1500)[1]);
-    assert_eq!(machine.counters.fragments.expired.get(), 2_048);
+    assert_eq!(machine.slow_path_counters().fragments.expired.get(), 2_048);
     machine.forward(0, &fragments_v4(5, 1500)[0]);
-    assert!(machine.outbox.frames.is_empty(), "what expired is not sent");
-    assert_eq!(machine.counters.totals().unaccounted(2_102), 0);
+    assert!(machine.originated.is_empty(), "what expired is not sent");
+    assert_eq!(machine.totals().unaccounted(2_102), 0);
 }
 
 /// A packet in GRE from `source` with that recursion control.
@@ -475,7 +475,7 @@ fn a_service_without_backends_is_served_by_the_other_cluster() {
     assert_eq!(spilled[30..34], [198, 51, 100, 10], "the same suffix in the other prefix");
     assert_eq!(spilled[34..36], [2, 0], "two further encapsulations are permitted");
     assert_eq!(spilled[38..], inner[14..]);
-    assert_eq!(first.counters.spilled.get(), 1);
+    assert_eq!(first.counters(0).spilled.get(), 1);
     assert!(second.backend(0, &spilled).is_ok());
 }
 
@@ -517,8 +517,7 @@ fn an_error_for_a_flow_that_only_the_peer_knows_reaches_its_backend() {
             .write(&mut error, &quote[14..])
             .unwrap();
         let by_hash = asked.backend(0, &error).unwrap();
-        let copies: Vec<Vec<u8>> =
-            asked.outbox.frames.drain(..).map(|copy| copy.frame.bytes().to_vec()).collect();
+        let copies: Vec<Vec<u8>> = asked.originated.drain(..).map(|copy| copy.bytes).collect();
         assert_eq!(copies.len(), 1);
         let verdict = knows.backend(0, &copies[0]);
         if by_hash == backend {
@@ -527,7 +526,7 @@ fn an_error_for_a_flow_that_only_the_peer_knows_reaches_its_backend() {
             assert_eq!(verdict, Ok(backend));
             redelivered += 1;
         }
-        assert!(knows.outbox.frames.is_empty(), "a copy is not copied");
+        assert!(knows.originated.is_empty(), "a copy is not copied");
     }
     assert!(redelivered > 40, "{redelivered}");
 }
@@ -577,8 +576,8 @@ impl Clusters {
             Verdict::Hold => vec![],
             other => panic!("{other:?} at machine {at} of cluster {}", 1 + u8::from(second)),
         };
-        let released = machines[at].outbox.frames.drain(..);
-        emitted.extend(released.map(|made| made.frame.bytes().to_vec()));
+        let released = machines[at].originated.drain(..);
+        emitted.extend(released.map(|made| made.bytes));
         let mut arrived = Arrivals::new();
         for frame in emitted {
             match frame[30..34] {
@@ -677,11 +676,10 @@ fn spilled_to(down: &[usize], unreached: &[&str]) -> Result<String, DropReason> 
     plan.services[0].spill.insert(0, spill_to("2001:db8:e::/64"));
     down.iter().for_each(|index| plan.services[0].spill[index + 1].down = true);
     first.set(plan);
-    let egress = datapath::Egress::new(&first.view.plan, &common::hash(), |address| {
+    first.set_next_hops(|address| {
         let reached = !unreached.contains(&address.to_string().as_str());
         reached.then(|| common::hop(1600)).into_iter().collect()
     });
-    first.view = first.view.with_egress(egress);
     match first.forward(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn)) {
         (Verdict::Redirect(_), _, frame) => {
             Ok(frame[30..34].iter().map(u8::to_string).collect::<Vec<_>>().join("."))
@@ -711,8 +709,7 @@ fn a_peer_that_the_forwarder_does_not_reach_is_in_charge_of_nothing() {
         "10.0.0.2" | "2001:db8::2" => Vec::new(),
         _ => vec![common::hop(1600)],
     };
-    let egress = datapath::Egress::new(&machine.view.plan, &common::hash(), backends_only);
-    machine.view = machine.view.with_egress(egress);
+    machine.set_next_hops(backends_only);
     for id in 1..50 {
         for piece in fragments_v4(id, 2500) {
             assert!(matches!(machine.forward(0, &piece).0, Verdict::Send(_)));
@@ -740,11 +737,9 @@ fn changed(frame: &[u8], source: [u8; 4], to: [u8; 4], flags: u8) -> Vec<u8> {
     frame
 }
 
-/// Counts what was emitted as a worker does once a device has taken it.
+/// What was emitted beside the packets themselves.
 fn emit(machine: &mut Machine) -> Vec<Vec<u8>> {
-    let emitted: Vec<_> = machine.outbox.frames.drain(..).collect();
-    emitted.iter().for_each(|made| machine.counters.count_taken(made.counts));
-    emitted.into_iter().map(|made| made.frame.bytes().to_vec()).collect()
+    machine.originated.drain(..).map(|made| made.bytes).collect()
 }
 
 const OTHER_VIP: [u8; 4] = [203, 0, 113, 99];
@@ -772,7 +767,7 @@ fn whole_datagrams(to: [u8; 4], mut flood: impl FnMut(u32) -> Vec<u8>) -> usize 
         assert!(matches!(verdict, Verdict::Send(_)));
         whole += usize::from(emit(&mut machine).len() == 2);
     }
-    let totals = machine.counters.totals();
+    let totals = machine.totals();
     assert_eq!(totals.unaccounted(7_060), 0);
     assert!(totals.dropped[DropReason::FragmentBuffer.index()] > 4_000, "the buffer was full");
     whole
@@ -802,7 +797,7 @@ fn a_datagram_has_its_share_of_the_buffer_too() {
     assert_eq!(verdicts[64], Verdict::Drop(DropReason::FragmentBuffer));
     machine.forward(0, &pieces[0]);
     assert_eq!(emit(&mut machine).len(), 64);
-    let totals = machine.counters.totals();
+    let totals = machine.totals();
     assert_eq!((totals.unaccounted(71), totals.held, totals.waiting(), totals.sent), (0, 64, 0, 1));
 }
 
@@ -811,15 +806,12 @@ fn a_fragment_that_waited_counts_as_what_became_of_it() {
     const DONT_FRAGMENT: u8 = 0x40;
     let waited = |mtu: Option<u16>, flags| {
         let mut machine = collector();
-        let egress = datapath::Egress::new(&machine.view.plan, &common::hash(), |_| {
-            mtu.map(common::hop).into_iter().collect()
-        });
-        machine.view = machine.view.with_egress(egress);
+        machine.set_next_hops(|_| mtu.map(common::hop).into_iter().collect());
         for piece in fragments_v4(7, 1900).iter().rev() {
             machine.forward(0, &changed(piece, CLIENT, VIP, flags));
         }
         let emitted = emit(&mut machine);
-        let totals = machine.counters.totals();
+        let totals = machine.totals();
         assert_eq!((totals.unaccounted(2), totals.waiting()), (0, 0));
         (totals, emitted)
     };
@@ -882,7 +874,7 @@ fn a_held_fragment_keeps_what_it_is_permitted() {
     assert!(matches!(machine.forward(0, &pieces[0]).0, Verdict::Redirect(_)));
     let emitted = emit(&mut machine);
     assert_eq!(emitted.len(), 1, "what was spilled already is not spilled again");
-    let totals = machine.counters.totals();
+    let totals = machine.totals();
     assert_eq!(totals.dropped[DropReason::NoBackend.index()], 1);
     assert_eq!(totals.unaccounted(3), 0);
 }
