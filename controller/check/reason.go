@@ -1,4 +1,4 @@
-package prober
+package check
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// reasonOf says in few words what people need to know: the address is beside
-// it anyway, and Go's errors repeat it twice.
-func reasonOf(err error, timeout time.Duration) string {
+// Reason says in few words why a probe failed that could last for timeout: the
+// address is beside it anyway, and Go's errors repeat it twice.
+func Reason(err error, timeout time.Duration) string {
 	var errno syscall.Errno
 	var timeouts net.Error
 	switch {
