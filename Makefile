@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 # Toolchains are often installed here but not in root's PATH.
 export PATH := $(PATH):/usr/local/go/bin:$(HOME)/.cargo/bin:/usr/sbin:/sbin
-# A distribution's Go may fetch the newer one that go.mod asks for.
+# A distribution's Go may fetch the newer one that go.mod requires.
 export GOTOOLCHAIN ?= auto
 
 PREFIX ?= /usr/local
@@ -144,7 +144,7 @@ generate: deps-build deps-check ## Regenerate Go code and docs/config.md from pr
 .PHONY: golden
 golden: deps-build ## Rewrite the golden folders from today's behaviour; review the diff
 	UPDATE_GOLDEN=1 go test -count=1 ./controller/compile/...
-	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test golden
+	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test golden every_golden_folder
 	@git --no-pager diff --stat -- forwarder/tests/golden controller/compile/testdata
 
 .PHONY: clean

@@ -17,8 +17,9 @@ import (
 )
 
 func configCommand() *cobra.Command {
-	return group("config", "Check a config, or compile it to a plan",
-		configCheckCommand(), configCompileCommand())
+	return group("config", "Check a config, say what it would change, apply it, return to a former one",
+		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(),
+		configHistoryCommand(), configDiffCommand(), configRollbackCommand())
 }
 
 func configCheckCommand() *cobra.Command {

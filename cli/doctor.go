@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 func doctorCommand() *cobra.Command {
@@ -22,8 +24,8 @@ func doctorCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what usually is wrong, and say what cures it",
-		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers and\n" +
-			"counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
+		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers, the\n" +
+			"way of health checks through the tunnels, and counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			findings := examine(command.Context(), m, thisHost{})
@@ -83,7 +85,9 @@ type diagnosis struct {
 	status   *forwarderv1.GetStatusResponse
 	counters *forwarderv1.GetCountersResponse
 	metrics  string
-	host     host
+	// The forwarder's plan, if health checks go through its tunnels.
+	running *planv1.Plan
+	host    host
 
 	findings []finding
 }
@@ -93,6 +97,10 @@ type host interface {
 	// features as `ethtool -k` prints them; an error: not to be had.
 	features(ctx context.Context, device string) (string, error)
 	receiveQueues(device string) int
+	// accepts a packet to one of the machine's addresses; an error: why it is dropped.
+	accepts(ctx context.Context, to netip.AddrPort, from netip.Addr, device string) error
+	// localPorts are those that the kernel chooses for connections.
+	localPorts() (first, last int, err error)
 }
 
 // How often in-flight packets are looked at before they count as lost.
@@ -112,6 +120,7 @@ func examine(ctx context.Context, m machine, h host) []finding {
 	p.devices(ctx)
 	p.bgp()
 	p.peers()
+	p.probes(ctx)
 	p.backends()
 	p.accounts()
 	p.losses()
@@ -159,6 +168,13 @@ func (p *diagnosis) takeOver() {
 func (p *diagnosis) askForwarder(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
 	if p.status, err = client.GetStatus(ctx, &forwarderv1.GetStatusRequest{}); err != nil {
 		return err
+	}
+	if p.status.GetProbeDevice() != nil {
+		answer, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+		if err != nil {
+			return err
+		}
+		p.running = answer.GetPlan()
 	}
 	metrics, err := client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
 	if err != nil {

@@ -148,12 +148,19 @@ func (e explanation) lines() []explainedLine {
 	if t.Affinity == "client" {
 		say("", "affinity is client: the source address alone selects, by %s", t.Selector)
 	}
-	if t.Slot != nil {
-		say("slot", "%d of %d, which is %s", t.GetSlot(), t.TableSize, t.BackendByHash)
-	} else {
+	switch {
+	case t.Slot == nil:
 		say("slot", "none: no backend takes new connections")
+	case t.Mode == "stateless":
+		say("bucket", "%d of %d, by %s, which %s has", t.GetSlot(), t.TableSize, t.Selector, t.BackendByHash)
+	default:
+		say("slot", "%d of %d, which is %s", t.GetSlot(), t.TableSize, t.BackendByHash)
 	}
-	say("tracked", "%s", e.tracked())
+	if t.Mode == "stateless" {
+		say("tracked", "never: the service is stateless, each packet goes by its bucket")
+	} else {
+		say("tracked", "%s", e.tracked())
+	}
 	if t.Backend != "" {
 		say("backend", "%s at %s", t.Backend, t.BackendAddress)
 	}
@@ -240,6 +247,7 @@ type shownExplanation struct {
 	Service       string        `json:"service,omitempty"`
 	Matched       string        `json:"matched,omitempty"`
 	Hash          string        `json:"hash"`
+	Mode          string        `json:"mode,omitempty"`
 	Affinity      string        `json:"affinity,omitempty"`
 	Selector      string        `json:"selector"`
 	Slot          *uint32       `json:"slot,omitempty"`
@@ -272,7 +280,7 @@ func (e explanation) value() shownExplanation {
 	t := e.told
 	shown := shownExplanation{
 		Verdict: t.Verdict, Reason: t.GetEnd().GetReason(), Meaning: t.GetEnd().GetMeaning(), UsualCause: t.GetEnd().GetUsualCause(),
-		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Affinity: t.Affinity, Selector: t.Selector,
+		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Mode: t.Mode, Affinity: t.Affinity, Selector: t.Selector,
 		Slot: t.Slot, TableSize: t.TableSize, BackendByHash: t.BackendByHash, Backend: t.Backend, Address: t.BackendAddress,
 		Spill: t.Spill, Encap: t.Encap, Outer: t.Outer,
 	}

@@ -25,6 +25,9 @@ var version = "development"
 // errReported ends the program with exitFailed when everything was said already.
 var errReported = errors.New("reported")
 
+// errChanges ends the program with exitChanges: `config plan` found some.
+var errChanges = errors.New("changes")
+
 func main() {
 	// First of all: without a handler, SIGHUP ends the process.
 	if len(os.Args) > 1 && os.Args[1] == controllerVerb {
@@ -34,6 +37,9 @@ func main() {
 	err := root().ExecuteContext(ctx)
 	stop()
 	if err != nil {
+		if errors.Is(err, errChanges) {
+			os.Exit(exitChanges)
+		}
 		if !errors.Is(err, errReported) {
 			prefix := ""
 			if toJournal(os.Stderr) {
@@ -73,6 +79,7 @@ func root() *cobra.Command {
 		drainCommand(),
 		explainCommand(),
 		labCommand(),
+		probeCommand(),
 		reloadCommand(),
 		showCommand(),
 		traceCommand(),

@@ -29,7 +29,7 @@ func reloadCommand() *cobra.Command {
 			})
 		},
 	}
-	addRunDir(command, &m)
+	addController(command, &m)
 	return command
 }
 
@@ -61,7 +61,7 @@ func drainBackendCommand(drain bool) *cobra.Command {
 			return err
 		},
 	}
-	addRunDir(command, &m)
+	addController(command, &m)
 	return command
 }
 
@@ -91,7 +91,7 @@ func drainMachineCommand(drain bool) *cobra.Command {
 			})
 		},
 	}
-	addRunDir(command, &m)
+	addController(command, &m)
 	return command
 }
 

@@ -22,6 +22,9 @@ type listing struct {
 	// The last column is wrapped, so that lines have at most widthMax columns;
 	// not by `-o wide`.
 	wrapped bool
+	// What counts up, for rates; and how many of the first columns name a row.
+	counters []counter
+	named    int
 	// Said when there are no rows.
 	none string
 }

@@ -14,7 +14,7 @@ import (
 func showCommand() *cobra.Command {
 	return group("show", "Show what this load balancer does",
 		showVerb("services", "Services, their VIPs, backends and packets", showServices),
-		showVerb("backends", "Backends of each service, their state and why", showBackends),
+		showBackendsCommand(),
 		showConnectionsCommand(),
 		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),
 		showVerb("peers", "The other load balancers, as this one finds them through the tunnel", showPeers),
@@ -29,11 +29,15 @@ type showFunc func(ctx context.Context, m machine, stderr io.Writer) (listing, e
 func showVerb(use, short string, show showFunc) *cobra.Command {
 	var m machine
 	var format string
+	var w watching
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if w.on {
+				return w.run(command, m, show, format)
+			}
 			found, err := show(command.Context(), m, command.ErrOrStderr())
 			if err != nil {
 				return err
@@ -42,12 +46,13 @@ func showVerb(use, short string, show showFunc) *cobra.Command {
 		},
 	}
 	addShowFlags(command, &m, &format)
+	addWatch(command, &w)
 	return command
 }
 
 func addShowFlags(command *cobra.Command, m *machine, format *string) {
 	addOutput(command, format, tableFormats)
-	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
+	addController(command, m)
 }
 
 // snapshot is what both processes say, or as much of it as there is.
@@ -64,14 +69,20 @@ func readSnapshot(ctx context.Context, m machine, stderr io.Writer, parts *contr
 		p.state, err = client.GetState(ctx, parts)
 		return err
 	})
-	noForwarder := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
-		if p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil || noController == nil {
-			return err
-		}
-		response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
-		p.plan = response.GetPlan()
+	if noController != nil && m.remote.server != "" {
+		return p, noController
+	}
+	noForwarder := m.askPackets(ctx, func(ctx context.Context, client packets) (err error) {
+		p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
 		return err
 	})
+	if noController != nil && noForwarder == nil {
+		noForwarder = m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
+			response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+			p.plan = response.GetPlan()
+			return err
+		})
+	}
 	switch {
 	case noController != nil && noForwarder != nil:
 		return p, fmt.Errorf("%w\n%w", noController, noForwarder)

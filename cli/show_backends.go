@@ -24,6 +24,10 @@ type shownBackend struct {
 	Since      string   `json:"since,omitempty"`
 	Pools      []string `json:"pools,omitempty"`
 	Unresolved string   `json:"unresolved,omitempty"`
+	// Of the weight, in effect now; absent without a controller.
+	WeightPercent uint32 `json:"weight_percent,omitempty"`
+	// Kept down by damping.
+	Held bool `json:"held,omitempty"`
 	// Absent without a forwarder.
 	Packets        *uint64 `json:"packets,omitempty"`
 	Bytes          *uint64 `json:"bytes,omitempty"`
@@ -37,12 +41,15 @@ func showBackends(ctx context.Context, m machine, stderr io.Writer) (listing, er
 	if err != nil {
 		return listing{}, err
 	}
-	backends := p.backends()
+	return listBackends(p.backends()), nil
+}
+
+func listBackends(backends []shownBackend) listing {
 	found := listing{
 		value:    backends,
 		header:   []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "POOLS"},
-		wideFrom: 8,
-		none:     "no backends",
+		wideFrom: 8, named: 2, counters: []counter{{"packets", 7}, {"bytes", 8}, {"new_connections", 9}},
+		none: "no backends",
 	}
 	for _, b := range backends {
 		reason := b.Reason
@@ -54,7 +61,15 @@ func showBackends(ctx context.Context, m machine, stderr io.Writer) (listing, er
 			number(b.Packets), number(b.Bytes), number(b.NewConnections), dash(strings.Join(b.Pools, ",")),
 		})
 	}
-	return found, nil
+	return found
+}
+
+func backendOfState(b *controllerv1.Backend) shownBackend {
+	return shownBackend{
+		Service: b.Service, Group: b.Group, Services: b.Services, Name: b.Name, Address: b.Address, Weight: b.Weight, State: b.State,
+		Reason: b.Reason, Since: at(b.Since), Pools: b.Pools, Unresolved: b.Unresolved, ago: ago(b.Since),
+		WeightPercent: b.WeightPercent, Held: b.Held,
+	}
 }
 
 func (b shownBackend) servicesText() string {
@@ -68,10 +83,7 @@ func (p snapshot) backends() []shownBackend {
 	backends := []shownBackend{}
 	if p.state != nil {
 		for _, b := range p.state.Backends {
-			backends = append(backends, shownBackend{
-				Service: b.Service, Group: b.Group, Services: b.Services, Name: b.Name, Address: b.Address, Weight: b.Weight, State: b.State,
-				Reason: b.Reason, Since: at(b.Since), Pools: b.Pools, Unresolved: b.Unresolved, ago: ago(b.Since),
-			})
+			backends = append(backends, backendOfState(b))
 		}
 	} else {
 		backends = p.backendsOfPlan()

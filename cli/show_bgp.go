@@ -20,7 +20,9 @@ type shownNeighbor struct {
 	State             string `json:"state"`
 	Since             string `json:"since,omitempty"`
 	AnnouncedPrefixes uint32 `json:"announced_prefixes"`
-	Reason            string `json:"reason,omitempty"`
+	// What routes to it carry, like `med 10`.
+	Attributes []string `json:"attributes,omitempty"`
+	Reason     string   `json:"reason,omitempty"`
 }
 
 type shownRoute struct {
@@ -31,6 +33,7 @@ type shownRoute struct {
 	Since            string   `json:"since,omitempty"`
 	Reason           string   `json:"reason,omitempty"`
 	Services         []string `json:"services"`
+	Communities      []string `json:"communities,omitempty"`
 }
 
 func showBGP(ctx context.Context, m machine, stderr io.Writer) (listing, error) {
@@ -50,18 +53,22 @@ func showBGP(ctx context.Context, m machine, stderr io.Writer) (listing, error) 
 	}
 	for _, n := range state.Neighbors {
 		shown.Neighbors = append(shown.Neighbors, shownNeighbor{
-			Address: n.Address, ASN: n.Asn, State: n.State, Since: at(n.Since), AnnouncedPrefixes: n.AnnouncedPrefixes, Reason: n.Reason,
+			Address: n.Address, ASN: n.Asn, State: n.State, Since: at(n.Since), AnnouncedPrefixes: n.AnnouncedPrefixes, Attributes: n.Attributes, Reason: n.Reason,
 		})
 		found.rows = append(found.rows, []string{
-			"neighbor", n.Address, n.State, ago(n.Since), fmt.Sprintf("AS %d, %d prefixes", n.Asn, n.AnnouncedPrefixes), dash(n.Reason),
+			"neighbor", n.Address, n.State, ago(n.Since), strings.Join(append([]string{fmt.Sprintf("AS %d, %d prefixes", n.Asn, n.AnnouncedPrefixes)}, n.Attributes...), ", "), dash(n.Reason),
 		})
 	}
 	for _, r := range state.Routes {
 		shown.Routes = append(shown.Routes, shownRoute{
 			Prefix: r.Prefix, NextHop: r.NextHop, Announced: r.Announced, GracefulShutdown: r.GracefulShutdown,
-			Since: at(r.Since), Reason: r.Reason, Services: r.Services,
+			Since: at(r.Since), Reason: r.Reason, Services: r.Services, Communities: r.Communities,
 		})
-		found.rows = append(found.rows, []string{"route", r.Prefix, routeState(r), ago(r.Since), "for " + strings.Join(r.Services, ","), dash(r.Reason)})
+		detail := "for " + strings.Join(r.Services, ",")
+		if len(r.Communities) > 0 {
+			detail += ", communities " + strings.Join(r.Communities, " ")
+		}
+		found.rows = append(found.rows, []string{"route", r.Prefix, routeState(r), ago(r.Since), detail, dash(r.Reason)})
 	}
 	found.value = shown
 	return found, nil

@@ -57,7 +57,7 @@ func showConnectionsCommand() *cobra.Command {
 
 func askConnections(ctx context.Context, m machine, request *forwarderv1.GetConnectionsRequest) (*forwarderv1.GetConnectionsResponse, error) {
 	var response *forwarderv1.GetConnectionsResponse
-	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+	err := m.askPackets(ctx, func(ctx context.Context, client packets) (err error) {
 		response, err = client.GetConnections(ctx, request)
 		return err
 	})

@@ -49,7 +49,7 @@ type shownSample struct {
 func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	var counters *forwarderv1.GetCountersResponse
 	var samples *forwarderv1.GetDropSamplesResponse
-	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+	err := m.askPackets(ctx, func(ctx context.Context, client packets) (err error) {
 		if counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil {
 			return err
 		}
@@ -66,8 +66,8 @@ func showDrops(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 	found := listing{
 		value:   shown,
 		header:  []string{"REASON", "PACKETS", "MEANING, USUAL CAUSE, LATEST PACKETS"},
-		wrapped: true,
-		none:    fmt.Sprintf("nothing dropped of %d packets", counters.Received),
+		wrapped: true, named: 1, counters: []counter{{"packets", 1}},
+		none: fmt.Sprintf("nothing dropped of %d packets", counters.Received),
 	}
 	for _, drop := range shown.Dropped {
 		found.rows = append(found.rows, []string{drop.Reason, fmt.Sprint(drop.Packets), drop.Meaning}, []string{"", "", "usually: " + drop.UsualCause})

@@ -19,7 +19,11 @@ type shownService struct {
 	Reason         string   `json:"reason,omitempty"`
 	BackendsActive int      `json:"backends_active"`
 	Backends       int      `json:"backends"`
+	BackendsMin    int      `json:"backends_min,omitempty"`
 	Pools          []string `json:"pools,omitempty"`
+	BackupPools    []string `json:"backup_pools,omitempty"`
+	// The backup pools are used.
+	OnBackup bool `json:"on_backup,omitempty"`
 	// Absent without a forwarder.
 	Packets        *uint64 `json:"packets,omitempty"`
 	Bytes          *uint64 `json:"bytes,omitempty"`
@@ -42,16 +46,32 @@ func showServices(ctx context.Context, m machine, stderr io.Writer) (listing, er
 	found := listing{
 		value:    services,
 		header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "NEW", "POOLS", "REASON"},
-		wideFrom: 6,
-		none:     "no services",
+		wideFrom: 6, named: 1, counters: []counter{{"packets", 4}, {"bytes", 5}, {"new_connections", 7}},
+		none: "no services",
 	}
 	for _, s := range services {
 		found.rows = append(found.rows, []string{
-			s.Name, strings.Join(s.VIPs, ", "), s.State, fmt.Sprintf("%d/%d", s.BackendsActive, s.Backends),
-			number(s.Packets), number(s.Bytes), number(s.Connections), number(s.NewConnections), dash(strings.Join(s.Pools, ",")), dash(s.Reason),
+			s.Name, strings.Join(s.VIPs, ", "), s.State, s.backendsText(),
+			number(s.Packets), number(s.Bytes), number(s.Connections), number(s.NewConnections), dash(s.poolsText()), dash(s.Reason),
 		})
 	}
 	return found, nil
+}
+
+func (s shownService) backendsText() string {
+	text := fmt.Sprintf("%d/%d", s.BackendsActive, s.Backends)
+	if s.OnBackup {
+		text += " (backup)"
+	}
+	return text
+}
+
+func (s shownService) poolsText() string {
+	text := strings.Join(s.Pools, ",")
+	if len(s.BackupPools) > 0 {
+		text += " (backup: " + strings.Join(s.BackupPools, ",") + ")"
+	}
+	return text
 }
 
 // countLive counts the connections that are tracked now.
@@ -98,6 +118,7 @@ func serviceOfState(s *controllerv1.Service) shownService {
 	return shownService{
 		Name: s.Name, VIPs: s.Vips, State: s.State, Reason: s.Reason,
 		BackendsActive: int(s.BackendsActive), Backends: int(s.Backends), Pools: s.Pools,
+		BackupPools: s.BackupPools, OnBackup: s.OnBackup, BackendsMin: int(s.BackendsMin),
 	}
 }
 

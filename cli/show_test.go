@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
@@ -20,11 +21,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 type fakeController struct {
 	controllerv1.UnimplementedControllerServer
 	drained []string
+	offered string
+	// The file that configs are applied to; and how that ends.
+	target  string
+	failure error
+	order   *controllerv1.ApplyOrder
+	reloads int
 }
 
 func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
@@ -36,13 +45,42 @@ func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest
 			{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200"},
 			{Service: "web", Name: "web-2", Address: "10.1.0.12", Weight: 1, State: "down", Reason: "ok: status 503, wanted 200"},
 		},
-		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}}},
+		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
 		Peers:     []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
-		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Reason: "hold-timer-expired"}},
+		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Reason: "hold-timer-expired"}},
+	}, nil
+}
+
+func (f *fakeController) GetBackend(_ context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
+	if r.Name != "web-1" {
+		return nil, status.Error(codes.NotFound, r.Name+": no service of this machine has this backend")
+	}
+	now := time.Now()
+	return &controllerv1.GetBackendResponse{
+		Backends: []*controllerv1.Backend{{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200", WeightPercent: 100}},
+		Checks: []*controllerv1.BackendCheck{
+			{
+				Name: "ok", Kind: "https", Address: "10.1.0.11", Via: "direct", Pools: []string{"web", "canary"}, Interval: durationpb.New(time.Second),
+				Timeout: durationpb.New(500 * time.Millisecond), Rise: 2, Fall: 3, Verdict: "up", Since: timestamppb.New(now.Add(-time.Minute)), Contradicting: 2,
+				Last: &controllerv1.Probe{
+					Result: "no answer within 500ms", Latency: durationpb.New(500 * time.Millisecond), At: timestamppb.New(now.Add(-200 * time.Millisecond)),
+				},
+			},
+			{
+				Name: "tls", Kind: "tls", Verdict: "up", Last: &controllerv1.Probe{
+					Passed: true, Result: "TLS 1.3", Latency: durationpb.New(1234567), At: timestamppb.New(now), Warning: "the certificate expires in 3 days",
+				},
+			},
+			{Name: "udp", Kind: "udp", Verdict: "unknown"},
+		},
 	}, nil
 }
 
 func (f *fakeController) Reload(context.Context, *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	f.reloads++
+	if f.target != "" {
+		return &controllerv1.ReloadResponse{}, nil
+	}
 	return nil, status.Error(codes.InvalidArgument, "a.yaml:3: unknown field")
 }
 
@@ -143,7 +181,7 @@ func TestShowWithBothProcesses(t *testing.T) {
 		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 no service has it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
 		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
-		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web no backend"}},
+		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes, med 10, prepend 2 hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web, communities 64512:100 64512:1:2 no backend"}},
 	}
 	for _, c := range cases {
 		t.Run(c.verb, func(t *testing.T) {

@@ -23,8 +23,14 @@ import (
 // What one answer may take; a large plan is some 20 MiB.
 const askTimeout = 10 * time.Second
 
-// machine is the pair of processes behind a run directory.
-type machine struct{ runDir string }
+// machine is the pair of processes behind a run directory; or another machine's
+// controller.
+type machine struct {
+	runDir string
+	remote remote
+	// Connections that are kept between calls, by their address; nil: none are.
+	kept map[string]*grpc.ClientConn
+}
 
 // door is how one reaches a process, to look or to change something.
 type door struct {
@@ -87,30 +93,77 @@ func (m machine) streamForwarder(ctx context.Context, f forwarderCall) error {
 	})
 }
 
+// packets is what both processes answer about packets.
+type packets interface {
+	GetCounters(context.Context, *forwarderv1.GetCountersRequest, ...grpc.CallOption) (*forwarderv1.GetCountersResponse, error)
+	GetConnections(context.Context, *forwarderv1.GetConnectionsRequest, ...grpc.CallOption) (*forwarderv1.GetConnectionsResponse, error)
+	GetDropSamples(context.Context, *forwarderv1.GetDropSamplesRequest, ...grpc.CallOption) (*forwarderv1.GetDropSamplesResponse, error)
+}
+
+// askPackets calls f with the controller; on its own machine, where that does
+// not answer or does not reach the forwarder, with the forwarder itself.
+func (m machine) askPackets(ctx context.Context, f func(context.Context, packets) error) error {
+	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error { return f(ctx, client) })
+	if err == nil || m.remote.server != "" || ctx.Err() != nil {
+		return err
+	}
+	return m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error { return f(ctx, client) })
+}
+
 // ask: limit 0 is none.
 func (m machine) ask(ctx context.Context, limit time.Duration, d door, f func(context.Context, *grpc.ClientConn) error) error {
-	socket, err := d.open()
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("the %s's socket %s: permission denied: be root, or a member of the group %s (usermod -a -G %s USER, then log in anew)", d.process, d.socket, d.group, d.group)
-	}
-	if err != nil {
-		return fmt.Errorf("the %s does not answer at %s (%w): start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir",
-			d.process, socket, err, d.unit, d.program, m.runDir)
-	}
-	conn, err := forwarder.Dial(socket)
+	conn, at, err := m.connect(ctx, d)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	if m.kept == nil {
+		defer conn.Close()
+	}
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
 	if err := f(ctx, conn); err != nil {
-		return refused{text: fmt.Sprintf("the %s at %s: %s", d.process, socket, status.Convert(err).Message()), code: status.Code(err)}
+		if m.kept != nil { // the next call finds out why
+			delete(m.kept, at)
+			conn.Close()
+		}
+		return refused{text: fmt.Sprintf("the %s at %s: %s", d.process, at, status.Convert(err).Message()), code: status.Code(err)}
 	}
 	return nil
+}
+
+// connect to a process, or find the connection that was kept.
+func (m machine) connect(ctx context.Context, d door) (conn *grpc.ClientConn, at string, err error) {
+	dial := func() (*grpc.ClientConn, string, error) { return m.dial(d) }
+	if m.remote.server != "" {
+		dial = func() (*grpc.ClientConn, string, error) { return m.remote.dial(ctx) }
+		d.socket = m.remote.server
+	}
+	for _, at := range []string{d.socket, d.instead} {
+		if conn := m.kept[at]; conn != nil {
+			return conn, at, nil
+		}
+	}
+	conn, at, err = dial()
+	if err == nil && m.kept != nil {
+		m.kept[at] = conn
+	}
+	return conn, at, err
+}
+
+func (m machine) dial(d door) (*grpc.ClientConn, string, error) {
+	socket, err := d.open()
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, "", fmt.Errorf("the %s's socket %s: permission denied: be root, or a member of the group %s (usermod -a -G %s USER, then log in anew)", d.process, d.socket, d.group, d.group)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("the %s does not answer at %s (%w): start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir; another machine: --server",
+			d.process, socket, err, d.unit, d.program, m.runDir)
+	}
+	conn, err := forwarder.Dial(socket)
+	return conn, socket, err
 }
 
 // refused is what a process says no by.

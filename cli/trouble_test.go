@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -270,6 +271,10 @@ type fakeHost struct{ text string }
 
 func (h fakeHost) features(context.Context, string) (string, error) { return h.text, nil }
 func (fakeHost) receiveQueues(string) int                           { return 4 }
+func (fakeHost) localPorts() (int, int, error)                      { return 32768, 60999, nil }
+func (fakeHost) accepts(context.Context, netip.AddrPort, netip.Addr, string) error {
+	return nil
+}
 
 func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 	runDir := both(t, &fakeController{}, &fakeForwarder{})

@@ -6,12 +6,15 @@ import "github.com/guideway/guideway/cli/commandline"
 const (
 	exitFailed = commandline.ExitFailed
 	exitUsage  = commandline.ExitUsage
+	// Of `config plan` alone, whose mistakes all end with exitFailed.
+	exitChanges = 2
 )
 
 var (
 	usagef         = commandline.Usagef
 	exitCode       = commandline.ExitCode
 	strict         = commandline.Strict
+	failsByUsage   = commandline.FailsByUsage
 	group          = commandline.Group
 	unknownCommand = commandline.Unknown
 	noArguments    = commandline.NoArguments

@@ -101,10 +101,9 @@ func (c *Controller) desiredOf(want brain.Desired) speaker.Desired {
 	}
 	bgp := want.Config.BGP
 	return speaker.Desired{
-		Identity:    speaker.Identity{ASN: bgp.ASN, RouterID: bgp.RouterID},
-		Neighbors:   c.neighborsOf(want.Config),
-		Communities: bgp.Communities,
-		Routes:      want.Routes,
+		Identity:  speaker.Identity{ASN: bgp.ASN, RouterID: bgp.RouterID},
+		Neighbors: c.neighborsOf(want.Config),
+		Routes:    want.Routes,
 	}
 }
 
@@ -116,7 +115,13 @@ func (c *Controller) neighborsOf(cfg *config.Config) []speaker.Neighbor {
 	}
 	var neighbors []speaker.Neighbor
 	for _, n := range cfg.BGP.Neighbors {
-		neighbor := speaker.Neighbor{Address: n.Address, ASN: n.ASN, HoldTime: n.HoldTime, TTLSecurity: n.TTLSecurity}
+		neighbor := speaker.Neighbor{
+			Address: n.Address, ASN: n.ASN, HoldTime: n.HoldTime, TTLSecurity: n.TTLSecurity, Source: n.Source, Multihop: n.Multihop,
+			Attributes: speaker.Attributes{LocalPref: n.LocalPref, Prepend: n.Prepend},
+		}
+		if n.MED != nil {
+			neighbor.Attributes.MED, neighbor.Attributes.WithMED = *n.MED, true
+		}
 		if n.BFD != nil {
 			neighbor.BFD = speaker.BFD{Interval: n.BFD.Interval, Multiplier: n.BFD.Multiplier}
 		}

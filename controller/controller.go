@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -30,6 +29,7 @@ import (
 	"github.com/guideway/guideway/controller/forwarder"
 	"github.com/guideway/guideway/controller/health"
 	"github.com/guideway/guideway/controller/metrics"
+	"github.com/guideway/guideway/controller/notify"
 	"github.com/guideway/guideway/controller/prober"
 	"github.com/guideway/guideway/controller/speaker"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -53,7 +53,7 @@ type Options struct {
 type Controller struct {
 	options Options
 	log     *slog.Logger
-	notify  notifier
+	notify  notify.Notifier
 	store   stateStore
 
 	brain     *brain.State
@@ -64,12 +64,18 @@ type Controller struct {
 	announcer *announcer
 	metrics   *metrics.Metrics
 	web       *webServer
+	remote    *api.Remote
 
 	warned []string // the forwarder's latest warnings; of the sink's goroutine only
 	// A missing capability is said once.
 	peersForbidden sync.Once
 
-	reloading sync.Mutex
+	// One place: of two reloads the later one's files count.
+	reloads chan struct{}
+	history *history
+	// That the config in use names.
+	named atomic.Pointer[namedFiles]
+	audit *api.Audit
 
 	// To the goroutine that owns the brain.
 	events chan brain.Event
@@ -82,7 +88,8 @@ type Controller struct {
 
 	// Of that goroutine only.
 	loaded  loadedConfigs
-	targets map[compile.Probe][]string // keys of the brain's targets
+	targets map[compile.Probe]*probed
+	unsent  string // why a probe could not be sent, as last logged
 	again   time.Time
 	stopped bool
 }
@@ -107,10 +114,13 @@ func Run(ctx context.Context, options Options) error {
 	}
 	// What the controller runs outlives ctx: a stop takes its time.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWork()
-	operators, viewers := api.Server(c, true), api.Server(c, false)
+	operators, viewers := c.server(api.Users(api.Operate)), c.server(api.Users(api.View))
 	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
 	go func() { _ = viewers.Serve(sockets.View) }()
+	defer c.audit.Close()
+	remoteEnded := make(chan struct{})
+	go func() { defer close(remoteEnded); c.remote.Run(work) }()
+	defer func() { stopWork(); <-remoteEnded }()
 	defer operators.Stop()
 	defer viewers.Stop()
 	go c.forwarder.Run(work)
@@ -118,10 +128,11 @@ func Run(ctx context.Context, options Options) error {
 	go c.announcer.run(work)
 	go watchSignals(work, c)
 	go watchGateway(work, c)
+	go watchNamedFiles(work, c)
 	if options.Watch {
 		go watchFiles(work, c)
 	}
-	c.notify.ready()
+	c.notify.Ready()
 	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
 	return c.stop(work)
@@ -132,7 +143,7 @@ func start(options Options) (*Controller, error) {
 	c := &Controller{
 		options:    options,
 		log:        options.Log,
-		notify:     newNotifier(),
+		notify:     notify.New(),
 		store:      stateStore{dir: options.StateDir},
 		brain:      brain.New(time.Now()),
 		prober:     prober.New(),
@@ -140,9 +151,17 @@ func start(options Options) (*Controller, error) {
 		asks:       make(chan func()),
 		done:       make(chan struct{}),
 		healthNews: make(chan struct{}, 1),
-		targets:    map[compile.Probe][]string{},
+		reloads:    make(chan struct{}, 1),
+		targets:    map[compile.Probe]*probed{},
 	}
 	if err := c.store.prepare(); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.history, err = openHistory(options.StateDir, c.log); err != nil {
+		return nil, err
+	}
+	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
 		return nil, err
 	}
 	c.speaker = speaker.New(c.log, func(s speaker.NeighborState) {
@@ -150,12 +169,12 @@ func start(options Options) (*Controller, error) {
 	})
 	c.announcer = newAnnouncer(c.log, c.speaker)
 	c.peers = prober.NewPeers(c.peerResult)
-	var err error
 	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
 	if err != nil {
 		return nil, err
 	}
-	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late})
+	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
+	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry})
 	c.web = &webServer{log: c.log, handler: c.httpHandler()}
 	if err := c.restoreDrains(); err != nil {
 		return nil, err
@@ -164,6 +183,11 @@ func start(options Options) (*Controller, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// server of the API.
+func (c *Controller) server(admit api.Admission) *api.Server {
+	return api.NewServer(api.Settings{Host: c, Admit: admit, Audit: c.audit, Log: c.log})
 }
 
 // loop is the goroutine that owns the brain.
@@ -180,14 +204,14 @@ func (c *Controller) loop(ctx context.Context) {
 		case event := <-c.events:
 			c.step(event)
 		case result := <-c.prober.Results():
-			c.probed(result)
+			c.takeResult(result)
 		case ask := <-c.asks:
 			ask()
 		case <-timer.C:
 			c.step(brain.Tick{})
 		case <-asked:
 			asked = nil
-			c.notify.stopping()
+			c.notify.Stopping()
 			c.log.Info("stopping: routes are withdrawn first")
 			c.step(brain.Stop{})
 		}
@@ -238,7 +262,9 @@ func (c *Controller) decide(event brain.Event) {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
 		c.web.listen(want.Config.Metrics.Listen)
+		c.remote.Set(want.Config.API)
 	}
+	c.prober.SetProbing(want.Probing)
 	if want.PlanChanged {
 		c.forwarder.Set(want.Plan)
 	}
@@ -285,16 +311,6 @@ func (c *Controller) ask(ctx context.Context, f func()) error {
 	}
 }
 
-// setTargets: probes that are equal may be several targets to the brain, which
-// differ in rise and fall.
-func (c *Controller) setTargets(targets []compile.Target) {
-	clear(c.targets)
-	for _, t := range targets {
-		c.targets[t.Probe] = append(c.targets[t.Probe], t.Key())
-	}
-	c.prober.Set(slices.Collect(maps.Keys(c.targets)))
-}
-
 // peerResult comes from the goroutines that ask.
 func (c *Controller) peerResult(result prober.PeerResult) {
 	event := brain.PeerResult{Peer: result.Peer, Address: result.To, OK: result.Err == nil, Reason: "answers through the tunnel"}
@@ -307,13 +323,6 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 		})
 	}
 	c.enqueue(event)
-}
-
-func (c *Controller) probed(result prober.Result) {
-	c.metrics.Probed(result.OK, result.Duration)
-	for _, key := range c.targets[result.Probe] {
-		c.step(brain.ProbeResult{Target: key, OK: result.OK, Reason: result.Reason})
-	}
 }
 
 // forwarderEvent logs what the brain's transitions do not say.

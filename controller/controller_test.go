@@ -74,7 +74,11 @@ type peer struct {
 	forwarderv1.UnimplementedForwarderServer
 	mu   sync.Mutex
 	plan *planv1.Plan
-	dead atomic.Bool
+	// Plans are.
+	refuse atomic.Bool
+	// To be compared.
+	offered *planv1.Plan
+	dead    atomic.Bool
 	// Nothing is answered but whether it is well.
 	jammed atomic.Bool
 }
@@ -94,6 +98,9 @@ func (p *peer) jam(ctx context.Context) error {
 func (p *peer) SetPlan(_ context.Context, r *forwarderv1.SetPlanRequest) (*forwarderv1.SetPlanResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuse.Load() {
+		return nil, status.Error(codes.InvalidArgument, "services[0]: refused by the test")
+	}
 	if r.Plan.Generation <= p.plan.GetGeneration() {
 		return nil, status.Errorf(codes.FailedPrecondition, "generation %d goes back from %d", r.Plan.Generation, p.plan.GetGeneration())
 	}
@@ -122,6 +129,26 @@ func (p *peer) GetStatus(ctx context.Context, _ *forwarderv1.GetStatusRequest) (
 
 func (p *peer) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*forwarderv1.GetMetricsResponse, error) {
 	return &forwarderv1.GetMetricsResponse{Text: "# TYPE guideway_connections gauge\nguideway_connections 3\n"}, nil
+}
+
+// ComparePlan answers as if b of two backends took over a's half.
+func (p *peer) ComparePlan(_ context.Context, r *forwarderv1.ComparePlanRequest) (*forwarderv1.ComparePlanResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.plan == nil {
+		return nil, status.Error(codes.FailedPrecondition, "no plan yet")
+	}
+	p.offered = r.Plan
+	response := &forwarderv1.ComparePlanResponse{Generation: p.plan.Generation}
+	if proto.Equal(p.plan, r.Plan) {
+		return response, nil
+	}
+	response.Services = []*forwarderv1.ServiceComparison{{
+		Service: "web", Entries: 100, EntriesChanged: 50,
+		Backends:    []*forwarderv1.BackendShare{{Backend: "a", EntriesBefore: 50}, {Backend: "b", EntriesBefore: 50, EntriesAfter: 100}},
+		Established: &forwarderv1.ConnectionOutcomes{Staying: 9, Breaking: 8},
+	}, {Service: "idle", Entries: 100}}
+	return response, nil
 }
 
 func (p *peer) running() *planv1.Plan {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/speaker"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -28,8 +29,10 @@ func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse,
 func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
 	var source, notKept string
+	var neighbors []speaker.Neighbor
 	if err := c.ask(ctx, func() {
 		view, source, notKept = c.brain.View(!request.GetWithoutBackends()), c.loaded.source, c.loaded.notKept
+		neighbors = c.loaded.neighbors
 	}); err != nil {
 		return nil, err
 	}
@@ -42,9 +45,27 @@ func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetState
 		if n.Established() {
 			neighbor.AnnouncedPrefixes = announced
 		}
+		for _, wanted := range neighbors {
+			if wanted.Address == n.Address {
+				neighbor.Attributes = wanted.Attributes.Strings()
+			}
+		}
 		state.Neighbors = append(state.Neighbors, neighbor)
 	}
 	return state, nil
+}
+
+// BackendOf is one backend and what its probes brought.
+func (c *Controller) BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error) {
+	var detail brain.BackendDetail
+	var known bool
+	if err := c.ask(ctx, func() { detail, known = c.brain.Backend(name) }); err != nil {
+		return nil, err
+	}
+	if !known {
+		return nil, fmt.Errorf("%s: %w", name, api.ErrUnknownBackend)
+	}
+	return api.DescribeBackend(detail), nil
 }
 
 // notReady lists what is missing before a client would be served here.
@@ -53,15 +74,24 @@ func (c *Controller) notReady(ctx context.Context) (missing []string, err error)
 	return missing, err
 }
 
-// Reload reads the files anew.
-func (c *Controller) Reload(ctx context.Context) ([]string, error) {
-	problem, err := c.reload(ctx)
+// Reload reads the files anew, for a user.
+func (c *Controller) Reload(ctx context.Context, user string) ([]string, error) {
+	problem, err := c.reload(ctx, user)
 	if err != nil {
 		return nil, err
 	}
 	var warnings []string
 	err = c.ask(ctx, func() { warnings = c.brain.Warnings() })
 	return warnings, errors.Join(err, problem)
+}
+
+// Forwarder of this machine.
+func (c *Controller) Forwarder() forwarderv1.ForwarderClient { return c.forwarder.Client() }
+
+// Generation of the plan that is wanted; 0: not known.
+func (c *Controller) Generation(ctx context.Context) (generation uint64) {
+	_ = c.ask(ctx, func() { generation = c.brain.WantedGeneration() }) // not known then
+	return generation
 }
 
 // DrainBackend by command; kept over restarts.

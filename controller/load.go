@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/speaker"
@@ -21,12 +22,16 @@ import (
 // loadedConfigs remembers what configs were made of.
 type loadedConfigs struct {
 	// Of the configs that the brain may still come to trust.
-	sources map[*config.Config][]config.Source
-	kept    *config.Config // already on disk
-	notKept string         // why the one in use is not; empty if it is
-	again   time.Time      // when that is tried again
-	source  string         // for people: where the one in use came from
-	inUse   *config.Config // read last
+	read   map[*config.Config]candidate
+	kept   *config.Config // already on disk
+	digest string         // of the files read last
+	// Of those already on disk; and the config that was last given to the history.
+	keptDigest string
+	recorded   *config.Config
+	notKept    string         // why the one in use is not; empty if it is
+	again      time.Time      // when that is tried again
+	source     string         // for people: where the one in use came from
+	inUse      *config.Config // read last
 
 	neighborsOf *config.Config
 	neighbors   []speaker.Neighbor
@@ -35,8 +40,10 @@ type loadedConfigs struct {
 // loadAtStart prefers the files; if they are bad, the last good config goes on
 // serving and the state says that it is stale.
 func (c *Controller) loadAtStart() error {
-	c.loaded.sources = map[*config.Config][]config.Source{}
-	problem := c.load(readFiles(c.options.Config))
+	c.loaded.read = map[*config.Config]candidate{}
+	read := readFiles(c.options.Config)
+	read.origin.How = "start"
+	problem := c.load(read)
 	if problem == nil {
 		return nil
 	}
@@ -47,12 +54,12 @@ func (c *Controller) loadAtStart() error {
 	if sources == nil {
 		return problem
 	}
-	last, err := config.Parse(sources, config.ReadFromDisk)
+	last, named, err := parse(sources)
 	if err != nil {
 		return fmt.Errorf("%w\nand the last good config, kept in %s, is no longer good:\n%w", problem, c.options.StateDir, err)
 	}
 	c.log.Error("the config is refused, the last good one serves", "error", problem)
-	c.use(last, sources, "the last good config, kept in "+c.options.StateDir)
+	c.use(candidate{sources: sources, parsed: last, named: named, origin: origin{How: "start"}}, "the last good config, kept in "+c.options.StateDir)
 	c.step(brain.ConfigRefused{Problem: problem.Error()})
 	return nil
 }
@@ -61,7 +68,12 @@ func (c *Controller) loadAtStart() error {
 type candidate struct {
 	sources []config.Source
 	parsed  *config.Config
-	err     error
+	// That it names.
+	named  namedFiles
+	err    error
+	origin origin
+	// Prepared already; nil: it is made when the config is known to be good.
+	record *record
 }
 
 func readFiles(paths []string) candidate {
@@ -69,28 +81,25 @@ func readFiles(paths []string) candidate {
 	if err != nil {
 		return candidate{err: err}
 	}
-	parsed, err := config.Parse(sources, config.ReadFromDisk)
-	return candidate{sources, parsed, err}
+	parsed, named, err := parse(sources)
+	return candidate{sources: sources, parsed: parsed, named: named, err: err}
 }
 
 // load hands a config that can follow the one in use to the brain.
 func (c *Controller) load(read candidate) error {
 	err := read.err
 	if err == nil {
-		err = config.CheckChange(c.loaded.inUse, read.parsed)
+		err = c.checkNext(read.parsed)
 	}
 	if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
 		c.logWarnings(refusal.Warnings)
-	}
-	if err == nil {
-		err = c.refuseOtherSecret(read.parsed)
 	}
 	c.metrics.Reloaded(err == nil, time.Now())
 	if err != nil {
 		return err
 	}
 	c.logWarnings(read.parsed.Warnings)
-	c.use(read.parsed, read.sources, strings.Join(c.options.Config, ", "))
+	c.use(read, strings.Join(c.options.Config, ", "))
 	return nil
 }
 
@@ -111,22 +120,48 @@ func (c *Controller) logWarnings(warnings config.Problems) {
 	}
 }
 
-func (c *Controller) use(parsed *config.Config, sources []config.Source, from string) {
-	c.loaded.sources[parsed] = sources
-	c.loaded.source, c.loaded.inUse = from, parsed
-	c.step(brain.ConfigLoaded{Config: parsed})
+func (c *Controller) use(read candidate, from string) {
+	c.loaded.read[read.parsed] = read
+	c.named.Store(&read.named)
+	c.loaded.source, c.loaded.inUse, c.loaded.digest = from, read.parsed, digestOf(read.sources)
+	c.step(brain.ConfigLoaded{Config: read.parsed})
 }
 
 // reload is for a running controller, from any goroutine but the brain's. The
 // error says that the controller stops; problem, why the config is refused.
-func (c *Controller) reload(ctx context.Context) (problem, err error) {
-	c.reloading.Lock() // so that of two reloads the later one's files count
-	defer c.reloading.Unlock()
-	c.notify.reloading()
-	defer c.notify.ready()
+// user is empty where no person is known.
+func (c *Controller) reload(ctx context.Context, user string) (problem, err error) {
+	unlock, err := c.lockReloads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	c.notify.Reloading()
+	defer c.notify.Ready()
 	read := readFiles(c.options.Config)
+	read.origin = origin{How: "reload", User: user}
 	err = c.ask(ctx, func() { problem = c.load(read); c.tellReload(problem) })
 	return problem, err
+}
+
+// reloadUnasked is for a signal or a changed file; its outcome is in the
+// log, the state and the audit log.
+func (c *Controller) reloadUnasked(ctx context.Context, from string) error {
+	problem, err := c.reload(ctx, "")
+	c.audit.Write(ctx, api.Entry{Caller: api.Caller{From: from}, Call: "Reload", Err: errors.Join(err, problem), Generation: c.Generation(ctx)})
+	return err
+}
+
+// lockReloads until the returned function is called.
+func (c *Controller) lockReloads(ctx context.Context) (unlock func(), err error) {
+	select {
+	case c.reloads <- struct{}{}:
+		return func() { <-c.reloads }, nil
+	case <-c.done:
+		return nil, errStopping
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (c *Controller) tellReload(problem error) {
@@ -141,23 +176,51 @@ func (c *Controller) tellReload(problem error) {
 // keepGoodConfig writes a config to the state directory once the forwarder
 // has accepted its plan: now it is known to be good.
 func (c *Controller) keepGoodConfig(trusted *config.Config) {
-	if trusted == nil || trusted == c.loaded.kept {
+	if trusted == nil || trusted == c.loaded.kept && c.loaded.notKept == "" {
 		return
 	}
-	sources, known := c.loaded.sources[trusted]
-	if !known || time.Now().Before(c.loaded.again) {
+	read, known := c.loaded.read[trusted]
+	if !known {
 		return
 	}
-	if err := c.store.setLastGood(sources); err != nil {
+	if trusted != c.loaded.recorded {
+		c.loaded.recorded = trusted
+		c.history.add(recordOf(read))
+	} else if time.Now().Before(c.loaded.again) {
+		return
+	}
+	if err := errors.Join(c.keep(read), c.history.flush()); err != nil {
 		c.notKept(err)
 		return
 	}
-	c.loaded.kept, c.loaded.notKept, c.loaded.again = trusted, "", time.Time{}
-	for parsed := range c.loaded.sources {
+	c.loaded.notKept, c.loaded.again = "", time.Time{}
+	for parsed := range c.loaded.read {
 		if parsed != trusted {
-			delete(c.loaded.sources, parsed)
+			delete(c.loaded.read, parsed)
 		}
 	}
+}
+
+func (c *Controller) keep(read candidate) error {
+	if read.parsed == c.loaded.kept {
+		return nil
+	}
+	if err := c.store.setLastGood(read.sources); err != nil {
+		return err
+	}
+	c.loaded.kept, c.loaded.keptDigest = read.parsed, digestOf(read.sources)
+	return nil
+}
+
+func recordOf(read candidate) record {
+	if read.record != nil {
+		return *read.record
+	}
+	of := read.origin
+	for _, source := range read.sources {
+		of.From = append(of.From, source.Name)
+	}
+	return newRecord(of, read.sources, time.Now())
 }
 
 // A full disk may have room again after so long.
@@ -189,7 +252,7 @@ func watchFiles(ctx context.Context, c *Controller) {
 			continue // a file that is being replaced may be missing for a moment
 		}
 		seen = now
-		if _, err := c.reload(ctx); errors.Is(err, errStopping) {
+		if errors.Is(c.reloadUnasked(ctx, "a file that changed"), errStopping) {
 			return
 		}
 	}

@@ -1,18 +1,12 @@
 package controller
 
-// The process's ties to its surroundings: signals, the service manager, the
-// gateway.
+// The process's ties to its surroundings: signals and the gateway.
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/prober"
@@ -33,7 +27,7 @@ func watchSignals(ctx context.Context, c *Controller) {
 	for {
 		select {
 		case <-hangups:
-			_, _ = c.reload(ctx) // its outcome is in the log and the state
+			_ = c.reloadUnasked(ctx, "SIGHUP") // fails only where the controller stops
 		case <-ctx.Done():
 			return
 		}
@@ -45,40 +39,4 @@ func watchGateway(ctx context.Context, c *Controller) {
 	prober.WatchGateway(ctx, func(address string, answers bool) {
 		c.enqueue(brain.GatewayState{Address: address, Answers: answers})
 	})
-}
-
-// notifier speaks to systemd (sd_notify(3)); without one it is silent.
-type notifier struct{ address string }
-
-func newNotifier() notifier {
-	address := os.Getenv("NOTIFY_SOCKET")
-	if address != "" && address[0] == '@' { // abstract namespace
-		address = "\x00" + address[1:]
-	}
-	return notifier{address: address}
-}
-
-func (n notifier) ready()    { n.say("READY=1") }
-func (n notifier) stopping() { n.say("STOPPING=1") }
-
-// Type=notify-reload needs the clock too, to distinguish this reload from others.
-func (n notifier) reloading() {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return
-	}
-	n.say(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/int64(time.Microsecond)))
-}
-
-// A failure to notify has no consequence.
-func (n notifier) say(text string) {
-	if n.address == "" {
-		return
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.address, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte(text))
 }

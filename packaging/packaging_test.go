@@ -83,7 +83,7 @@ func TestTheUnitsConfineTheirPrograms(t *testing.T) {
 	}
 }
 
-// systemd-analyze wants the programs to exist, so the units are checked as
+// systemd-analyze needs the programs to exist, so the units are checked as
 // installed into a directory with stand-ins for them.
 func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -99,7 +99,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 func units(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("systemd/*.service")
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != 4 {
 		t.Fatalf("units: %v, %v", files, err)
 	}
 	return files

@@ -107,3 +107,30 @@ may_not guideway cat /run/guideway/forwarder.lock
 		t.Log(said)
 	}
 }
+
+// The prober's unit: its command line, and a user without any rights.
+func TestAsInstalledTheProberTriesWhatItIsGiven(t *testing.T) {
+	m := installed(t)
+	said := m.inNetwork(`
+set -m
+ip link set lo up
+cd /
+python3 -m http.server --bind 127.0.0.1 8000 >/dev/null 2>&1 &
+server=$!
+trap 'kill $server $prober; wait' EXIT
+command_of() { sed -n 's/^ExecStart=//p' $STAGE/usr/units/guideway-probe.service | sed "s|\$PROBE_OPTIONS|$1|"; }
+as_other="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs"
+$as_other $(command_of '') 2>&1 || echo "ended with $?"
+$as_other $(command_of 'http://127.0.0.1:8000/ --interval 1s --timeout 500ms') 2>&1 &
+prober=$!
+for i in $(seq 100); do curl -s http://127.0.0.1:9472/metrics | grep '^guideway_probe_answered_ratio.* 1$' && break; sleep 0.1; done
+`)
+	for _, wanted := range []string{
+		"there is no target: give some", "ended with 2\n",
+		`guideway_probe_answered_ratio{port="8000",protocol="tcp",service="",target="http://127.0.0.1:8000/",vip="127.0.0.1"} 1`,
+	} {
+		if !strings.Contains(said, wanted) {
+			t.Errorf("it did not say %q: %s", wanted, said)
+		}
+	}
+}

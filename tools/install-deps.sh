@@ -11,7 +11,7 @@
 # - Present programs are used, wherever they came from; only missing ones are
 #   installed, by apt, and said aloud. With nothing to do it takes milliseconds
 #   and needs neither root nor network.
-# - No daemon (bird, nginx) is started, stopped or enabled: the lab runs its
+# - No daemon (bird, frr, nginx, prometheus) is started, stopped or enabled: the lab runs its
 #   own instances with their own files.
 # - Compilers that the distribution does not have are not fetched from
 #   elsewhere: one line each says what is missing and how to get it.
@@ -54,6 +54,7 @@ nft nftables
 ethtool ethtool
 bird bird2
 birdc bird2
+/usr/lib/frr/bgpd frr
 nginx nginx-light
 wrk wrk
 tshark tshark
@@ -61,7 +62,11 @@ tshark tshark
 tcpdump tcpdump
 curl curl
 jq jq
+dnsmasq dnsmasq-base
+socat socat
 systemd-analyze systemd
+prometheus prometheus
+promtool prometheus
 LIST
 }
 
@@ -183,7 +188,7 @@ install_packages() {
             break
         }
     done
-    for package in bird2 nginx-light; do
+    for package in bird2 frr nginx-light prometheus; do
         [[ " $* " == *" $package "* ]] && fresh+=("$package")
     done
     forbid_daemons
@@ -233,7 +238,9 @@ leave_disabled() {
     for package in "$@"; do
         case $package in
         bird2) service=bird ;;
+        frr) service=frr ;;
         nginx-light) service=nginx ;;
+        prometheus) service=prometheus ;;
         esac
         if command -v systemctl >/dev/null; then
             systemctl disable --quiet "$service" 2>/dev/null || true

@@ -17,6 +17,7 @@ had_config=no
 main() {
     install_programs
     install_units
+    install_monitoring
     install_config
     if [[ -z $destdir ]]; then
         make_users
@@ -53,6 +54,14 @@ install_units() {
     done
     install -D -m 644 packaging/sysusers.conf "$destdir$sysusersdir/guideway.conf"
     install -D -m 644 packaging/tmpfiles.conf "$destdir$tmpfilesdir/guideway.conf"
+}
+
+# For Prometheus and Grafana, on whatever machine they are.
+install_monitoring() {
+    local file
+    for file in packaging/prometheus/*.yml packaging/grafana/*.json; do
+        install -D -m 644 "$file" "$destdir$prefix/share/guideway/${file#packaging/}"
+    done
 }
 
 install_config() {

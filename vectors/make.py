@@ -61,12 +61,15 @@ SECRETS = (("cluster", "default"), ("cluster", "c1"), ("secret", "0123456789abcd
            ("secret", "an example key, known to everybody"))
 
 
-def flow_hash_key(kind, text):
-    prefix = b"guideway flow hash\0" + (b"derived\0" if kind == "cluster" else b"secret\0")
+FLOWS, BUCKETS = b"guideway flow hash\0", b"guideway bucket hash\0"
+
+
+def hash_key(kind, text, purpose=FLOWS):
+    prefix = purpose + (b"derived\0" if kind == "cluster" else b"secret\0")
     return hashlib.sha256(prefix + text.encode()).digest()[:16]
 
 
-def flow_hash():
+def flow_hash(purpose=FLOWS):
     flows = [(6, "192.0.2.1", 40000, "203.0.113.10", 80), (17, "192.0.2.1", 40000, "203.0.113.10", 80),
              (6, "192.0.2.1", 40001, "203.0.113.10", 80), (6, "203.0.113.10", 80, "192.0.2.1", 40000),
              (6, "0.0.0.0", 0, "0.0.0.0", 0), (255, "255.255.255.255", 65535, "255.255.255.255", 65535),
@@ -75,11 +78,15 @@ def flow_hash():
              (6, "::", 0, "::", 0), (255, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 65535, "::1", 1)]
     cases = []
     for kind, text in SECRETS:
-        key = flow_hash_key(kind, text)
+        key = hash_key(kind, text, purpose)
         digest = hashlib.sha256(b"guideway key id\0" + text.encode()).hexdigest()
         cases.append({kind: text, "key_id": "derived" if kind == "cluster" else digest[:16], "key": key.hex(),
                       "flows": [flow_answer(key, flow) for flow in flows]})
     return cases
+
+
+def bucket_hash():
+    return flow_hash(BUCKETS)
 
 
 # The identification of outer IPv4 headers (datapath/src/quoted.rs).
@@ -91,7 +98,7 @@ def outer_id():
 
     pairs = [("10.0.0.1", "10.1.0.11"), ("10.0.0.1", "10.1.0.12"), ("10.0.0.2", "10.1.0.11"),
              ("10.1.0.11", "10.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("255.255.255.255", "255.255.255.255")]
-    return [{kind: text, "ids": [answer(flow_hash_key(kind, text), *pair) for pair in pairs]} for kind, text in SECRETS]
+    return [{kind: text, "ids": [answer(hash_key(kind, text), *pair) for pair in pairs]} for kind, text in SECRETS]
 
 
 # Maglev hashing: paper, section 3.4, with weights: quotas by largest remainder, then turns in proportion.
@@ -212,8 +219,8 @@ def trace():
     return [trace_mark(secret, flow, *ask) for secret in secrets for flow in flows for ask in asked]
 
 
-FILES = {"flow_hash.json": flow_hash, "outer_id.json": outer_id, "maglev.json": maglev, "checksums.json": checksums,
-         "match_order.json": matching.vectors, "trace.json": trace}
+FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
+         "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace}
 
 
 def text_of(value, indent=""):

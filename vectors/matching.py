@@ -54,7 +54,7 @@ def steps(packet):
 
 
 def find(packet):
-    """The service, or "drop" (a VIP's address, but nobody wants it), or "pass" (no VIP's address)."""
+    """The service, or "drop" (a VIP's address that no service matches), or "pass" (no VIP's address)."""
     known = False
     for fits in steps(packet):
         here = [(service, protocol, ports) for service, target, protocol, ports in VIPS if fits(target)]

@@ -9,9 +9,7 @@
 #![warn(missing_docs)]
 
 mod arguments;
-pub mod logging;
 mod metrics;
-mod notify;
 pub mod outcome;
 pub mod program;
 mod run;

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use guideway_agent::{Arguments, logging, run};
+use daemon::logging;
+use guideway_agent::{Arguments, run};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use daemon::notify::Manager;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
 
 use crate::arguments::Arguments;
 use crate::program::{Counters, Program};
-use crate::{metrics, notify, outcome};
+use crate::{metrics, outcome};
 
 /// Takes packets out of tunnels until a signal ends it.
 pub async fn run(arguments: Arguments) -> Result<(), String> {
@@ -20,7 +21,7 @@ pub async fn run(arguments: Arguments) -> Result<(), String> {
     program.allow(&arguments.sources)?;
     let mode = program.attach(&arguments.interface, arguments.mode.into())?;
     println!("ready: {} {mode}, {} sources", arguments.interface, arguments.sources.len());
-    notify::ready()?;
+    Manager::from_env().notifier().ready(&format!("{} {mode}", arguments.interface));
 
     let counters = program.counters();
     let report = report_every(Duration::from_secs(arguments.stats_interval), counters);

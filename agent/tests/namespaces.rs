@@ -313,7 +313,7 @@ fn counters_are_served_and_systemd_is_notified() {
     });
     let mut notified = [0; 64];
     let len = uninterrupted(|| systemd.recv(&mut notified)).unwrap();
-    assert_eq!(&notified[..len], b"READY=1");
+    assert_eq!(&notified[..len], b"READY=1\nSTATUS=eth0 native\n");
     std::fs::remove_file(&name).unwrap();
 
     assert!(served(&lab, "gre", "10.66.0.1", false, LONG));

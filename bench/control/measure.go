@@ -161,7 +161,7 @@ func (b *bench) generation(ctx context.Context) uint64 {
 	return oldest
 }
 
-// workers tells how long it takes a change to be what workers forward by.
+// workers returns how long it takes a change to be what workers forward by.
 func (b *bench) workers(what string, change func(turn int) error) error {
 	var took []time.Duration
 	for turn := range repeats {

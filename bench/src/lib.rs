@@ -1,8 +1,8 @@
 //! What measuring programs share: plans, flows and packets made of
-//! parameters, and a worker that forwards them in memory.
+//! parameters, and a load balancer that forwards them in memory.
 //!
 //! ```text
-//!  Setup ─► Plan ─► View ─► Worker ◄─ Frames ◄─ Traffic
+//!  Setup ─► Plan ─► View ─► LoadBalancer ◄─ Frames ◄─ Traffic
 //! ```
 //!
 //! `guideway-bench` (this crate's program) measures what a packet costs;

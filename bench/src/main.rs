@@ -12,7 +12,7 @@ use guideway_bench::clock::Samples;
 use guideway_bench::machine::{self, Chase};
 use guideway_bench::measure::{self, Measurement, Subject};
 use guideway_bench::report;
-use guideway_bench::setup::Setup;
+use guideway_bench::setup::{Decides, Setup};
 use guideway_bench::tables::Builds;
 use guideway_bench::traffic::{Frames, Kind, Traffic};
 use guideway_bench::veth::{self, Veth};
@@ -83,7 +83,7 @@ impl Options {
             packet_bytes: self.packet_bytes,
             ipv6: false,
             encap: Encap::Gre,
-            hash_only: false,
+            decides: Decides::Tracking,
         }
     }
 
@@ -92,6 +92,12 @@ impl Options {
         let v6 = |flows| Setup {
             ipv6: true,
             packet_bytes: self.packet_bytes.max(60),
+            ..self.setup(flows)
+        };
+        let stateless = |flows| Setup {
+            decides: Decides::Buckets,
+            encap: Encap::Geneve,
+            connections: 1 << 16,
             ..self.setup(flows)
         };
         let many = Setup {
@@ -108,7 +114,13 @@ impl Options {
             data("flows_1m", self.setup(flows), Some(24.0)),
             data("flows_8m", self.setup(flows * 8), Some(33.0)),
             subject("syn_insert", self.setup(flows), Kind::Syn, Some(35.0)),
-            data("hash_only_1m", Setup { hash_only: true, ..self.setup(flows) }, Some(20.0)),
+            data(
+                "hash_only_1m",
+                Setup { decides: Decides::Maglev, ..self.setup(flows) },
+                Some(20.0),
+            ),
+            data("stateless_one_flow", stateless(1), None),
+            data("stateless_8m", stateless(flows * 8), None),
             data("ipv6_one_flow", v6(1), Some(25.0)),
             data("ipv6_1m", v6(flows), None),
             data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),

@@ -5,12 +5,13 @@ use std::hint::black_box;
 use datapath::Verdict;
 use datapath::batch::Verdicts;
 use datapath::verdict::DeviceIndex;
+use sim::LoadBalancer;
 use wire::tcp;
 
 use crate::clock::{Samples, timed};
 use crate::setup::Setup;
 use crate::traffic::{Frames, Kind, Traffic};
-use crate::worker::Worker;
+use crate::worker;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -33,7 +34,7 @@ pub struct Measurement {
     pub ns: Samples,
     /// Bytes of the connection table.
     pub table_bytes: usize,
-    worker: Worker,
+    worker: LoadBalancer,
     traffic: Traffic,
     now_ms: u32,
     /// Hits and misses while all flows were made known.
@@ -51,10 +52,10 @@ impl Measurement {
         let setup = &subject.setup;
         let traffic = Traffic::new(setup, subject.kind).map_err(of)?;
         let view = setup.view(1).map_err(of)?;
-        let worker = Worker::new(view, 0, setup.connections).map_err(of)?;
+        let worker = worker::new(view, 0, setup.connections).map_err(of)?;
         let mut measurement = Measurement {
             ns: Samples::default(),
-            table_bytes: worker.table_bytes,
+            table_bytes: worker.table_bytes(),
             worker,
             traffic,
             now_ms: 0,
@@ -64,7 +65,7 @@ impl Measurement {
         if measurement.subject.kind == Kind::Data {
             measurement.establish(frames);
         }
-        measurement.before = measurement.worker.hits_and_misses();
+        measurement.before = worker::hits_and_misses(&measurement.worker);
         Ok(measurement)
     }
 
@@ -100,17 +101,17 @@ impl Measurement {
     /// SYNs are to be inserted, so the table is emptied before it is half
     /// full; a flood that finds it full is another measurement.
     fn make_room(&mut self, frames: &Frames) {
-        let inserted = self.worker.counters.connections.inserts.get();
+        let inserted = self.worker.counters(0).connections.inserts.get();
         let period = self.subject.setup.connections / 2 / frames.len() as u64;
         let is_time = (inserted / frames.len() as u64).is_multiple_of(period.max(1));
         if self.subject.kind == Kind::Syn && is_time {
-            self.worker.clear();
+            self.worker.clear_tables();
         }
     }
 
     fn forward(&mut self, frames: &mut Frames) {
         for batch in &mut frames.batches {
-            self.worker.forward(self.now_ms, batch);
+            self.worker.forward_in_place(self.now_ms, batch);
             black_box(&batch);
         }
     }
@@ -123,7 +124,7 @@ impl Measurement {
     #[must_use]
     pub fn check(&self) -> String {
         let name = self.subject.name;
-        let totals = self.worker.counters.totals();
+        let totals = self.worker.totals();
         assert_eq!(
             totals.sent,
             totals.accounted(),
@@ -132,7 +133,7 @@ impl Measurement {
         if self.subject.kind == Kind::Fragments {
             return "slow path included".to_owned();
         }
-        let (hits, misses) = self.worker.hits_and_misses();
+        let (hits, misses) = worker::hits_and_misses(&self.worker);
         let (hits, misses) = ((hits - self.before.0) as f64, (misses - self.before.1) as f64);
         format!("{:.2} % tracked", 100.0 * hits / (hits + misses))
     }

@@ -10,13 +10,15 @@ use crate::measure::Measurement;
 use crate::tables::Builds;
 
 /// The measurements that it has, by name.
-pub const NS_PER_PACKET: [&str; 7] = [
+pub const NS_PER_PACKET: [&str; 9] = [
     "one_flow",
     "flows_64k",
     "flows_1m",
     "flows_8m",
     "syn_insert",
     "hash_only_1m",
+    "stateless_one_flow",
+    "stateless_8m",
     "ipv6_one_flow",
 ];
 

@@ -4,10 +4,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use datapath::verdict::DeviceIndex;
-use datapath::{Egress, FlowHash, NextHop, Secret, View};
+use datapath::{Secret, View};
 use plan::{Plan, Planner, proto};
-use wire::MacAddress;
+use sim::view::next_hop;
+
+use crate::worker::CLUSTER;
 
 /// What a measurement is made with.
 #[derive(Debug, Clone)]
@@ -37,9 +38,23 @@ pub struct Setup {
     pub ipv6: bool,
     /// How packets travel.
     pub encap: proto::Encap,
-    /// No connection is tracked: Maglev hashing alone decides.
-    pub hash_only: bool,
+    /// What decides.
+    pub decides: Decides,
 }
+
+/// What decides which backend gets a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decides {
+    /// The connection table.
+    Tracking,
+    /// Maglev hashing alone: the quota is used up.
+    Maglev,
+    /// Buckets: services are stateless.
+    Buckets,
+}
+
+/// Buckets of a stateless service, as without a word in the config.
+const BUCKETS: u32 = 4096;
 
 /// Where a service is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,8 +207,27 @@ impl Setup {
             encap: self.encap as i32,
             fragments: proto::Fragments::On as i32,
             // The least there is: with one entry taken, all others are refused.
-            connections_quota: u64::from(self.hash_only),
+            connections_quota: u64::from(self.decides == Decides::Maglev),
+            mode: self.mode() as i32,
+            bucket_map: (self.mode() == proto::Mode::Stateless).then(|| self.bucket_map(index)),
             ..Default::default()
+        }
+    }
+
+    fn mode(&self) -> proto::Mode {
+        match self.decides {
+            Decides::Buckets => proto::Mode::Stateless,
+            Decides::Tracking | Decides::Maglev => proto::Mode::Stateful,
+        }
+    }
+
+    fn bucket_map(&self, service: u32) -> proto::BucketMap {
+        let members = self.group(service % self.pools.max(1)).members;
+        let count = members.len() as u32;
+        proto::BucketMap {
+            generation: 1,
+            backends: members.into_iter().map(|member| member.backend).collect(),
+            by_bucket: (0..BUCKETS).map(|bucket| bucket % count).collect(),
         }
     }
 
@@ -238,19 +272,7 @@ impl Setup {
 /// What `workers` workers forward by under that plan.
 #[must_use]
 pub fn view(plan: Arc<Plan>, workers: usize) -> View {
-    let egress =
-        Egress::new(&plan, &FlowHash::new(&Secret::derived("bench")), |_| vec![next_hop()]);
-    View::new(plan, egress, workers)
-}
-
-fn next_hop() -> NextHop {
-    NextHop {
-        device: DeviceIndex(0),
-        source: MacAddress([2, 0, 0, 0, 0, 1]),
-        destination: MacAddress([2, 0, 0, 0, 0, 0xfe]),
-        mtu: MTU,
-        path_mtu: None,
-    }
+    sim::view::view(plan, &Secret::derived(CLUSTER), workers, |_| vec![next_hop(MTU)])
 }
 
 fn pool_name(index: u32) -> String {
@@ -299,7 +321,7 @@ mod tests {
             packet_bytes: 46,
             ipv6: false,
             encap: proto::Encap::Gre,
-            hash_only: false,
+            decides: Decides::Tracking,
         }
     }
 

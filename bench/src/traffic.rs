@@ -235,6 +235,7 @@ mod tests {
     use wire::{Fragment, headers};
 
     use super::*;
+    use crate::setup::Decides;
 
     fn setup(ipv6: bool) -> Setup {
         Setup {
@@ -250,7 +251,7 @@ mod tests {
             packet_bytes: 60,
             ipv6,
             encap: Encap::Gre,
-            hash_only: false,
+            decides: Decides::Tracking,
         }
     }
 

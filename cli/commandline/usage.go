@@ -58,11 +58,27 @@ func Strict(command *cobra.Command) {
 	}
 }
 
+// FailsByUsage marks a command that ends with ExitFailed after any error, a
+// mistake in the command line too: its ExitUsage means something else.
+func FailsByUsage(command *cobra.Command) { command.Annotations = map[string]string{failsByUsage: ""} }
+
+const failsByUsage = "fails-by-usage"
+
 func asUsage(command *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}
+	if _, fails := command.Annotations[failsByUsage]; fails {
+		return fmt.Errorf("%w: see `%s --help`", withoutUsage(err), command.CommandPath())
+	}
 	return Usagef("%w: see `%s --help`", err, command.CommandPath())
+}
+
+func withoutUsage(err error) error {
+	if usage := (UsageError{}); errors.As(err, &usage) {
+		return usage.error
+	}
+	return err
 }
 
 // missingFlags: cobra looks for them later, and returns no usage error but

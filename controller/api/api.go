@@ -1,5 +1,8 @@
-// Package api answers the CLI on the controller's unix sockets: one for looking,
-// one for what changes something.
+// Package api answers people and programs: on the controller's unix sockets, one
+// for looking and one for what changes something, and over TCP those who have a
+// certificate.
+//
+//	listener ─► limits ─► who calls (caller.go) ─► what that needs (roles.go) ─► service ─► audit log
 //
 // It translates between the contract (proto/guideway/controller) and the
 // controller; it decides nothing and keeps nothing.
@@ -8,23 +11,37 @@ package api
 import (
 	"context"
 	"errors"
-	"net"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
 // Host is the controller as this package needs it.
 type Host interface {
 	StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error)
+	// BackendOf returns ErrUnknownBackend if no service here has it.
+	BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error)
 	// Reload returns the config's warnings, or why it is refused.
-	Reload(context.Context) ([]string, error)
+	Reload(ctx context.Context, user string) ([]string, error)
 	// DrainBackend returns ErrUnknownBackend if no service here has it.
 	DrainBackend(ctx context.Context, backend string, drain bool) error
 	DrainMachine(ctx context.Context, drain bool) error
+	// PlanConfig returns an Unmet if there is nothing to compare with.
+	PlanConfig(ctx context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error)
+	// ApplyConfig returns an Unmet if something else runs than the order names;
+	// what it returns is closed by the caller.
+	ApplyConfig(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (Applying, error)
+	ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error)
+	// Forwarder is whom requests about packets are handed on to.
+	Forwarder() forwarderv1.ForwarderClient
+	// Generation of the plan that the forwarder is to run; 0: not known.
+	Generation(context.Context) uint64
+	// RecordedConfig returns ErrUnknownConfig if the history does not have it.
+	RecordedConfig(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error)
 }
 
 // ErrUnknownBackend: no service of this machine has that backend.
@@ -33,33 +50,10 @@ var ErrUnknownBackend = errors.New("no service of this machine has this backend"
 // A state of 10,000 services with 65,000 backends is some 15 MiB.
 const messageBytesMax = 256 << 20
 
-// GRPC is a server whose clients are limited in what they can cost.
-type GRPC struct {
-	*grpc.Server
-	limiter *limiter
-}
-
-// Server makes a gRPC server that is not yet serving. Its clients may look; if
-// they operate, they may change something, too.
-func Server(host Host, operate bool) GRPC {
-	limiter := newLimiter()
-	server := grpc.NewServer(append(limiter.options(), grpc.MaxSendMsgSize(messageBytesMax))...)
-	controllerv1.RegisterControllerServer(server, &service{host: host, limiter: limiter, operate: operate})
-	return GRPC{server, limiter}
-}
-
-// Serve until Stop.
-func (s GRPC) Serve(listener net.Listener) error { return s.Server.Serve(s.limiter.listen(listener)) }
-
 type service struct {
-	controllerv1.UnimplementedControllerServer
 	host    Host
 	limiter *limiter
-	operate bool
 }
-
-// What viewers get when they want a change.
-var errViewOnly = status.Error(codes.PermissionDenied, "this socket is for looking only: changes go to controller.sock, which takes group "+OperateGroup)
 
 func (s *service) GetState(ctx context.Context, r *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	done, err := s.limiter.queue(ctx)
@@ -70,21 +64,28 @@ func (s *service) GetState(ctx context.Context, r *controllerv1.GetStateRequest)
 	return s.host.StateOf(ctx, r)
 }
 
-func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
-	if !s.operate {
-		return nil, errViewOnly
-	}
-	warnings, err := s.host.Reload(ctx)
+func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
+	done, err := s.limiter.queue(ctx)
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return nil, err
+	}
+	defer done()
+	response, err := s.host.BackendOf(ctx, r.Name)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return response, nil
+}
+
+func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	warnings, err := s.host.Reload(ctx, callerOf(ctx).Name)
+	if err != nil {
+		return nil, configFailure(err)
 	}
 	return &controllerv1.ReloadResponse{Warnings: warnings}, nil
 }
 
 func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
-	if !s.operate {
-		return nil, errViewOnly
-	}
 	if err := s.host.DrainBackend(ctx, r.Backend, r.Drain); err != nil {
 		return nil, failure(err)
 	}
@@ -92,9 +93,6 @@ func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackend
 }
 
 func (s *service) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) (*controllerv1.DrainMachineResponse, error) {
-	if !s.operate {
-		return nil, errViewOnly
-	}
 	if err := s.host.DrainMachine(ctx, r.Drain); err != nil {
 		return nil, failure(err)
 	}

@@ -3,16 +3,20 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,17 +24,36 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
 type host struct {
 	reload  error
 	drained []string
+	offered []config.Source
+	plan    error
+	order   *controllerv1.ApplyOrder
+	user    string
+	closed  int
+	written bool
+	// Of the tests that call it.
+	forwarder forwarderv1.ForwarderClient
+	runDir    string
 }
 
 func (h *host) StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	return &controllerv1.GetStateResponse{Version: "test"}, nil
 }
-func (h *host) Reload(context.Context) ([]string, error) { return []string{"careful"}, h.reload }
+func (h *host) BackendOf(_ context.Context, name string) (*controllerv1.GetBackendResponse, error) {
+	if name != "web-1" {
+		return nil, fmt.Errorf("%s: %w", name, ErrUnknownBackend)
+	}
+	return &controllerv1.GetBackendResponse{Backends: []*controllerv1.Backend{{Name: name}}}, nil
+}
+func (h *host) Reload(_ context.Context, user string) ([]string, error) {
+	h.user = user
+	return []string{"careful"}, h.reload
+}
 func (h *host) DrainBackend(_ context.Context, backend string, _ bool) error {
 	if backend == "nobody" {
 		return ErrUnknownBackend
@@ -39,6 +62,35 @@ func (h *host) DrainBackend(_ context.Context, backend string, _ bool) error {
 	return nil
 }
 func (h *host) DrainMachine(context.Context, bool) error { return errors.New("disk full") }
+func (h *host) PlanConfig(_ context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error) {
+	h.offered = files
+	return &controllerv1.PlanConfigResponse{Generation: 7}, h.plan
+}
+
+func (h *host) ApplyConfig(_ context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (Applying, error) {
+	h.offered, h.order, h.user = files, order, user
+	return h, h.plan
+}
+func (h *host) Target() (path, digest string) { return "/etc/guideway/guideway.yaml", "abc" }
+func (h *host) Commit(context.Context) (*controllerv1.ApplyConfigResponse, error) {
+	return &controllerv1.ApplyConfigResponse{Generation: 8, Number: 3}, h.reload
+}
+func (h *host) Write() error { h.written = true; return nil }
+func (h *host) PutBack(_ context.Context, reason error) error {
+	return Unmetf("%w; put back", reason)
+}
+func (h *host) Forwarder() forwarderv1.ForwarderClient { return h.forwarder }
+func (h *host) Close()                                 { h.closed++ }
+func (h *host) Generation(context.Context) uint64      { return 9 }
+func (h *host) ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
+	return &controllerv1.GetConfigHistoryResponse{Records: []*controllerv1.ConfigRecord{{Number: 3}}}, nil
+}
+func (h *host) RecordedConfig(_ context.Context, number uint64) (*controllerv1.GetConfigResponse, error) {
+	if number != 3 {
+		return nil, ErrUnknownConfig
+	}
+	return &controllerv1.GetConfigResponse{Record: &controllerv1.ConfigRecord{Number: 3}}, nil
+}
 
 func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient) {
 	t.Helper()
@@ -47,10 +99,18 @@ func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient)
 	if err != nil {
 		t.Fatal(err)
 	}
-	operators, viewers := Server(h, true), Server(h, false)
+	audit, err := OpenAudit(runDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	operators := NewServer(Settings{Host: h, Admit: Users(Operate), Audit: audit})
+	viewers := NewServer(Settings{Host: h, Admit: Users(View), Audit: audit})
 	go operators.Serve(sockets.Operate)
 	go viewers.Serve(sockets.View)
-	t.Cleanup(func() { operators.Stop(); viewers.Stop(); sockets.Close() })
+	t.Cleanup(func() { operators.Stop(); viewers.Stop(); sockets.Close(); audit.Close() })
+	if h, ok := h.(*host); ok {
+		h.runDir = runDir
+	}
 	return apitest.Controller(t, OperateSocket(runDir)), apitest.Controller(t, ViewSocket(runDir))
 }
 
@@ -192,5 +252,180 @@ pools: [{name: web, backends: [{address: 10.1.0.11}]}]
 	}
 	if b := state.Backends[0]; b.State != "active" || b.Reason != "no health check" {
 		t.Errorf("backend %v", b)
+	}
+}
+
+func sendConfig(t *testing.T, client controllerv1.ControllerClient, parts ...*controllerv1.ConfigPart) (*controllerv1.PlanConfigResponse, error) {
+	t.Helper()
+	stream, err := client.PlanConfig(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		if stream.Send(&controllerv1.PlanConfigRequest{Part: part}) != nil {
+			break // what ended the stream comes next
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+func TestAConfigComesInPartsAndItsFailuresHaveTheirCodes(t *testing.T) {
+	h := &host{}
+	operator, viewer := dial(t, h)
+	part := func(name, data string) *controllerv1.ConfigPart {
+		return &controllerv1.ConfigPart{Name: name, Data: []byte(data)}
+	}
+	response, err := sendConfig(t, operator, part("a", "1"), part("a", "2"), part("b", ""), part("c", "3"))
+	if err != nil || response.Generation != 7 {
+		t.Fatal(response, err)
+	}
+	want := []config.Source{{Name: "a", Data: []byte("12")}, {Name: "b"}, {Name: "c", Data: []byte("3")}}
+	if !slices.EqualFunc(h.offered, want, func(a, b config.Source) bool { return a.Name == b.Name && string(a.Data) == string(b.Data) }) {
+		t.Errorf("the controller got %v", h.offered)
+	}
+	if _, err := sendConfig(t, viewer, part("a", "1")); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a viewer's: %v", err)
+	}
+	h.plan = Unmetf("no forwarder")
+	if _, err := sendConfig(t, operator, part("a", "1")); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("nothing to compare with: %v", err)
+	}
+	h.plan = errors.New("a:1: unknown field")
+	if _, err := sendConfig(t, operator, part("a", "1")); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a bad config: %v", err)
+	}
+}
+
+func TestAConfigThatIsTooLargeIsRefusedBeforeItIsRead(t *testing.T) {
+	h := &host{}
+	operator, _ := dial(t, h)
+	var parts []*controllerv1.ConfigPart
+	for range config.FilesBytesMax/PartBytesMax + 1 {
+		parts = append(parts, &controllerv1.ConfigPart{Name: "a", Data: make([]byte, PartBytesMax)})
+	}
+	if _, err := sendConfig(t, operator, parts...); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "16 MiB") {
+		t.Errorf("got %v", err)
+	}
+	if h.offered != nil {
+		t.Error("the controller got it")
+	}
+}
+
+func beginApply(t *testing.T, client controllerv1.ControllerClient) (controllerv1.Controller_ApplyConfigClient, error) {
+	t.Helper()
+	stream, err := client.ApplyConfig(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range []*controllerv1.ApplyConfigRequest{
+		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("1")}},
+		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("2")}, Order: &controllerv1.ApplyOrder{Generation: 7, Message: "why"}},
+	} {
+		if stream.Send(request) != nil {
+			break // what ended the stream comes next
+		}
+	}
+	target, err := stream.Recv()
+	if err == nil && (target.Path != "/etc/guideway/guideway.yaml" || target.Digest != "abc") {
+		t.Errorf("target %v", target)
+	}
+	return stream, err
+}
+
+func TestAConfigIsAppliedWhenItsClientHasWrittenIt(t *testing.T) {
+	h := &host{}
+	operator, viewer := dial(t, h)
+	stream, err := beginApply(t, operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(h.offered[0].Data) != "12" || h.order.Message != "why" || h.user != userName(uint32(os.Geteuid())) {
+		t.Errorf("the controller got %v %v of %q", h.offered, h.order, h.user)
+	}
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Written: true}) // its error comes with the answer
+	if done, err := stream.Recv(); err != nil || done.Generation != 8 || done.Number != 3 {
+		t.Errorf("%v %v", done, err)
+	}
+	if _, err := beginApply(t, viewer); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a viewer's: %v", err)
+	}
+	stream, err = beginApply(t, operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{})
+	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("not written: %v", err)
+	}
+	h.plan = Unmetf("another generation")
+	if _, err := beginApply(t, operator); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+// connectedAs another user: of a thread that is given up afterwards.
+func connectedAs(t *testing.T, uid uintptr, socket string) net.Conn {
+	t.Helper()
+	connected := make(chan net.Conn, 1)
+	go func() {
+		defer close(connected)
+		runtime.LockOSThread() // and never unlocked: the thread ends with its user
+		const stays = ^uintptr(0)
+		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, stays, uid, stays); err != 0 {
+			t.Errorf("become user %d: %v", uid, err)
+			return
+		}
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Errorf("connect as user %d: %v", uid, err)
+			return
+		}
+		connected <- conn
+	}()
+	return <-connected
+}
+
+func TestOnlyRootAppliesAndAnOperatorDoesNot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	h := &host{}
+	dial(t, h)
+	runDir := h.runDir
+	for path := OperateSocket(runDir); path != filepath.Dir(path) && path != os.TempDir(); path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn := connectedAs(t, 54321, OperateSocket(runDir))
+	if conn == nil {
+		return
+	}
+	client := connectBy(t, OperateSocket(runDir), func(own net.Conn) net.Conn { _ = own.Close(); return conn })
+	_, err := beginApply(t, client)
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "by root, not by user 54321: use sudo") {
+		t.Errorf("got %v", err)
+	}
+	if h.offered != nil {
+		t.Error("the controller got it")
+	}
+	if _, err := client.Reload(t.Context(), &controllerv1.ReloadRequest{}); err != nil || h.user != "54321" {
+		t.Errorf("a reload of %q: %v", h.user, err)
+	}
+}
+
+func TestTheHistoryIsForAllAndItsConfigsForOperators(t *testing.T) {
+	operator, viewer := dial(t, &host{})
+	if history, err := viewer.GetConfigHistory(t.Context(), &controllerv1.GetConfigHistoryRequest{}); err != nil || history.Records[0].Number != 3 {
+		t.Errorf("%v %v", history, err)
+	}
+	if _, err := viewer.GetConfig(t.Context(), &controllerv1.GetConfigRequest{Number: 3}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a viewer's: %v", err)
+	}
+	if found, err := operator.GetConfig(t.Context(), &controllerv1.GetConfigRequest{Number: 3}); err != nil || found.Record.Number != 3 {
+		t.Errorf("%v %v", found, err)
+	}
+	if _, err := operator.GetConfig(t.Context(), &controllerv1.GetConfigRequest{Number: 4}); status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown number: %v", err)
 	}
 }

@@ -3,15 +3,13 @@ package api
 // The brain's view in the words of the contract.
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/brain"
-	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -37,10 +35,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 		state.Services = append(state.Services, describeService(s))
 	}
 	for _, b := range v.Backends {
-		state.Backends = append(state.Backends, &controllerv1.Backend{
-			Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
-			State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
-		})
+		state.Backends = append(state.Backends, describeBackend(b))
 	}
 	for _, p := range v.Peers {
 		peer := &controllerv1.Peer{Name: p.Name, Healthy: p.Healthy, Reason: p.Reason, Since: Timestamp(p.Since)}
@@ -55,50 +50,61 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 	return state
 }
 
-func describeService(s brain.ServiceView) *controllerv1.Service {
-	described := &controllerv1.Service{
-		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
-		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
+func describeBackend(b brain.BackendView) *controllerv1.Backend {
+	return &controllerv1.Backend{
+		Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
+		State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
+		WeightPercent: b.WeightPercent, Held: b.Held,
 	}
-	for _, vip := range s.Service.VIPs {
-		described.Vips = append(described.Vips, describeVIP(vip))
+}
+
+// DescribeBackend translates what is known of one.
+func DescribeBackend(detail brain.BackendDetail) *controllerv1.GetBackendResponse {
+	described := &controllerv1.GetBackendResponse{}
+	for _, b := range detail.Backends {
+		described.Backends = append(described.Backends, describeBackend(b))
+	}
+	for _, c := range detail.Checks {
+		check := &controllerv1.BackendCheck{
+			Name: c.Name, Kind: c.Kind, Address: c.Address.String(), Via: string(c.Via), Pools: c.Pools,
+			Interval: durationpb.New(c.Interval), Timeout: durationpb.New(c.Timeout), Rise: uint32(c.Rise), Fall: uint32(c.Fall),
+			Verdict: c.Verdict, Since: Timestamp(c.Since), Contradicting: uint32(c.Contradicting),
+		}
+		if !c.Last.At.IsZero() {
+			check.Last = &controllerv1.Probe{
+				Passed: c.Last.Passed, Result: c.Last.Result, Latency: durationpb.New(c.Last.Latency), At: Timestamp(c.Last.At),
+				Warning: c.Last.Warning, CertificateExpires: Timestamp(c.Last.Expires),
+			}
+		}
+		described.Checks = append(described.Checks, check)
 	}
 	return described
 }
 
-// describeVIP: `203.0.113.10 tcp 80,443`, `class-a:0.0.0.10/8 udp 443`.
-func describeVIP(vip config.VIP) string {
-	var words []string
-	switch {
-	case vip.Address.IsValid():
-		words = append(words, vip.Address.String())
-	case vip.SuffixBits > 0:
-		words = append(words, fmt.Sprintf("%s:%s/%d", vip.PrefixGroup, vip.Suffix, vip.SuffixBits))
-	default:
-		words = append(words, vip.PrefixGroup+":"+vip.Suffix.String())
+func describeService(s brain.ServiceView) *controllerv1.Service {
+	described := &controllerv1.Service{
+		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
+		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
+		BackupPools: s.Service.BackupPools, OnBackup: s.OnBackup, BackendsMin: uint32(s.Service.BackendsMin),
 	}
-	if vip.Protocol != config.ProtocolAny {
-		words = append(words, string(vip.Protocol))
+	for _, vip := range s.Service.VIPs {
+		described.Vips = append(described.Vips, vip.String())
 	}
-	var ports []string
-	for _, p := range vip.Ports {
-		if p.First == p.Last {
-			ports = append(ports, fmt.Sprint(p.First))
-		} else {
-			ports = append(ports, fmt.Sprintf("%d-%d", p.First, p.Last))
-		}
-	}
-	if len(ports) > 0 {
-		words = append(words, strings.Join(ports, ","))
-	}
-	return strings.Join(words, " ")
+	return described
 }
 
 func describeRoute(r brain.RouteView) *controllerv1.Route {
-	return &controllerv1.Route{
+	described := &controllerv1.Route{
 		Prefix: r.Prefix.String(), NextHop: text(r.NextHop), Announced: r.Announced, GracefulShutdown: r.Announced && r.GracefulShutdown,
 		Reason: r.Reason, Since: Timestamp(r.Since), Services: r.Services,
 	}
+	for _, c := range r.Communities {
+		described.Communities = append(described.Communities, c.String())
+	}
+	for _, c := range r.LargeCommunities {
+		described.Communities = append(described.Communities, c.String())
+	}
+	return described
 }
 
 func text(address netip.Addr) string {

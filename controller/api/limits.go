@@ -6,18 +6,19 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"io"
 	"math"
 	"net"
+	"net/http"
 	"sync"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 	connectionsMax = 256
 	// Requests at a time over one connection.
 	streamsMax = 16
-	// The longest request names a backend.
+	// The longest request has a part of a config.
 	requestBytesMax = 64 << 10
 	// Of all answers not yet taken; one that is larger is sent alone.
 	answersBytesMax = 64 << 20
@@ -35,60 +36,113 @@ const (
 	statesMax = 2
 	// How long a request waits for that.
 	queueTimeout = 10 * time.Second
+	// How long a client may take for the config that it sends.
+	uploadTimeout = 30 * time.Second
 	// A connection without a request is closed after this time, and one whose
 	// other end is gone within the sum of the other two.
 	idleMax          = time.Minute
 	keepaliveAfter   = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
-	// A client that pings more often is disconnected.
-	pingIntervalMin = 10 * time.Second
+	// How long a client may take to send a request's header, and a handshake.
+	headerTimeout  = 5 * time.Second
+	headerBytesMax = 16 << 10
+	// Of requests that are not read yet, over one connection.
+	receiveBytesMax = 256 << 10
+	// A stream ends by then.
+	streamMax = 10 * time.Minute
+	// What a state becomes as JSON, and the message beside it.
+	jsonInflation = 4
 )
 
 // limiter is what all connections of a server share.
 type limiter struct {
 	states chan struct{}
+	// One place, over all requests that bring a config.
+	uploads chan struct{}
 
 	mu    sync.Mutex
 	bytes int // of answers not yet taken
 }
 
-func newLimiter() *limiter { return &limiter{states: make(chan struct{}, statesMax)} }
+func newLimiter() *limiter {
+	return &limiter{states: make(chan struct{}, statesMax), uploads: make(chan struct{}, 1)}
+}
 
-func (l *limiter) options() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.MaxConcurrentStreams(streamsMax),
-		grpc.MaxRecvMsgSize(requestBytesMax),
-		grpc.ConnectionTimeout(keepaliveTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleMax, Time: keepaliveAfter, Timeout: keepaliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingIntervalMin, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(l.answer),
+// server with limits, whose requests find their connection by connOf.
+func (l *limiter) server(handler http.Handler) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)            // over TLS
+	protocols.SetUnencryptedHTTP2(true) // gRPC over a unix socket
+	return &http.Server{
+		Handler: handler, Protocols: protocols,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: uploadTimeout, IdleTimeout: idleMax, MaxHeaderBytes: headerBytesMax,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streamsMax, MaxReceiveBufferPerConnection: receiveBytesMax, MaxReceiveBufferPerStream: requestBytesMax,
+			SendPingTimeout: keepaliveAfter, PingTimeout: keepaliveTimeout, WriteByteTimeout: answerTimeout,
+		},
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			if encrypted, ok := conn.(*tls.Conn); ok {
+				conn = encrypted.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 	}
 }
 
-// answer a request, if the client's connection may still owe us its reading.
-func (l *limiter) answer(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	response, err := handler(ctx, request)
-	message, ok := response.(proto.Message)
-	if err != nil || !ok {
-		return response, err
+// owe the client of a request the bytes of an answer.
+func (l *limiter) owe(ctx context.Context, bytes int) error {
+	if conn := connOf(ctx); conn != nil && !conn.add(bytes) {
+		return status.Error(codes.ResourceExhausted, "other clients do not read their answers, which fill the memory set aside for that: try again")
 	}
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return response, nil
+	return nil
+}
+
+// receiveAll of a client's messages, in bounded time.
+func receiveAll[Q, R any](stream grpc.ClientStreamingServer[Q, R], take func(*Q) error) error {
+	return receive(stream.Context(), func() error {
+		for {
+			message, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if err := take(message); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// receive in a goroutine of its own, which ends with the stream: gRPC has no
+// other limit for one message.
+func receive(ctx context.Context, f func() error) error {
+	received := make(chan error, 1)
+	go func() { received <- f() }()
+	select {
+	case err := <-received:
+		return err
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-time.After(uploadTimeout):
+		return status.Errorf(codes.DeadlineExceeded, "nothing more came within %v", uploadTimeout)
 	}
-	if address, ok := from.Addr.(*clientAddr); ok && !address.conn.add(proto.Size(message)) {
-		return nil, status.Error(codes.ResourceExhausted, "other clients do not read their answers, which fill the memory set aside for that: try again")
-	}
-	return response, nil
 }
 
 // queue for making a state; the returned function ends it.
-func (l *limiter) queue(ctx context.Context) (func(), error) {
+func (l *limiter) queue(ctx context.Context) (func(), error) { return takePlace(ctx, l.states) }
+
+// queueUpload for sending a config.
+func (l *limiter) queueUpload(ctx context.Context) (func(), error) { return takePlace(ctx, l.uploads) }
+
+func takePlace(ctx context.Context, places chan struct{}) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	select {
-	case l.states <- struct{}{}:
-		return func() { <-l.states }, nil
+	case places <- struct{}{}:
+		return func() { <-places }, nil
 	case <-ctx.Done():
 		return nil, status.Error(codes.ResourceExhausted, "too many clients ask at the same time: try again")
 	}
@@ -138,14 +192,6 @@ type clientConn struct {
 	closed  bool
 	tooLate *time.Timer
 }
-
-// clientAddr is how a request finds its connection.
-type clientAddr struct {
-	net.Addr
-	conn *clientConn
-}
-
-func (c *clientConn) RemoteAddr() net.Addr { return &clientAddr{c.Conn.RemoteAddr(), c} }
 
 // SyscallConn is for those who ask the kernel who the client is.
 func (c *clientConn) SyscallConn() (syscall.RawConn, error) {

@@ -51,7 +51,7 @@ func (d *deaf) Close() error {
 	return d.Conn.Close()
 }
 
-func connect(t *testing.T, socket string, wrap func(net.Conn) net.Conn) controllerv1.ControllerClient {
+func connectBy(t *testing.T, socket string, wrap func(net.Conn) net.Conn) controllerv1.ControllerClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytesMax)),
@@ -75,7 +75,7 @@ func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Server(&large{bytes: 2 << 20}, true)
+	server := NewServer(Settings{Host: &large{bytes: 2 << 20}, Admit: Users(Operate)})
 	go server.Serve(sockets.Operate)
 	t.Cleanup(func() { server.Stop(); sockets.Close() })
 	path := OperateSocket(runDir)
@@ -85,7 +85,7 @@ func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
 	defer asking.Wait()
 	defer cancel()
 	for range 200 {
-		client := connect(t, path, func(c net.Conn) net.Conn { return &deaf{Conn: c, left: 4 << 10, closed: make(chan struct{})} })
+		client := connectBy(t, path, func(c net.Conn) net.Conn { return &deaf{Conn: c, left: 4 << 10, closed: make(chan struct{})} })
 		asking.Go(func() { _, _ = client.GetState(ctx, &controllerv1.GetStateRequest{}) })
 	}
 	owed := func() int {
@@ -96,7 +96,7 @@ func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
 	for owed() < answersBytesMax-(4<<20) {
 		time.Sleep(time.Millisecond)
 	}
-	reading := connect(t, path, func(c net.Conn) net.Conn { return c })
+	reading := connectBy(t, path, func(c net.Conn) net.Conn { return c })
 	var refused bool
 	for range 50 {
 		_, err := reading.GetState(t.Context(), &controllerv1.GetStateRequest{})

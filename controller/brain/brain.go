@@ -14,8 +14,10 @@ package brain
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -50,6 +52,15 @@ type Route struct {
 	// The route is about to be withdrawn on purpose: routers that have another
 	// path move to it first (RFC 8326).
 	GracefulShutdown bool
+	// Sorted; shared with the config.
+	Communities      []config.Community
+	LargeCommunities []config.LargeCommunity
+}
+
+// Equal says whether routers are told the same.
+func (r Route) Equal(other Route) bool {
+	return r.Prefix == other.Prefix && r.NextHop == other.NextHop && r.GracefulShutdown == other.GracefulShutdown &&
+		slices.Equal(r.Communities, other.Communities) && slices.Equal(r.LargeCommunities, other.LargeCommunities)
 }
 
 // Desired is the whole wanted state after a Step.
@@ -58,6 +69,9 @@ type Desired struct {
 	Plan    *planv1.Plan
 	Routes  []Route
 	Targets []compile.Target
+	// The ports of probes by the plan that a healthy forwarder runs; nil: no probe
+	// may go through a tunnel.
+	Probing *planv1.Probing
 	// The config that Targets and the BGP neighbors belong to; nil at first.
 	Config *config.Config
 	// The config of the latest plan that the forwarder accepted; nil at first.
@@ -96,6 +110,9 @@ type State struct {
 	forwarder forwarderState
 	routes    routesState
 
+	// Of stateless services; never edited. nil: no plan was seen yet.
+	buckets map[string]buckets.Former
+
 	// Since when the plan is to be computed anew; zero: it is not.
 	dirtySince time.Time
 	// Of the current Step: flags and transitions; nothing happened that could
@@ -109,8 +126,8 @@ type inputs struct {
 	config        *config.Config
 	services      []config.Service
 	targets       []compile.Target
-	announceables []compile.Route
-	checks        map[compile.PoolBackend][]check
+	announceables []config.Route
+	checks        map[compile.PoolBackend][]targetCheck
 	byName        map[string]*config.Service
 	pools         map[string]*config.Pool
 	// Pools that services here reach, and the groups that have them.
@@ -118,8 +135,13 @@ type inputs struct {
 	groupsOf map[string][]string
 	// The members of each group.
 	groups map[string][]config.Member
-	// Services of each group.
+	// Services of each group, and what they have in common; those that spill
+	// with backends left.
 	servicesOf map[string]int
+	rules      map[string]groupRule
+	spilling   []string
+	// A pool has slow_start.
+	slowStarts bool
 	// Pools that each target, or backend, is in.
 	poolsOfTarget, poolsOfBackend map[string][]string
 	offers                        map[offer]bool
@@ -133,8 +155,8 @@ type offer struct {
 	service string
 }
 
-// check is one health check of one backend in one pool.
-type check struct{ target, name string }
+// targetCheck is one health check of one backend in one pool.
+type targetCheck struct{ target, name string }
 
 type configStatus struct {
 	loadedAt  time.Time
@@ -169,6 +191,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.checkHandOver()
 	s.checkForwarderAge()
+	s.checkJudgeAgain()
 	if s.flushDue() {
 		s.flush()
 	}
@@ -211,6 +234,9 @@ func (s *State) desired() Desired {
 	d := s.changed
 	d.Plan = s.forwarder.wanted
 	d.Routes = s.routes.wanted
+	if s.forwarder.reason == "" {
+		d.Probing = s.forwarder.running.probing
+	}
 	if s.current != nil {
 		d.Config = s.current.config
 		d.Targets = s.current.targets
@@ -225,25 +251,21 @@ func (s *State) desired() Desired {
 
 // again is when the next decision falls due without an event.
 func (s *State) again() time.Time {
-	var next time.Time
-	earliest := func(t time.Time) {
-		if next.IsZero() || t.Before(next) {
-			next = t
-		}
-	}
+	var next earliest
 	if !s.dirtySince.IsZero() && s.current != nil {
-		earliest(s.dirtySince.Add(coalesce))
+		next.add(s.dirtySince.Add(coalesce))
 	}
 	if s.machineDraining() {
-		earliest(s.machine.since.Add(drainDelay))
+		next.add(s.machine.since.Add(drainDelay))
 	}
 	if s.handingOver() {
-		earliest(s.forwarder.handOverEnd)
+		next.add(s.forwarder.handOverEnd)
 	}
 	if s.forwarder.answers {
-		earliest(s.forwarder.heardAt.Add(healthAgeMax))
+		next.add(s.forwarder.heardAt.Add(healthAgeMax))
 	}
-	return next
+	next.add(s.health.againFirst)
+	return next.at
 }
 
 func (s *State) note(kind, name, from, to, reason string) {

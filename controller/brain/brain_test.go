@@ -452,6 +452,14 @@ func TestARouteOfAFamilyThatTheMachineHasNoAddressOfIsNotAnnounced(t *testing.T)
 	w.expectReason("the machine has no address of this family")
 }
 
+func TestAnIPv4RouteOfAMachineWithoutAnIPv4AddressHasItsIPv6AddressAsNextHop(t *testing.T) {
+	w := serving(t, strings.NewReplacer("10.0.0.1", `"2001:db8:0:1::1"`, "10.1.0.11", `"2001:db8:1::11"`, "10.1.0.12", `"2001:db8:1::12"`).Replace(oneService), "2001:db8:1::11", "2001:db8:1::12")
+	w.expectRoutes(vip)
+	if got := w.state.View(false).Routes[0].NextHop.String(); got != "2001:db8:0:1::1" {
+		t.Errorf("next hop is %s", got)
+	}
+}
+
 func TestEjectionMaxKeepsTheRestInRegardless(t *testing.T) {
 	cases := []struct {
 		max  int

@@ -30,6 +30,9 @@ type damped struct {
 	reason   string // of the latest result that agrees with the verdict
 	since    time.Time
 	former   verdict
+	last     Probe // for people only
+	// Why the latest probe could not be sent; empty: it was.
+	unsent string
 }
 
 // step takes one result and reports whether anything changed that others go by:
@@ -40,6 +43,7 @@ func (d *damped) step(ok bool, reason string, now time.Time) bool {
 		result, needed = up, d.rise
 	}
 	first := !d.probed
+	d.unsent = ""
 	d.probed = true
 	if result == d.verdict {
 		d.streak = 0

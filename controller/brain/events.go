@@ -28,7 +28,19 @@ type (
 		Target string
 		OK     bool
 		Reason string
+		// It went through a tunnel.
+		Tunnelled bool
+		// How long it took.
+		Took time.Duration
+		// What will make probes fail later; and when the server's certificate
+		// expires, if there is one.
+		Warning string
+		Expires time.Time
 	}
+
+	// ProbeUnsent: this machine could not send it, which says nothing about the
+	// backend.
+	ProbeUnsent struct{ Target, Reason string }
 
 	// ForwarderHealth is the forwarder's answer to whether it forwards. It has a
 	// way of its own to the brain and from the forwarder; nothing else decides
@@ -120,6 +132,10 @@ type (
 )
 
 func (e ConfigLoaded) apply(s *State) {
+	if problem := s.changedBuckets(e.Config); problem != "" {
+		ConfigRefused{Problem: problem}.apply(s)
+		return
+	}
 	s.configs = configStatus{loadedAt: s.now}
 	s.rejected = nil
 	s.adopt(newInputs(e.Config))
@@ -147,6 +163,7 @@ func (s *State) adopt(in *inputs) {
 		}
 	}
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
+	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
 	s.adoptPeers(in.config)
 	s.forgetRemoved(in.config.Backends)
 	s.inheritVerdicts()
@@ -158,9 +175,46 @@ func (s *State) adopt(in *inputs) {
 // A result of a target that is no longer wanted changes nothing.
 func (e ProbeResult) apply(s *State) {
 	s.routesUnaffected = true
-	if d := s.health.verdicts[e.Target]; d != nil && d.step(e.OK, e.Reason, s.now) {
+	if e.Tunnelled && !e.OK {
+		s.awaitConfirmation(e)
+		return
+	}
+	e.take(s)
+}
+
+func (e ProbeResult) take(s *State) {
+	d := s.health.verdicts[e.Target]
+	if d == nil {
+		return
+	}
+	d.last = Probe{Passed: e.OK, Result: e.Reason, Latency: e.Took, At: s.now, Warning: e.Warning, Expires: e.Expires}
+	if e.Warning != "" {
+		s.health.warned[e.Target] = true
+	} else {
+		delete(s.health.warned, e.Target)
+	}
+	wasUnsent := d.unsent != ""
+	if d.step(e.OK, e.Reason, s.now) || wasUnsent {
 		s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
 	}
+}
+
+func (e ProbeUnsent) apply(s *State) {
+	s.routesUnaffected = true
+	e.take(s)
+}
+
+func (e ProbeUnsent) take(s *State) {
+	d := s.health.verdicts[e.Target]
+	if d == nil {
+		return
+	}
+	d.last = Probe{Result: "not sent: " + e.Reason, At: s.now}
+	if d.unsent == e.Reason {
+		return
+	}
+	d.unsent = e.Reason
+	s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
 }
 
 func (e NeighborState) apply(s *State) { s.routes.neighbors[e.Address] = e.State }
@@ -234,8 +288,8 @@ func newInputs(c *config.Config) *inputs {
 		config:        c,
 		services:      c.ServicesHere(),
 		targets:       compile.Targets(c),
-		announceables: compile.Announceable(c),
-		checks:        map[compile.PoolBackend][]check{},
+		announceables: c.Routes(),
+		checks:        map[compile.PoolBackend][]targetCheck{},
 		byName:        map[string]*config.Service{},
 		pools:         map[string]*config.Pool{},
 		offers:        map[offer]bool{},
@@ -245,16 +299,22 @@ func newInputs(c *config.Config) *inputs {
 		groupsOf:       map[string][]string{},
 		groups:         map[string][]config.Member{},
 		servicesOf:     map[string]int{},
+		rules:          map[string]groupRule{},
 		poolsOfTarget:  map[string][]string{},
 		poolsOfBackend: map[string][]string{},
 	}
 	for i := range c.Pools {
 		in.pools[c.Pools[i].Name] = &c.Pools[i]
+		in.slowStarts = in.slowStarts || c.Pools[i].SlowStart > 0
+	}
+	for i := range c.PoolViews {
+		in.pools[c.PoolViews[i].Name] = &c.PoolViews[i].Pool
 	}
 	for i := range in.services {
 		in.byName[in.services[i].Name] = &in.services[i]
 		in.groups[in.services[i].Group] = in.services[i].Members
 		in.servicesOf[in.services[i].Group]++
+		in.rules[in.services[i].Group] = ruleOf(&in.services[i])
 	}
 	in.indexPools()
 	for _, a := range in.announceables {
@@ -266,7 +326,7 @@ func newInputs(c *config.Config) *inputs {
 	for _, t := range in.targets {
 		key := t.Key()
 		for _, at := range t.For {
-			in.checks[at] = append(in.checks[at], check{target: key, name: t.HealthCheck.Name})
+			in.checks[at] = append(in.checks[at], targetCheck{target: key, name: t.HealthCheck.Name})
 			if pools := in.poolsOfTarget[key]; !slices.Contains(pools, at.Pool) {
 				in.poolsOfTarget[key] = append(pools, at.Pool)
 			}
@@ -287,6 +347,9 @@ func (in *inputs) indexPools() {
 		}
 		for pool := range pools {
 			in.groupsOf[pool] = append(in.groupsOf[pool], group)
+		}
+		if rule := in.rules[group]; rule.min > 1 && len(rule.spill) > 0 {
+			in.spilling = append(in.spilling, group)
 		}
 	}
 	for pool := range in.reached {

@@ -59,6 +59,9 @@ func (e ForwarderConnected) apply(s *State) {
 	s.health.allDirty = true
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
+	if s.buckets == nil {
+		s.buckets = s.bucketsAfter(e.Plan)
+	}
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
 		// Disconnected for a moment, or started with it from disk: our plan runs.
@@ -85,6 +88,9 @@ func (e ForwarderHealth) apply(s *State) {
 	}
 	f.answers, f.pid, f.heardAt = true, e.PID, e.Asked
 	s.setForwarderHealth(f.unhealthyReason(e))
+	if f.reason == "" && !s.handingOver() {
+		s.confirmFailures(e.Asked)
+	}
 	// Ten times a second, mostly without news.
 	s.routesUnaffected = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)
 }
@@ -170,6 +176,9 @@ func (s *State) setForwarderHealth(reason string) {
 	}
 	if f.reason != reason {
 		s.routesUnaffected = false
+	}
+	if reason != "" {
+		s.voidFailures("the forwarder: " + reason)
 	}
 	if (f.reason == "") != (reason == "") {
 		f.since = s.now

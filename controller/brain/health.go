@@ -27,16 +27,25 @@ const (
 
 // healthState is what is known of the backends.
 type healthState struct {
-	verdicts  map[string]*damped // by key of target
-	inherited map[backendKey]inherited
+	verdicts map[string]*damped // by key of target
+	// Failures of probes through tunnels that do not count yet.
+	unconfirmed []unconfirmed
+	inherited   map[backendKey]inherited
 	// The backends of each pool, as last decided.
 	backends map[compile.PoolBackend]*poolBackend
 	pools    map[string]poolSummary
 	active   map[string]int // members of a group that take new connections
+	use      map[string]groupUse
 	// Pools in which something changed since; or in any.
 	dirtyPools map[string]bool
 	allDirty   bool
 	drained    map[string]bool // backends drained by command
+	flaps      map[compile.PoolBackend]*flaps
+	// When pools are to be judged again though nothing happens, and the first
+	// of these times; zero: none.
+	judgeAgain map[string]time.Time
+	againFirst time.Time
+	warned     map[string]bool // targets whose latest probe has a warning
 
 	// Every target was probed once.
 	firstRound bool
@@ -59,8 +68,12 @@ func newHealthState() healthState {
 		backends:   map[compile.PoolBackend]*poolBackend{},
 		pools:      map[string]poolSummary{},
 		active:     map[string]int{},
+		use:        map[string]groupUse{},
 		dirtyPools: map[string]bool{},
 		drained:    map[string]bool{},
+		flaps:      map[compile.PoolBackend]*flaps{},
+		judgeAgain: map[string]time.Time{},
+		warned:     map[string]bool{},
 	}
 }
 
@@ -82,17 +95,23 @@ type poolBackend struct {
 	state  planv1.BackendState
 	reason string
 	since  time.Time
+	held   bool // by damping
+	// Since when it gets its weight in steps, and how many fifths of it it has
+	// now; zero: it has all.
+	slowSince time.Time
+	fifths    uint32
 }
 
 // condition of a backend by the checks of one pool.
 type condition struct {
 	up     bool
 	judged bool // by probes; else by default or inheritance
+	held   bool // down though its probes pass
 	reason string
 	since  time.Time // of the verdict
 }
 
-type poolSummary struct{ up, total, keptIn int }
+type poolSummary struct{ up, total, keptIn, held int }
 
 // decideBackends gives the backends of pools in which something changed their
 // states, and returns the groups that have such pools.
@@ -116,7 +135,7 @@ func (s *State) decideBackends() map[string][]config.Member {
 	}
 	s.health.dirtyPools, s.health.allDirty = map[string]bool{}, false
 	changes.note(s)
-	s.countActive(changed)
+	s.decideUse(changed)
 	s.noteFirstRound()
 	return changed
 }
@@ -130,6 +149,10 @@ func (s *State) forgetBackends() {
 		}
 	}
 	var removed changes
+	maps.DeleteFunc(s.health.flaps, func(key compile.PoolBackend, _ *flaps) bool {
+		return !present[key] || s.current.pools[key.Pool].Damping == nil
+	})
+	clear(s.health.judgeAgain) // all are judged now
 	for key, b := range s.health.backends {
 		if !present[key] {
 			removed.add(change{key.Backend, stateName(b.state), "removed", "no longer in the config"}, key.Pool)
@@ -139,6 +162,7 @@ func (s *State) forgetBackends() {
 	removed.note(s)
 	maps.DeleteFunc(s.health.pools, func(pool string, _ poolSummary) bool { return !s.current.reached[pool] })
 	maps.DeleteFunc(s.health.active, func(group string, _ int) bool { return s.current.groups[group] == nil })
+	maps.DeleteFunc(s.health.use, func(group string, _ groupUse) bool { return s.current.groups[group] == nil })
 }
 
 // change of a backend; the same in several pools is one for people.
@@ -163,19 +187,6 @@ func (c changes) note(s *State) {
 	}
 }
 
-// countActive members of groups.
-func (s *State) countActive(groups map[string][]config.Member) {
-	for name, members := range groups {
-		active := 0
-		for _, m := range members {
-			if state, _ := s.stateOf(m); state == stateActive {
-				active++
-			}
-		}
-		s.health.active[name] = active
-	}
-}
-
 // stateOf: a backend must pass in every pool through which the service
 // reaches it; what fails its probes is down even while it drains.
 func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
@@ -194,25 +205,37 @@ func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
 
 func (s *State) judgePool(pool *config.Pool, changes *changes) {
 	own := make(map[string]condition, len(pool.Backends))
+	var again earliest
+	held := 0
 	for _, b := range pool.Backends {
-		own[b.Name] = s.judge(pool, b.Backend)
+		c := s.judge(pool, b.Backend)
+		if pool.Damping != nil {
+			c = s.holdFlapping(pool, b.Backend, c, &again)
+		}
+		if c.held {
+			held++
+		}
+		own[b.Name] = c
 	}
-	summary := poolSummary{total: len(own), keptIn: keepIn(pool, own)}
+	summary := poolSummary{total: len(own), keptIn: keepIn(pool, own), held: held}
 	for _, b := range pool.Backends {
 		c := own[b.Name]
 		if c.up {
 			summary.up++
 		}
-		s.setBackend(compile.PoolBackend{Pool: pool.Name, Backend: b.Name}, s.stateIn(b, c), changes)
+		key := compile.PoolBackend{Pool: pool.Name, Backend: b.Name}
+		s.setBackend(key, s.stateIn(b, c), changes)
+		s.stepSlowStart(pool, s.health.backends[key], &again)
 	}
 	s.health.pools[pool.Name] = summary
+	s.setJudgeAgain(pool.Name, again)
 }
 
 // stateIn a pool: what weight and commands say of a backend that is up.
 func (s *State) stateIn(b config.PoolBackend, c condition) poolBackend {
 	switch {
 	case !c.up:
-		return poolBackend{state: stateDown, reason: c.reason}
+		return poolBackend{state: stateDown, reason: c.reason, held: c.held}
 	case s.health.drained[b.Name]:
 		return poolBackend{state: stateDraining, reason: "drained by command"}
 	case b.Weight == 0:
@@ -226,10 +249,14 @@ func (s *State) setBackend(key compile.PoolBackend, now poolBackend, changes *ch
 	from := "new"
 	if b := s.health.backends[key]; b != nil {
 		if b.state == now.state {
-			b.reason = now.reason
+			b.reason, b.held = now.reason, now.held
 			return
 		}
 		from = stateName(b.state)
+		// While a machine starts, all of its backends come in the same moment.
+		if now.state == stateActive && s.health.firstRound {
+			now.slowSince = s.now
+		}
 	}
 	s.health.backends[key] = &now
 	changes.add(change{key.Backend, from, stateName(now.state), now.reason}, key.Pool)
@@ -243,14 +270,17 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 		return condition{up: true, reason: "no health check"}
 	}
 	passed := condition{up: true, judged: true}
-	var unprobed string
+	var unprobed, unsent string
 	for _, check := range checks {
 		d := s.health.verdicts[check.target]
+		if d.unsent != "" {
+			unsent = "; " + check.name + " cannot be sent: " + d.unsent
+		}
 		switch {
 		case !d.probed:
 			unprobed = check.name
 		case d.verdict == down:
-			failed := condition{judged: true, reason: check.name + ": " + d.reason, since: d.since}
+			failed := condition{judged: true, reason: check.name + ": " + d.reason + unsent, since: d.since}
 			return s.excuse(failed, d.former == up || d.former == unknown && s.health.inherited[backendKey{b.Name, b.Address}].up)
 		default:
 			passed.reason = check.name + ": " + d.reason
@@ -258,12 +288,13 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 		}
 	}
 	if unprobed == "" {
+		passed.reason += unsent
 		return passed
 	}
 	if former, known := s.health.inherited[backendKey{b.Name, b.Address}]; known {
-		return condition{up: former.up, reason: former.from + ", until the first probe of " + unprobed}
+		return condition{up: former.up, reason: former.from + ", until the first probe of " + unprobed + unsent}
 	}
-	return condition{reason: "not yet probed by " + unprobed}
+	return condition{reason: "not yet probed by " + unprobed + unsent}
 }
 
 // excuse keeps a backend that went down together with all others while the
@@ -276,7 +307,8 @@ func (s *State) excuse(c condition, wasUp bool) condition {
 }
 
 // keepIn applies ejection_max: of the backends that are down by their probes
-// that share leaves at most, those that failed first; the rest is kept in.
+// that share leaves at most, those that failed first; the rest is kept in, those
+// first that pass their probes and are held for their flaps.
 func keepIn(pool *config.Pool, conditions map[string]condition) (kept int) {
 	ejectable := len(conditions) * int(pool.EjectionMax) / 100
 	var failed []string
@@ -289,7 +321,8 @@ func keepIn(pool *config.Pool, conditions map[string]condition) (kept int) {
 		return 0
 	}
 	slices.SortFunc(failed, func(a, b string) int {
-		return cmp.Or(conditions[a].since.Compare(conditions[b].since), cmp.Compare(a, b))
+		x, y := conditions[a], conditions[b]
+		return cmp.Or(compareBools(x.held, y.held), x.since.Compare(y.since), cmp.Compare(a, b))
 	})
 	for _, name := range failed[ejectable:] {
 		c := conditions[name]
@@ -300,6 +333,17 @@ func keepIn(pool *config.Pool, conditions map[string]condition) (kept int) {
 	return len(failed) - ejectable
 }
 
+// compareBools puts those first that are not so.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 // decideCutOff: every check of every pool fails and our own gateway does
 // not answer.
 func (s *State) decideCutOff() {
@@ -307,6 +351,7 @@ func (s *State) decideCutOff() {
 	switch {
 	case cutOff && s.health.cutOffSince.IsZero():
 		s.health.cutOffSince = s.now
+		s.forgetFlapsSince(s.now.Add(-collapseWindow))
 		s.health.allDirty = true
 		s.note("machine", s.machineName(), "connected", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
 	case !cutOff && !s.health.cutOffSince.IsZero():
@@ -428,7 +473,7 @@ func (s *State) inheritVerdicts() {
 			continue
 		}
 		for _, at := range t.For {
-			if former, known := s.health.inherited[backendKey{at.Backend, t.Address}]; known {
+			if former, known := s.health.inherited[backendKey{at.Backend, t.Backend()}]; known {
 				d.inherit(former.up, former.from)
 				break
 			}

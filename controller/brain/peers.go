@@ -66,6 +66,7 @@ func (e PeerResult) apply(s *State) {
 		name += " at " + e.Address.String()
 	}
 	s.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
+	s.spillChanged()
 	s.markDirty()
 }
 

@@ -14,9 +14,10 @@ import (
 
 // pendingPlan is what becomes true when the forwarder accepts a generation.
 type pendingPlan struct {
-	inputs *inputs
-	// Groups that have an active backend in it.
-	active map[string]bool
+	inputs  *inputs
+	probing *planv1.Probing
+	// The active backends of each group in it.
+	active map[string]int
 }
 
 // decidePlan makes a new plan if it differs from the wanted one. Before the
@@ -29,6 +30,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && proto.Equal(plan, s.forwarder.wanted)
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
+		s.servePlanAlready()
 		return
 	}
 	if plan == s.forwarder.wanted { // the same by another generation
@@ -37,8 +39,22 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	s.forwarder.numbered++
 	plan.Generation = s.forwarder.numbered
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
+	s.buckets = s.bucketsAfter(plan)
 	s.changed.PlanChanged = true
-	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, active: activeGroups(plan)}
+	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan)}
+}
+
+// servePlanAlready: the config has changed, but the plan is the same by both.
+// A forwarder that runs it, or is about to, serves the one as the other.
+func (s *State) servePlanAlready() {
+	f := &s.forwarder
+	if pending, known := f.pending[f.numbered]; known {
+		pending.inputs = s.current
+		f.pending[f.numbered] = pending
+	}
+	if f.accepted == f.numbered && f.running.inputs != nil {
+		f.running.inputs, s.trusted = s.current, s.current
+	}
 }
 
 // nextPlan shares with the former plan what did not change.
@@ -50,7 +66,10 @@ func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
 }
 
 func (s *State) compileStates() compile.States {
-	return compile.States{Backend: s.planState, PeerHealthy: s.peerHealthy, PeerAddresses: s.peerAddresses, SpillDown: s.spillDown}
+	return compile.States{
+		Backend: s.planState, Fifths: s.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peerHealthy,
+		PeerAddresses: s.peerAddresses, SpillDown: s.spillDown, Buckets: s.formerBuckets,
+	}
 }
 
 // planState is the state of a backend as one of its pools sees it; compile
@@ -62,12 +81,14 @@ func (s *State) planState(pool, backend string) planv1.BackendState {
 	return stateDown
 }
 
-func activeGroups(plan *planv1.Plan) map[string]bool {
-	groups := map[string]bool{}
+func (s *State) useOfGroup(group string) compile.Use { return s.health.use[group].how }
+
+func activeGroups(plan *planv1.Plan) map[string]int {
+	groups := map[string]int{}
 	for _, group := range plan.Groups {
 		for _, m := range group.Members {
 			if m.State == planv1.BackendState_BACKEND_STATE_ACTIVE {
-				groups[group.Name] = true
+				groups[group.Name]++
 			}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 )
 
@@ -60,7 +59,7 @@ func (s *State) decideRoutes() {
 	}
 }
 
-func (s *State) decideRoute(a compile.Route, machineReason string, draining bool) {
+func (s *State) decideRoute(a config.Route, machineReason string, draining bool) {
 	r := s.routes.byPrefix[a.Prefix]
 	if r == nil {
 		r = &routeState{since: s.now}
@@ -71,7 +70,10 @@ func (s *State) decideRoute(a compile.Route, machineReason string, draining bool
 		r.nextHopsResolved = false
 	}
 	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
-	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: draining}
+	if !haveNextHop && a.Prefix.Addr().Is4() {
+		nextHop, haveNextHop = s.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
+	}
+	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: draining, Communities: a.Communities, LargeCommunities: a.LargeCommunities}
 	reason := machineReason
 	switch {
 	case reason != "":
@@ -93,7 +95,7 @@ func (s *State) setRoute(r *routeState, route Route, announced bool, reason stri
 			s.note("route", name, "announced", "withdrawn", reason)
 		}
 	}
-	if announced != r.announced || (announced && route != r.route) {
+	if announced != r.announced || (announced && !route.Equal(r.route)) {
 		s.changed.RoutesChanged = true
 	}
 	r.route, r.announced, r.reason = route, announced, reason
@@ -140,12 +142,17 @@ func (s *State) announcesAnything() bool {
 
 // whyNotServed: at least one service on the prefix must have a backend, in the
 // plan that the forwarder runs too, or keep its route without one.
-func (s *State) whyNotServed(a compile.Route, r *routeState) string {
+func (s *State) whyNotServed(a config.Route, r *routeState) string {
 	reason := "no backend"
 	for _, name := range a.Services {
-		keeps := keepsRoute(s.current.byName[name])
+		service := s.current.byName[name]
+		keeps := keepsRoute(service)
+		why, tooFew := s.tooFew(service)
 		switch {
-		case !keeps && s.health.active[s.current.byName[name].Group] == 0:
+		case !keeps && tooFew:
+			if why != "" {
+				reason = "too few backends: " + why
+			}
 		case !s.runs(a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		default:
@@ -158,7 +165,8 @@ func (s *State) whyNotServed(a compile.Route, r *routeState) string {
 // runs: the plan that the forwarder has accepted serves the prefix already.
 func (s *State) runs(prefix netip.Prefix, service string, keeps bool) bool {
 	running := s.forwarder.running
-	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] && (keeps || running.active[running.inputs.byName[service].Group])
+	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] &&
+		(keeps || running.active[running.inputs.byName[service].Group] >= s.current.byName[service].BackendsMin)
 }
 
 func keepsRoute(service *config.Service) bool {
@@ -167,7 +175,7 @@ func keepsRoute(service *config.Service) bool {
 
 // whyUnresolved: before a prefix is announced the first time, the next hops of
 // its active backends must be known, or its first packets are dropped.
-func (s *State) whyUnresolved(a compile.Route, r *routeState) string {
+func (s *State) whyUnresolved(a config.Route, r *routeState) string {
 	if r.nextHopsResolved {
 		return ""
 	}
@@ -195,7 +203,7 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 	}
 	for _, m := range service.Members {
 		u, missing := s.forwarder.unresolved[m.Backend.Name]
-		if state, _ := s.stateOf(m); missing && state == stateActive {
+		if missing && s.takesNew(service.Group, m) {
 			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
 			break
 		}

@@ -91,13 +91,13 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
-	if s.health.active[service.Group] == 0 {
+	if reason, tooFew := s.tooFew(service); tooFew {
 		if keepsRoute(service) {
-			return Serving{State: KeptWithout}
+			return Serving{KeptWithout, reason}
 		}
-		return Serving{State: NoBackend}
+		return Serving{NoBackend, reason}
 	}
-	if !s.forwarder.running.active[service.Group] {
+	if s.forwarder.running.active[service.Group] == 0 {
 		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
 	}
 	return s.servingRoutes(s.current.routesOf[service.Name])

@@ -7,8 +7,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 )
 
@@ -59,6 +61,8 @@ type ServiceView struct {
 	Service *config.Service
 	// Backends that take new connections.
 	Active int
+	// Those of its backup pools are used.
+	OnBackup bool
 	Serving
 }
 
@@ -66,10 +70,14 @@ type ServiceView struct {
 type BackendView struct {
 	Group, Name string
 	// How many services the group has, and which, if it is one.
-	Services      int
-	Service       string
-	Address       netip.Addr
-	Weight        uint32
+	Services int
+	Service  string
+	Address  netip.Addr
+	Weight   uint32
+	// Of Weight, in effect now; below 100 in slow start.
+	WeightPercent uint32
+	// Held down by damping.
+	Held          bool
 	State, Reason string
 	Since         time.Time
 	Pools         []string
@@ -168,16 +176,30 @@ func (s *State) viewForwarder() ForwarderView {
 }
 
 func (s *State) viewService(service *config.Service) ServiceView {
-	return ServiceView{Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service)}
+	use := s.health.use[service.Group]
+	return ServiceView{
+		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
+		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
+	}
 }
 
 func (s *State) viewBackend(group, service string, m config.Member) BackendView {
 	v := BackendView{
 		Group: group, Services: s.current.servicesOf[group], Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
-		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why,
+		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why, WeightPercent: 100,
 	}
 	if state, b := s.stateOf(m); b != nil {
-		v.State, v.Reason, v.Since = stateName(state), b.reason, b.since
+		v.State, v.Reason, v.Since, v.Held = stateName(state), b.reason, b.since, b.held
+	}
+	if s.current.slowStarts {
+		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.fifthsOf}))
+	}
+	if warnings := s.warnings(m); len(warnings) > 0 {
+		v.Reason += "; " + strings.Join(warnings, "; ")
+	}
+	state, reason := s.memberUse(group, m, v.State)
+	if reason != "" {
+		v.State, v.Reason = state, strings.TrimSuffix(reason+"; "+v.Reason, "; ")
 	}
 	return v
 }

@@ -1,16 +1,17 @@
 // Package check has the kinds of health checks, one file each: what the config
-// says of it, and how it is asked once.
+// says of it, and how it is probed once.
 //
 // A new kind is a field of HealthCheck in the schema, a file here and a line
-// in kinds. Nothing else distinguishes kinds.
+// in kinds. Nothing else distinguishes kinds. A kind says what is exchanged with
+// a server; how the server is reached is the Dialer's.
 package check
 
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
+	"reflect"
+	"strings"
+	"time"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
@@ -18,35 +19,61 @@ import (
 // Check is what a probe does. Equal values are one check: kindOf refuses types
 // that cannot be compared.
 type Check interface {
-	// Probe asks once, and returns what was answered.
-	Probe(ctx context.Context, address netip.Addr) (answer string, err error)
+	// Probe does it once. Everything that goes to the network goes through the
+	// dialer, and ends with the context.
+	Probe(ctx context.Context, dialer Dialer) (Answer, error)
+}
+
+// Answer is what a probe that passed was answered.
+type Answer struct {
+	// In few words, for people: `status 200`.
+	Text string
+	// When the server's certificate expires; zero: there is none.
+	Expires time.Time
+	// What will make probes fail later, for people; empty: nothing known.
+	Warning string
 }
 
 // Key spells out all of a check: its kind and every field. Equal for equal
 // checks, different for others, also of different kinds.
 func Key(c Check) string { return fmt.Sprintf("%#v", c) }
 
-// Report notes a mistake in a field of the check, as in `http.path`.
-type Report func(field, format string, args ...any)
+// Kind is the schema's field for this kind of check.
+func Kind(c Check) string { return strings.ToLower(reflect.TypeOf(c).Name()) }
+
+// Reader is what a kind needs while it reads its field of the schema.
+type Reader interface {
+	// Errorf notes a mistake in a field of the check, as in `http.path`.
+	Errorf(field, format string, args ...any)
+	// ReadFile returns the content of a file that the field names; false: it was
+	// reported why not.
+	ReadFile(field, path string) ([]byte, bool)
+}
 
 var kinds = []kind{
 	kindOf("http", (*configv1.HealthCheck).GetHttp, readHTTP),
+	kindOf("https", (*configv1.HealthCheck).GetHttps, readHTTPS),
 	kindOf("tcp", (*configv1.HealthCheck).GetTcp, readTCP),
+	kindOf("tls", (*configv1.HealthCheck).GetTls, readTLS),
+	kindOf("grpc", (*configv1.HealthCheck).GetGrpc, readGRPC),
+	kindOf("dns", (*configv1.HealthCheck).GetDns, readDNS),
+	kindOf("udp", (*configv1.HealthCheck).GetUdp, readUDP),
+	kindOf("icmp", (*configv1.HealthCheck).GetIcmp, readICMP),
 }
 
 // kind reads its field of the schema; nil if it is not given.
 type kind struct {
 	field string
-	read  func(*configv1.HealthCheck, Report) Check
+	read  func(*configv1.HealthCheck, Reader) Check
 }
 
 func kindOf[M any, C interface {
 	comparable
 	Check
-}](field string, get func(*configv1.HealthCheck) *M, read func(*M, Report) C) kind {
-	return kind{field, func(given *configv1.HealthCheck, report Report) Check {
+}](field string, get func(*configv1.HealthCheck) *M, read func(*M, Reader) C) kind {
+	return kind{field, func(given *configv1.HealthCheck, reader Reader) Check {
 		if message := get(given); message != nil {
-			return read(message, report)
+			return read(message, reader)
 		}
 		return nil
 	}}
@@ -68,16 +95,12 @@ type Given struct {
 }
 
 // Read returns every kind that is given; a good config gives one.
-func Read(given *configv1.HealthCheck, report Report) []Given {
+func Read(given *configv1.HealthCheck, reader Reader) []Given {
 	var found []Given
 	for _, k := range kinds {
-		if c := k.read(given, report); c != nil {
+		if c := k.read(given, reader); c != nil {
 			found = append(found, Given{k.field, c})
 		}
 	}
 	return found
-}
-
-func hostPort(address netip.Addr, port uint16) string {
-	return net.JoinHostPort(address.String(), strconv.Itoa(int(port)))
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestEveryKindOfTheSchemaIsRead(t *testing.T) {
 	for _, name := range wanted {
 		given := &configv1.HealthCheck{}
 		given.ProtoReflect().Mutable(fields.ByName(protoreflect.Name(name)))
-		found := Read(given, func(field, _ string, _ ...any) { t.Errorf("%s is reported", field) })
+		found := Read(given, reader{t: t})
 		if len(found) != 1 || found[0].Field != name {
 			t.Errorf("%s alone is read as %v", name, found)
 		}
@@ -44,6 +45,23 @@ func TestChecksThatDifferHaveDifferentKeys(t *testing.T) {
 		HTTP{Port: 80, Path: "/", Host: "x"},
 		HTTP{Port: 80, Path: "/", Status: StatusesOf(200)},
 		HTTP{Port: 80, Path: "/", Status: StatusesOf(200, 204)},
+		HTTP{Port: 80, Method: "HEAD"},
+		HTTP{Port: 80, Headers: "A: b\n"},
+		HTTP{Port: 80, Body: "ok"},
+		HTTPS{HTTP: HTTP{Port: 80}},
+		HTTPS{HTTP: HTTP{Port: 80}, Certificate: Certificate{ServerName: "a"}},
+		HTTPS{HTTP: HTTP{Port: 80}, Certificate: Certificate{Unverified: true}},
+		TLS{Port: 80},
+		GRPC{Port: 80},
+		GRPC{Port: 80, Secured: true},
+		DNS{Port: 80, Network: "udp"},
+		DNS{Port: 80, Network: "tcp"},
+		UDP{Port: 80},
+		UDP{Port: 80, Payload: "x"},
+		UDP{Port: 80, Answer: "x"},
+		ICMP{Size: 80},
+		TLS{Port: 80, Certificate: Certificate{Authorities: newAuthority(t).authorities(t)}},
+		TLS{Port: 80, Certificate: Certificate{Authorities: newAuthority(t).authorities(t)}},
 	}
 	seen := map[string]Check{}
 	for _, c := range different {
@@ -54,5 +72,51 @@ func TestChecksThatDifferHaveDifferentKeys(t *testing.T) {
 	}
 	if Key(HTTP{Status: StatusesOf(204, 200, 204)}) != Key(HTTP{Status: StatusesOf(200, 204)}) {
 		t.Error("the order of statuses makes another check")
+	}
+	ca := newAuthority(t)
+	if one, other := (TLS{Certificate: Certificate{Authorities: ca.authorities(t)}}), (TLS{Certificate: Certificate{Authorities: ca.authorities(t)}}); one != other || Key(one) != Key(other) {
+		t.Error("the same file read twice makes another check")
+	}
+}
+
+// reader of fields without mistakes, but for those that a test looks at.
+type reader struct {
+	t        *testing.T
+	problems *[]string
+	files    map[string][]byte
+}
+
+func (r reader) Errorf(field, format string, args ...any) {
+	text := field + " " + fmt.Sprintf(format, args...)
+	if r.problems == nil {
+		r.t.Errorf("reported: %s", text)
+		return
+	}
+	*r.problems = append(*r.problems, text)
+}
+
+func (r reader) ReadFile(_, path string) ([]byte, bool) {
+	data, ok := r.files[path]
+	return data, ok
+}
+
+// problemsOf reads a check with mistakes.
+func problemsOf(t *testing.T, given *configv1.HealthCheck, files map[string][]byte) []string {
+	t.Helper()
+	var problems []string
+	Read(given, reader{t, &problems, files})
+	return problems
+}
+
+func Test_a_kind_has_the_name_of_its_field(t *testing.T) {
+	given := map[string]*configv1.HealthCheck{
+		"http": {Http: &configv1.HttpCheck{Port: 1}}, "https": {Https: &configv1.HttpsCheck{Port: 1}}, "tcp": {Tcp: &configv1.TcpCheck{Port: 1}},
+		"tls": {Tls: &configv1.TlsCheck{Port: 1}}, "grpc": {Grpc: &configv1.GrpcCheck{Port: 1}}, "dns": {Dns: &configv1.DnsCheck{Name: "a.example"}},
+		"udp": {Udp: &configv1.UdpCheck{Port: 1}}, "icmp": {Icmp: &configv1.IcmpCheck{}},
+	}
+	for _, field := range Fields() {
+		if found := Read(given[field], reader{}); len(found) != 1 || Kind(found[0].Check) != field {
+			t.Errorf("%s is %+v", field, found)
+		}
 	}
 }

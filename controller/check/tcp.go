@@ -2,8 +2,6 @@ package check
 
 import (
 	"context"
-	"net"
-	"net/netip"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
@@ -13,15 +11,15 @@ type TCP struct {
 	Port uint16
 }
 
-func readTCP(given *configv1.TcpCheck, _ Report) TCP {
+func readTCP(given *configv1.TcpCheck, _ Reader) TCP {
 	return TCP{Port: uint16(given.GetPort())}
 }
 
-func (c TCP) Probe(ctx context.Context, address netip.Addr) (string, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", hostPort(address, c.Port))
+func (c TCP) Probe(ctx context.Context, dialer Dialer) (Answer, error) {
+	conn, err := dialer.Dial(ctx, "tcp", c.Port)
 	if err != nil {
-		return "", err
+		return Answer{}, err
 	}
 	conn.Close()
-	return "connected", nil
+	return Answer{Text: "connected"}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -22,11 +23,18 @@ import (
 type States struct {
 	// State of a backend as one pool's health checks see it. nil: active.
 	Backend func(pool, backend string) planv1.BackendState
+	// How many fifths of its weight a backend has in one pool. nil: all five.
+	Fifths func(pool, backend string) uint32
+	// Which members of a group are used. nil: the own.
+	Use func(group string) Use
 	// Whether a peer is reachable through the tunnel. nil: yes.
 	PeerHealthy func(peer string) bool
 	// Whether a cluster that packets are spilled to fails its probes. nil: none
 	// does.
 	SpillDown func(prefix netip.Prefix) bool
+	// The buckets that a stateless service has had, which the next map follows.
+	// nil: none has any.
+	Buckets func(service string) buckets.Former
 	// The peer's addresses, the best to tunnel to first. nil: as configured.
 	PeerAddresses func(peer config.Peer) []netip.Addr
 }
@@ -46,6 +54,7 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		PrefixGroups:  prefixGroups(c.PrefixGroups),
 		Services:      make([]*planv1.Service, len(services)),
 		Forwarder:     forwarder(c.Forwarder),
+		Probing:       probing(c),
 
 		CountersByService: c.Metrics.ByService,
 	}
@@ -53,6 +62,7 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		plan.Services[i] = service(&services[i], states)
 	}
 	plan.Groups, plan.Backends = groups(c, services, states)
+	setBucketMaps(plan, services, states)
 	plan.Requires = requires(plan)
 	return plan
 }
@@ -112,11 +122,16 @@ func groups(c *config.Config, services []config.Service, states States) ([]*plan
 
 func group(name string, members []config.Member, states States) *planv1.Group {
 	compiled := &planv1.Group{Name: name, Members: make([]*planv1.Member, len(members))}
+	weights := memberWeights(members, states)
+	use := UseOwn
+	if states.Use != nil {
+		use = states.Use(name)
+	}
 	for i, member := range members {
 		compiled.Members[i] = &planv1.Member{
 			Backend: member.Backend.Name,
-			Weight:  member.Weight,
-			State:   memberState(member, states),
+			Weight:  weights[i],
+			State:   use.State(member, memberState(member, states)),
 		}
 	}
 	return compiled
@@ -181,6 +196,25 @@ func peers(given []config.Peer, states States) []*planv1.Peer {
 			Addresses: texts(addresses),
 			Healthy:   states.PeerHealthy == nil || states.PeerHealthy(peer.Name),
 		})
+	}
+	return compiled
+}
+
+// probing says which tunnel each port of probes stands for; absent where no probe
+// goes through one.
+func probing(c *config.Config) *planv1.Probing {
+	if len(c.TunnelProbes) == 0 {
+		return nil
+	}
+	assigned := map[uint16]*planv1.ProbePort{}
+	for _, probe := range c.TunnelProbes {
+		port := probe.From.Port()
+		assigned[port] = &planv1.ProbePort{Port: uint32(port), Backend: probe.Backend.Name, Encap: encaps[probe.Encap]}
+	}
+	reserved := c.Machine.ProbePorts
+	compiled := &planv1.Probing{Ports: &planv1.PortRange{First: uint32(reserved.First), Last: uint32(reserved.Last)}}
+	for _, port := range slices.Sorted(maps.Keys(assigned)) {
+		compiled.Assigned = append(compiled.Assigned, assigned[port])
 	}
 	return compiled
 }

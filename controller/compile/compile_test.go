@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -184,17 +183,16 @@ func Test_order_in_the_config_does_not_change_the_plan(t *testing.T) {
 // become the plan's default.
 func Test_every_word_of_the_config_has_its_word_in_the_plan(t *testing.T) {
 	for name, sizes := range map[string][2]int{
-		"Mode":         {len(modes), len(planv1.Mode_name)},
-		"Affinity":     {len(affinities), len(planv1.Affinity_name)},
-		"Encap":        {len(encaps), len(planv1.Encap_name)},
-		"OnDown":       {len(onDowns), len(planv1.OnDown_name)},
-		"WhenNone":     {len(whenNones), len(planv1.WhenNone_name)},
-		"Unmatched":    {len(unmatcheds), len(planv1.Unmatched_name)},
-		"Protocol":     {len(protocols), len(planv1.Protocol_name)},
-		"Fragments":    {len(fragments), len(planv1.Fragments_name)},
-		"Steering":     {len(steerings), len(planv1.Steering_name)},
-		"Driver":       {len(drivers), len(planv1.Driver_name)},
-		"encap except": {len(encapFeatures) + 1, len(planv1.Encap_name)},
+		"Mode":      {len(modes), len(planv1.Mode_name)},
+		"Affinity":  {len(affinities), len(planv1.Affinity_name)},
+		"Encap":     {len(encaps), len(planv1.Encap_name)},
+		"OnDown":    {len(onDowns), len(planv1.OnDown_name)},
+		"WhenNone":  {len(whenNones), len(planv1.WhenNone_name)},
+		"Unmatched": {len(unmatcheds), len(planv1.Unmatched_name)},
+		"Protocol":  {len(protocols), len(planv1.Protocol_name)},
+		"Fragments": {len(fragments), len(planv1.Fragments_name)},
+		"Steering":  {len(steerings), len(planv1.Steering_name)},
+		"Driver":    {len(drivers), len(planv1.Driver_name)},
 	} {
 		if sizes[0] != sizes[1] {
 			t.Errorf("%s: %d words, the plan has %d", name, sizes[0], sizes[1])
@@ -268,50 +266,38 @@ health_checks:
 	}
 }
 
-func Test_announced_are_own_addresses_and_for_short_suffixes_own_prefixes(t *testing.T) {
-	const services = `
-machine: {addresses: [10.0.0.1]}
-prefix_groups: [{name: g, prefixes: [203.0.113.0/24, 198.51.100.0/24, 192.0.2.0/23, "2001:db8:a::/64"]}]
-services:
-- {name: exact, vips: [{address: 203.0.113.10, protocol: tcp}, {address: 198.51.100.10, protocol: tcp}], pools: [p]}
-- {name: same, vips: [{address: 203.0.113.10, protocol: udp}], pools: [p], fragments: false}
-- {name: host, vips: [{prefix_group: g, suffix: 0.0.0.20, protocol: tcp}], pools: [p]}
-- {name: short, vips: [{prefix_group: g, suffix: 0.0.0.5/4, protocol: tcp}], pools: [p]}
-- {name: six, vips: [{prefix_group: g, suffix: "::7", protocol: tcp}], pools: [p]}
-- {name: elsewhere, shard: other, vips: [{address: 203.0.113.99, protocol: tcp}], pools: [p]}
-pools: [{name: p, backends: [{address: 10.1.0.1}]}]
-`
-	for _, one := range []struct {
-		what, own string
-		wanted    []string
-	}{
-		{"without own prefixes everything", "", []string{
-			"192.0.2.0/23 [short]", "192.0.2.20/32 [host]", "198.51.100.0/24 [short]", "198.51.100.10/32 [exact]",
-			"198.51.100.20/32 [host]", "203.0.113.0/24 [short]", "203.0.113.10/32 [exact same]", "203.0.113.20/32 [host]",
-			"2001:db8:a::7/128 [six]",
-		}},
-		{"else only what is inside", "cluster: {prefixes: [203.0.113.0/24, 192.0.2.0/24]}", []string{
-			// The group's /23 is only half ours.
-			"192.0.2.0/24 [short]", "192.0.2.20/32 [host]",
-			"203.0.113.0/24 [short]", "203.0.113.10/32 [exact same]", "203.0.113.20/32 [host]",
-		}},
-	} {
-		t.Run(one.what, func(t *testing.T) {
-			var got []string
-			for _, route := range Announceable(parse(t, services+one.own)) {
-				got = append(got, fmt.Sprintf("%s %v", route.Prefix, route.Services))
-			}
-			if !slices.Equal(got, one.wanted) {
-				t.Errorf("routes are\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(one.wanted, "\n"))
-			}
-		})
+func Test_probes_through_tunnels_are_targets_of_their_own_by_backend_and_VIP(t *testing.T) {
+	c, err := config.Load("testdata/golden/checks-through-the-tunnel/config.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-func Test_a_suffix_joins_its_prefix(t *testing.T) {
-	got := withSuffix(netip.MustParsePrefix("2001:db8:a::/64"), netip.MustParseAddr("::1:2"))
-	if wanted := netip.MustParseAddr("2001:db8:a::1:2"); got != wanted {
-		t.Errorf("address is %s, wanted %s", got, wanted)
+	var got []string
+	for _, target := range Targets(c) {
+		var concerned []string
+		for _, at := range target.For {
+			concerned = append(concerned, at.Pool+"/"+at.Backend)
+		}
+		tunnel := "directly"
+		if target.Tunnel.End.IsValid() {
+			tunnel = fmt.Sprintf("%s to %s at %s", target.Tunnel.Encap, target.Tunnel.Backend, target.Tunnel.End)
+		}
+		got = append(got, fmt.Sprintf("%s %s for %s", target.Address, tunnel, strings.Join(concerned, ", ")))
+	}
+	slices.Sort(got)
+	const gre, gue = "web via gre to 203.0.113.10,2001:db8:a::10", "web via gue to 203.0.113.20"
+	want := []string{
+		// Direct ones are one for all that have that address.
+		"10.1.0.11 directly for plain/web-1, web/web-1, " + gre + "/web-1, " + gue + "/web-1",
+		"2001:db8:1::12 directly for web/web-2, " + gre + "/web-2, " + gue + "/web-2",
+		"2001:db8:a::10 ENCAP_GRE to web-1 at 10.1.0.11 for " + gre + "/web-1",
+		"2001:db8:a::10 ENCAP_GRE to web-2 at 2001:db8:1::12 for " + gre + "/web-2",
+		"203.0.113.10 ENCAP_GRE to web-1 at 10.1.0.11 for " + gre + "/web-1",
+		"203.0.113.10 ENCAP_GRE to web-2 at 2001:db8:1::12 for " + gre + "/web-2",
+		"203.0.113.20 ENCAP_GUE to web-1 at 10.1.0.11 for " + gue + "/web-1",
+		"203.0.113.20 ENCAP_GUE to web-2 at 2001:db8:1::12 for " + gue + "/web-2",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("targets\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

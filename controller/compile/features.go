@@ -3,6 +3,7 @@ package compile
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -13,9 +14,6 @@ import (
 const (
 	FeatureGroups           = "groups"
 	FeatureStateless        = "stateless"
-	FeatureEncapIPIP        = "encap-ipip"
-	FeatureEncapGUE         = "encap-gue"
-	FeatureEncapGeneve      = "encap-geneve"
 	FeatureFragments        = "fragments"
 	FeatureSpill            = "spill"
 	FeatureEncapsulators    = "encapsulators"
@@ -23,12 +21,16 @@ const (
 	FeatureSourcePrefix     = "source-prefix"
 	FeatureSteeringSoftware = "steering-software"
 	FeaturePathMTULearn     = "path-mtu-learn"
+	FeatureProbing          = "probing"
 )
 
-var encapFeatures = map[planv1.Encap]string{
-	planv1.Encap_ENCAP_IPIP:   FeatureEncapIPIP,
-	planv1.Encap_ENCAP_GUE:    FeatureEncapGUE,
-	planv1.Encap_ENCAP_GENEVE: FeatureEncapGeneve,
+// encapFeature is the name of an encapsulation as a feature; GRE is what every
+// forwarder knows.
+func encapFeature(encap planv1.Encap) string {
+	if encap == planv1.Encap_ENCAP_GRE {
+		return ""
+	}
+	return "encap-" + strings.ToLower(strings.TrimPrefix(encap.String(), "ENCAP_"))
 }
 
 // requires names what the plan uses, sorted.
@@ -39,10 +41,11 @@ func requires(plan *planv1.Plan) []string {
 		FeatureUDP6Checksum:     plan.GetTunnel().GetUdp6Checksum(),
 		FeatureSourcePrefix:     plan.GetTunnel().GetSourcePrefix() != "",
 		FeaturePathMTULearn:     plan.GetPathMtu() != nil,
+		FeatureProbing:          plan.GetProbing() != nil,
 		FeatureSteeringSoftware: plan.GetForwarder().GetSteering() == planv1.Steering_STEERING_SOFTWARE,
 	}
 	for _, service := range plan.GetServices() {
-		used[encapFeatures[service.GetEncap()]] = true
+		used[encapFeature(service.GetEncap())] = true
 		used[FeatureStateless] = used[FeatureStateless] || service.GetMode() == planv1.Mode_MODE_STATELESS
 		used[FeatureFragments] = used[FeatureFragments] || service.GetFragments() == planv1.Fragments_FRAGMENTS_ON
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0

@@ -136,7 +136,7 @@ func inGroup(c *config.Config, vip config.VIP) []netip.Addr {
 		}
 		for _, prefix := range group.Prefixes {
 			if prefix.Addr().Is4() == vip.Suffix.Is4() {
-				addresses = append(addresses, withSuffix(prefix, vip.Suffix))
+				addresses = append(addresses, config.WithSuffix(prefix, vip.Suffix))
 			}
 		}
 	}

@@ -33,21 +33,38 @@ func Recompile(former *planv1.Plan, c *config.Config, services []config.Service,
 		plan.Peers = next
 		differs = true
 	}
-	plan.Services = slices.Clone(former.GetServices())
-	for i := range services {
-		if len(services[i].Spill) == 0 {
-			continue // nothing else in a service has a state
-		}
-		if next := service(&services[i], states); !proto.Equal(next, plan.Services[i]) {
-			plan.Services[i] = next
-			differs = true
-		}
+	if next := recompileServices(plan, services, states, changed); next != nil {
+		plan.Services = next
+		differs = true
 	}
 	if !differs {
 		return former
 	}
 	plan.Requires = requires(plan)
 	return plan
+}
+
+// recompileServices returns the services as they are by other states; nil if
+// none differs. What has a state in a service is where it spills to, and which
+// backend has which bucket.
+func recompileServices(plan *planv1.Plan, services []config.Service, states States, changed map[string][]config.Member) []*planv1.Service {
+	next, differs := slices.Clone(plan.GetServices()), false
+	groups := bucketGroups(plan, services)
+	for i := range services {
+		_, isChanged := changed[services[i].Group]
+		if len(services[i].Spill) == 0 && (!isStateless(&services[i]) || !isChanged) {
+			continue
+		}
+		one := service(&services[i], states)
+		one.BucketMap = bucketMap(&services[i], groups[services[i].Group], states)
+		if !proto.Equal(one, next[i]) {
+			next[i], differs = one, true
+		}
+	}
+	if !differs {
+		return nil
+	}
+	return next
 }
 
 func equalMessages(a, b *planv1.Peer) bool { return proto.Equal(a, b) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guideway/guideway/controller/check"
 	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // Probe is one thing to ask of one address, again and again. Probes are
@@ -20,6 +21,34 @@ type Probe struct {
 	Interval time.Duration
 	// At most the interval.
 	Timeout time.Duration
+	// The zero value: it goes to the backend's own address.
+	Tunnel Tunnel
+}
+
+// By the mark the kernel hands probes to the forwarder's device
+// (forwarder/src/netlink/probe_routes.rs).
+const (
+	ProbeMark   = 26487
+	ProbeDevice = "gw-probe"
+)
+
+// Tunnel is how a probe goes to a VIP, which is then its Address.
+type Tunnel struct {
+	Backend string
+	// The backend's own address, where the tunnel ends.
+	End   netip.Addr
+	Encap planv1.Encap
+	// The probe's source; the port is that of backend and encapsulation in the
+	// plan.
+	From netip.AddrPort
+}
+
+// Backend is the address of the backend that is probed.
+func (p Probe) Backend() netip.Addr {
+	if p.Tunnel.End.IsValid() {
+		return p.Tunnel.End
+	}
+	return p.Address
 }
 
 // Target is a probe and how it is judged, however many pools and checks of the
@@ -54,14 +83,23 @@ func targetKey(address netip.Addr, c *config.HealthCheck) string {
 func Targets(c *config.Config) []Target {
 	byKey := map[string]*Target{}
 	reached := poolsReached(c)
+	viewsOf := map[string][]string{}
+	for _, view := range c.PoolViews {
+		viewsOf[view.Of] = append(viewsOf[view.Of], view.Name)
+	}
 	for i := range c.Pools {
 		pool := &c.Pools[i]
 		if !reached[pool.Name] {
 			continue
 		}
 		for _, name := range pool.HealthChecks {
-			addTargets(byKey, pool, c.HealthCheckNamed(name))
+			if check := c.HealthCheckNamed(name); check.Via == config.ViaDirect {
+				addTargets(byKey, slices.Concat(viewsOf[pool.Name], []string{pool.Name}), pool, check)
+			}
 		}
+	}
+	for _, probe := range c.TunnelProbes {
+		addTunnelTarget(byKey, probe, c.HealthCheckNamed(probe.Check))
 	}
 	targets := make([]Target, 0, len(byKey))
 	for _, target := range byKey {
@@ -75,17 +113,38 @@ func Targets(c *config.Config) []Target {
 	return targets
 }
 
-func addTargets(byKey map[string]*Target, pool *config.Pool, check *config.HealthCheck) {
+// addTargets counts a direct check for all views of the pool.
+func addTargets(byKey map[string]*Target, names []string, pool *config.Pool, check *config.HealthCheck) {
 	for _, backend := range pool.Backends {
 		key := targetKey(backend.Address, check)
-		target, ok := byKey[key]
-		if !ok {
-			probe := Probe{backend.Address, check.Check, check.Interval, check.Timeout}
-			target = &Target{Probe: probe, HealthCheck: check, key: key}
-			byKey[key] = target
+		probe := Probe{Address: backend.Address, Check: check.Check, Interval: check.Interval, Timeout: check.Timeout}
+		target := targetOf(byKey, key, probe, check)
+		for _, name := range names {
+			target.For = append(target.For, PoolBackend{name, backend.Name})
 		}
-		target.For = append(target.For, PoolBackend{pool.Name, backend.Name})
 	}
+}
+
+// addTunnelTarget: another backend with the same address has probes of its own,
+// because a tunnel has a name in the plan.
+func addTunnelTarget(byKey map[string]*Target, given config.TunnelProbe, check *config.HealthCheck) {
+	backend := given.Backend
+	key := fmt.Sprintf("%s %s %s of %s", targetKey(given.VIP, check), given.Encap, backend.Address, backend.Name)
+	probe := Probe{
+		Address: given.VIP, Check: check.Check, Interval: check.Interval, Timeout: check.Timeout,
+		Tunnel: Tunnel{Backend: backend.Name, End: backend.Address, Encap: encaps[given.Encap], From: given.From},
+	}
+	target := targetOf(byKey, key, probe, check)
+	for _, view := range given.Views {
+		target.For = append(target.For, PoolBackend{view, backend.Name})
+	}
+}
+
+func targetOf(byKey map[string]*Target, key string, probe Probe, check *config.HealthCheck) *Target {
+	if byKey[key] == nil {
+		byKey[key] = &Target{Probe: probe, HealthCheck: check, key: key}
+	}
+	return byKey[key]
 }
 
 // poolsReached are the pools of this machine's services, nested ones too.
@@ -102,6 +161,7 @@ func poolsReached(c *config.Config) map[string]bool {
 	}
 	for _, service := range c.ServicesHere() {
 		reach(service.Pools)
+		reach(service.BackupPools)
 	}
 	return reached
 }

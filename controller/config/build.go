@@ -1,13 +1,10 @@
 package config
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
@@ -36,9 +33,11 @@ func (b *builder) build() {
 	b.healthChecks()
 	b.pools()
 	b.services()
+	b.tunnelViews()
 	b.bgp()
 	b.forwarder()
 	b.metrics()
+	b.api()
 	b.check()
 }
 
@@ -49,6 +48,11 @@ func (b *builder) machine() {
 		Shard:     or(given.GetShard(), "default"),
 		Addresses: b.hostAddresses("machine.addresses", given.GetAddresses()),
 	}
+	ports, problem := parsePorts(or(given.GetProbePorts(), probePortsDefault))
+	if problem != "" {
+		b.errorf("machine.probe_ports", "%s", problem)
+	}
+	b.config.Machine.ProbePorts = ports
 }
 
 func (b *builder) cluster() {
@@ -118,75 +122,6 @@ func (b *builder) prefixGroups() {
 	}
 }
 
-func (b *builder) bgp() {
-	given := b.schema.GetBgp()
-	if given == nil {
-		return
-	}
-	bgp := &BGP{ASN: given.GetAsn(), RouterID: routerID(b.config.Machine)}
-	seen := map[netip.Addr]string{}
-	for i, neighbor := range given.GetNeighbors() {
-		path := fmt.Sprintf("bgp.neighbors[%d]", i)
-		built := b.neighbor(path, neighbor)
-		if earlier, ok := seen[built.Address]; ok && built.Address.IsValid() {
-			b.errorf(path+".address", "%s is already %s: one session for each router", built.Address, earlier)
-		}
-		seen[built.Address] = path
-		bgp.Neighbors = append(bgp.Neighbors, built)
-	}
-	for i, text := range given.GetCommunities() {
-		bgp.Communities = append(bgp.Communities, b.community(fmt.Sprintf("bgp.communities[%d]", i), text))
-	}
-	b.config.BGP = bgp
-}
-
-func (b *builder) neighbor(path string, given *configv1.Neighbor) Neighbor {
-	neighbor := Neighbor{
-		Address:  b.address(path+".address", given.GetAddress()),
-		ASN:      given.GetAsn(),
-		HoldTime: duration(given.GetHoldTime(), 9*time.Second),
-
-		TTLSecurity: given.GetTtlSecurity(),
-	}
-	if slices.Contains(b.config.Machine.Addresses, neighbor.Address) {
-		b.errorf(path+".address", "%s is this machine's own address: give the router's", neighbor.Address)
-	}
-	hold := neighbor.HoldTime
-	if hold%time.Second != 0 || (hold > 0 && hold < 3*time.Second) {
-		b.errorf(path+".hold_time", "is %s: give 0 (never), or whole seconds from 3s on (RFC 4271)", short(hold))
-	}
-	if bfd := given.GetBfd(); bfd != nil {
-		neighbor.BFD = &BFD{Interval: duration(bfd.GetInterval(), 100*time.Millisecond), Multiplier: or(bfd.GetMultiplier(), 3)}
-	}
-	if file := given.GetPasswordFile(); file != "" {
-		neighbor.PasswordFile = b.passwordFile(path+".password_file", file)
-	}
-	return neighbor
-}
-
-// community packs `64512:100`.
-func (b *builder) community(path, text string) uint32 {
-	high, low, found := strings.Cut(text, ":")
-	first, firstErr := strconv.ParseUint(high, 10, 16)
-	second, secondErr := strconv.ParseUint(low, 10, 16)
-	if !found || firstErr != nil || secondErr != nil {
-		b.errorf(path, "is %q: give two numbers from 0 to 65535, like \"64512:100\"", text)
-	}
-	return uint32(first)<<16 | uint32(second)
-}
-
-// routerID is the machine's first IPv4 address, or made from its name.
-func routerID(machine Machine) netip.Addr {
-	for _, address := range machine.Addresses {
-		if address.Is4() {
-			return address
-		}
-	}
-	digest := sha256.Sum256([]byte("guideway router id\x00" + machine.Name))
-	digest[3] |= 1 // never zero
-	return netip.AddrFrom4([4]byte(digest[:4]))
-}
-
 func (b *builder) forwarder() {
 	given := b.schema.GetForwarder()
 	if given == nil {
@@ -210,14 +145,18 @@ func (b *builder) forwarder() {
 
 func (b *builder) metrics() {
 	listen := or(b.schema.GetMetrics().GetListen(), "127.0.0.1:9470")
-	host, port, err := net.SplitHostPort(listen)
-	if _, ok := parsePort(port); err != nil || !ok {
-		b.errorf("metrics.listen", "is %q: give address and port, like 127.0.0.1:9470 or [::]:9470", listen)
-	} else if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
-		b.errorf("metrics.listen", "is %q: give an address before the port, not a name", listen)
-	}
+	b.listenAddress("metrics.listen", listen)
 	b.config.Metrics.Listen = listen
 	b.config.Metrics.ByService = b.schema.GetMetrics().GetDetail() == "backend"
+}
+
+func (b *builder) listenAddress(field, listen string) {
+	host, port, err := net.SplitHostPort(listen)
+	if _, ok := parsePort(port); err != nil || !ok {
+		b.errorf(field, "is %q: give address and port, like 127.0.0.1:9470 or [::]:9470", listen)
+	} else if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
+		b.errorf(field, "is %q: give an address before the port, not a name", listen)
+	}
 }
 
 // hostAddresses takes at most one address of each family: outer headers have

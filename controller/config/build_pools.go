@@ -5,6 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
+)
+
+const (
+	flapsDefault     = 3
+	flapsTimeDefault = 5 * time.Minute
 )
 
 // pools builds the pools in two passes: first each pool's own backends, then
@@ -23,10 +31,12 @@ func (b *builder) pools() {
 		if given.EjectionMax != nil {
 			pool.EjectionMax = *given.EjectionMax
 		}
+		pool.SlowStart = duration(given.GetSlowStart(), 0)
 		for j, backend := range given.GetBackends() {
 			backends.add(&pool, fmt.Sprintf("%s.backends[%d]", path, j), backend)
 		}
 		pool.HealthChecks = b.poolChecks(path, given.GetHealthChecks())
+		pool.Damping = b.damping(path+".damping", given.GetDamping(), pool.HealthChecks)
 		if len(given.GetBackends()) == 0 && len(given.GetPools()) == 0 {
 			b.missing(path+".backends", "is missing, and so is pools: give at least one backend, like `backends: [{address: 10.1.0.11}]`")
 		}
@@ -37,6 +47,34 @@ func (b *builder) pools() {
 	}
 	b.config.Backends = backends.sorted()
 	b.poolReferences()
+}
+
+// damping warns where it can never come to hold a backend.
+func (b *builder) damping(path string, given *configv1.Damping, checks []string) *Damping {
+	if given == nil {
+		return nil
+	}
+	damping := &Damping{
+		Flaps:  int(or(given.GetFlaps(), flapsDefault)),
+		Within: duration(given.GetWithin(), flapsTimeDefault),
+		Hold:   duration(given.GetHold(), flapsTimeDefault),
+	}
+	if len(checks) == 0 {
+		b.warnf(path, "has no effect: the pool has no health_checks that could find a backend down")
+		return damping
+	}
+	var quickest time.Duration // from one flap to the next
+	for i, name := range checks {
+		check := b.config.HealthCheckNamed(name)
+		if flap := time.Duration(check.Rise+check.Fall) * check.Interval; i == 0 || flap < quickest {
+			quickest = flap
+		}
+	}
+	if takes := time.Duration(damping.Flaps-1) * quickest; takes > damping.Within {
+		b.warnf(path+".within", "is %s, and by the rise, fall and interval of the pool's checks %d flaps take at least %s: no backend is ever held; give a longer time, or fewer flaps",
+			short(damping.Within), damping.Flaps, short(takes))
+	}
+	return damping
 }
 
 func (b *builder) poolChecks(path string, given []string) []string {
@@ -142,27 +180,26 @@ func (w *cycleWalk) visit(i int) {
 	w.state[i] = visited
 }
 
-// groupName is the same for the same pools in whatever order; no name has a
-// space in it.
-func groupName(pools []string) string {
-	return strings.Join(slices.Sorted(slices.Values(pools)), " ")
-}
-
-// flatten returns the backends that the pools reach, in order of name, each
-// once. The result is shared between services that name the same pools.
-func (b *builder) flatten(group string, pools []string) []Member {
-	if members, ok := b.flattened[group]; ok {
+// flatten returns the backends that the service's pools reach, in order of
+// name, each once. The result is shared between services of one group.
+func (b *builder) flatten(service *Service) []Member {
+	if members, ok := b.flattened[service.Group]; ok {
 		return members
 	}
 	f := &flattening{builder: b, seen: map[string]bool{}, at: map[string]int{}}
-	for _, name := range pools {
+	for _, name := range service.Pools {
+		f.visit(name)
+	}
+	f.own, f.seen = len(f.members), map[string]bool{}
+	f.isBackup = true
+	for _, name := range service.BackupPools {
 		f.visit(name)
 	}
 	slices.SortFunc(f.members, func(x, y Member) int { return cmp.Compare(x.Backend.Name, y.Backend.Name) })
 	if b.flattened == nil {
 		b.flattened = map[string][]Member{}
 	}
-	b.flattened[group] = f.members
+	b.flattened[service.Group] = f.members
 	return f.members
 }
 
@@ -173,6 +210,9 @@ type flattening struct {
 	members []Member
 	// Index of a backend's member by its name.
 	at map[string]int
+	// In the backup pools: how many members the own have.
+	isBackup bool
+	own      int
 }
 
 func (f *flattening) visit(name string) {
@@ -194,7 +234,10 @@ func (f *flattening) add(pool *Pool, poolIndex int, backend PoolBackend) {
 	at, ok := f.at[backend.Name]
 	if !ok {
 		f.at[backend.Name] = len(f.members)
-		f.members = append(f.members, Member{Backend: backend.Backend, Weight: backend.Weight, Pools: []string{pool.Name}})
+		f.members = append(f.members, Member{Backend: backend.Backend, Weight: backend.Weight, Pools: []string{pool.Name}, IsBackup: f.isBackup})
+		return
+	}
+	if f.isBackup && at < f.own {
 		return
 	}
 	member := &f.members[at]

@@ -11,7 +11,10 @@ import (
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
-const tableSizeDefault = 65537
+const (
+	tableSizeDefault = 65537
+	bucketsDefault   = 4096
+)
 
 func (b *builder) services() {
 	if len(b.schema.GetServices()) == 0 {
@@ -43,19 +46,20 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 		Spill:            b.spill(path, given.GetSpill()),
 		DSCP:             b.dscp(path+".dscp", or(given.GetDscp(), "copy")),
 		Unmatched:        Unmatched(or(given.GetUnmatched(), string(UnmatchedDrop))),
+		BackendsMin:      int(or(given.GetBackendsMin(), 1)),
+		BackupPools:      given.GetBackupPools(),
+		Communities:      b.communities(path, given.GetCommunities()),
+		LargeCommunities: b.largeCommunities(path, given.GetLargeCommunities()),
+	}
+	if service.Mode == ModeStateless {
+		service.Buckets = or(given.GetBuckets(), bucketsDefault)
+	} else if given.Buckets != nil {
+		b.errorf(path+".buckets", "is for stateless services: remove it, or set `mode: stateless`")
 	}
 	for i, vip := range given.GetVips() {
 		service.VIPs = append(service.VIPs, b.vip(fmt.Sprintf("%s.vips[%d]", path, i), vip))
 	}
-	for i, name := range given.GetPools() {
-		field := fmt.Sprintf("%s.pools[%d]", path, i)
-		b.knownPool(field, name)
-		if slices.Index(given.GetPools(), name) < i {
-			b.errorf(field, "%q is listed twice: remove one", name)
-		}
-	}
-	service.Group = groupName(service.Pools)
-	service.Members = b.flatten(service.Group, service.Pools)
+	b.servicePools(path, &service)
 	return service
 }
 

@@ -12,7 +12,9 @@ import (
 func (b *builder) check() {
 	b.checkLimits()
 	b.checkFilter()
+	b.checkRoutes()
 	b.checkTables()
+	b.checkBuckets()
 	b.checkOverlaps()
 	b.checkBackendVIPs()
 	b.warnUnused()
@@ -85,6 +87,7 @@ func (b *builder) checkTables() {
 		field := fmt.Sprintf("services[%d].table_size", i)
 		size := service.TableSize
 		switch {
+		case service.Mode == ModeStateless: // selects by buckets
 		case !isPrime(size):
 			b.errorf(field, "is %d, which is not a prime: give %d", size, nextPrime(size))
 		case int(size) < len(service.Members):
@@ -102,7 +105,7 @@ func (b *builder) checkTables() {
 func (b *builder) warnShares(field string, service Service) {
 	active, total, least := 0, 0.0, 0.0
 	for _, member := range service.Members {
-		if member.Weight == 0 {
+		if member.Weight == 0 || member.IsBackup {
 			continue
 		}
 		weight := float64(member.Weight)
@@ -151,11 +154,11 @@ func nextPrime(n uint32) uint32 {
 	return n
 }
 
-// slot is one thing that a packet can match: where, which protocol, which
-// ports. Two of the same place and protocol must not overlap; of different
-// ones, the match order decides.
-type slot struct {
-	place    string
+// claim is one thing that a VIP matches: which address or suffix, which
+// protocol, which ports. Two of the same target and protocol must not overlap;
+// of different ones, the match order decides.
+type claim struct {
+	target   string
 	protocol string
 	ports    PortRange
 	vip      string
@@ -163,34 +166,34 @@ type slot struct {
 }
 
 func (b *builder) checkOverlaps() {
-	slots := map[string][]slot{}
+	claims := map[string][]claim{}
 	order := 0
 	for i, service := range b.config.Services {
 		for j, vip := range service.VIPs {
 			order++
 			path := fmt.Sprintf("services[%d].vips[%d]", i, j)
-			for _, place := range b.places(vip) {
-				for _, one := range slotsOf(vip) {
-					one.place, one.vip, one.order = place, path, order
-					key := service.Shard + " " + place + " " + one.protocol
-					slots[key] = append(slots[key], one)
+			for _, target := range b.targets(vip) {
+				for _, one := range claimsOf(vip) {
+					one.target, one.vip, one.order = target, path, order
+					key := service.Shard + " " + target + " " + one.protocol
+					claims[key] = append(claims[key], one)
 				}
 			}
 		}
 	}
 	// In a fixed order, so that the same config always gets the same errors.
-	for _, key := range slices.Sorted(maps.Keys(slots)) {
-		b.checkSlots(slots[key])
+	for _, key := range slices.Sorted(maps.Keys(claims)) {
+		b.checkClaims(claims[key])
 	}
 }
 
-// checkSlots reports each VIP that overlaps an earlier one of the file.
-func (b *builder) checkSlots(slots []slot) {
-	slices.SortFunc(slots, func(x, y slot) int {
+// checkClaims reports each VIP that overlaps an earlier one of the file.
+func (b *builder) checkClaims(claims []claim) {
+	slices.SortFunc(claims, func(x, y claim) int {
 		return cmp.Or(cmp.Compare(x.ports.First, y.ports.First), cmp.Compare(x.order, y.order))
 	})
-	widest := slots[0]
-	for _, next := range slots[1:] {
+	widest := claims[0]
+	for _, next := range claims[1:] {
 		if next.ports.First > widest.ports.Last {
 			widest = next
 			continue
@@ -208,17 +211,17 @@ func (b *builder) checkSlots(slots []slot) {
 	}
 }
 
-func (s slot) describe(ports PortRange) string {
+func (c claim) describe(ports PortRange) string {
 	if ports.Last == 0 {
-		return fmt.Sprintf("%s of %s", s.protocol, s.place)
+		return fmt.Sprintf("%s of %s", c.protocol, c.target)
 	}
-	return fmt.Sprintf("%s %s of %s", s.protocol, ports, s.place)
+	return fmt.Sprintf("%s %s of %s", c.protocol, ports, c.target)
 }
 
-// places are the keys under which a VIP is found: its address, or its suffix
+// targets are the keys under which a VIP is found: its address, or its suffix
 // in each length of prefix, because `0.0.0.10` and `0.0.0.10/8` are the same
 // in a /24.
-func (b *builder) places(vip VIP) []string {
+func (b *builder) targets(vip VIP) []string {
 	if vip.Address.IsValid() {
 		return []string{vip.Address.String()}
 	}
@@ -226,34 +229,34 @@ func (b *builder) places(vip VIP) []string {
 	if group == nil || !vip.Suffix.IsValid() {
 		return nil
 	}
-	var places []string
+	var targets []string
 	for _, prefix := range group.Prefixes {
 		if prefix.Addr().Is4() != vip.Suffix.Is4() {
 			continue
 		}
 		bits := or(vip.SuffixBits, prefix.Addr().BitLen()-prefix.Bits())
-		places = append(places, fmt.Sprintf("suffix %s/%d in %s", vip.Suffix, bits, prefix))
+		targets = append(targets, fmt.Sprintf("suffix %s/%d in %s", vip.Suffix, bits, prefix))
 	}
-	return places
+	return targets
 }
 
-// slotsOf expands protocol and ports as the match order distinguishes them:
+// claimsOf expands protocol and ports as the match order distinguishes them:
 // (protocol, port), (protocol, all ports), (any protocol).
-func slotsOf(vip VIP) []slot {
+func claimsOf(vip VIP) []claim {
 	if len(vip.Ports) == 0 {
-		return []slot{{protocol: "all ports, protocol " + or(string(vip.Protocol), "any")}}
+		return []claim{{protocol: "all ports, protocol " + or(string(vip.Protocol), "any")}}
 	}
 	protocols := []string{string(vip.Protocol)}
 	if vip.Protocol == ProtocolAny {
 		protocols = []string{string(ProtocolTCP), string(ProtocolUDP)}
 	}
-	var slots []slot
+	var claims []claim
 	for _, protocol := range protocols {
 		for _, ports := range vip.Ports {
-			slots = append(slots, slot{protocol: protocol + " port", ports: ports})
+			claims = append(claims, claim{protocol: protocol + " port", ports: ports})
 		}
 	}
-	return slots
+	return claims
 }
 
 // checkBackendVIPs refuses a backend whose address is a VIP: what is tunnelled
@@ -280,7 +283,7 @@ func (b *builder) checkBackendVIPs() {
 func (b *builder) warnUnused() {
 	pools, checks := map[string]bool{}, map[string]bool{}
 	for _, service := range b.config.Services {
-		for _, name := range service.Pools {
+		for _, name := range slices.Concat(service.Pools, service.BackupPools) {
 			pools[name] = true
 		}
 	}

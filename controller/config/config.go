@@ -10,6 +10,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -42,6 +43,13 @@ type Config struct {
 	// nil: devices are left alone.
 	Forwarder *Forwarder
 	Metrics   Metrics
+	// nil: unix sockets only.
+	API *API
+	// Pools as services here see them through their tunnels, in order of name.
+	PoolViews []PoolView
+	// What is probed through the tunnels, in order of backend, encapsulation,
+	// VIP and check; each has a port of its own among those of one VIP.
+	TunnelProbes []TunnelProbe
 	// What is allowed but probably not meant, in order of place.
 	Warnings Problems
 
@@ -72,6 +80,8 @@ const DefaultSecretFile = "/etc/guideway/cluster.key"
 type Machine struct {
 	Name  string
 	Shard string
+	// Source ports of probes through tunnels.
+	ProbePorts PortRange
 	// One or two, of different families.
 	Addresses []netip.Addr
 }
@@ -116,8 +126,16 @@ type Service struct {
 	VIPs []VIP
 	// Names of existing pools, at least one, in order of the file.
 	Pools []string
+	// At least 1, at most len(Members).
+	BackendsMin int
+	// Names of existing pools, none of them in Pools.
+	BackupPools []string
+	// Of the service's routes, beside BGP's.
+	Communities      []Community
+	LargeCommunities []LargeCommunity
 	// Names the set of pools: equal for services that have the same Members
-	// for the same reason. The pools' names, sorted, joined by spaces.
+	// for the same reason, and the same rule what is done with few of them. The
+	// pools' names, sorted, joined by spaces; what else it says follows after two.
 	Group string
 	// The pools flattened, in order of backend name, each backend once. Shared
 	// between services of one Group: read only.
@@ -126,7 +144,10 @@ type Service struct {
 	Affinity Affinity
 	Encap    Encap
 	// A prime, not below len(Members).
-	TableSize    uint32
+	TableSize uint32
+	// Of a stateless service: a power of two, at least eight for each of Members.
+	// 0: the service is stateful.
+	Buckets      uint32
 	IdleTimeouts IdleTimeouts
 	// 0: no limit.
 	ConnectionsQuota uint64
@@ -166,8 +187,11 @@ type Member struct {
 	// 0 to 1000. 0: draining.
 	Weight uint32
 	// The pools that list it themselves, in the order in which the first
-	// service with this set of pools reaches them.
+	// service with this set of pools reaches them; by its view's name what the
+	// service sees through its tunnel.
 	Pools []string
+	// Reached by BackupPools only.
+	IsBackup bool
 }
 
 // Backend is a server. One name has one address.
@@ -200,6 +224,45 @@ type Pool struct {
 	HealthChecks []string
 	// Per cent of Backends, 0 to 100.
 	EjectionMax uint32
+	// nil: none.
+	Damping *Damping
+	// 0: none; else at least a second.
+	SlowStart time.Duration
+}
+
+// Damping holds backends down that flap.
+type Damping struct {
+	// At least 2.
+	Flaps int
+	// At least a second.
+	Within, Hold time.Duration
+}
+
+// PoolView is a pool as those services see it that have the same encapsulation
+// and VIPs: its checks with `via: tunnel` go through that, and a backend may be up
+// for one view and down for another.
+type PoolView struct {
+	// As configured, but for the name: `web via gre to 203.0.113.10`.
+	Pool
+	// The pool's name.
+	Of string
+	// Each once, in order.
+	VIPs  []netip.Addr
+	Encap Encap
+}
+
+// TunnelProbe is one probe of one backend through a tunnel.
+type TunnelProbe struct {
+	Backend *Backend
+	Encap   Encap
+	VIP     netip.Addr
+	// Name of an existing check.
+	Check string
+	// The machine's address of the VIP's family; the port says which backend and
+	// encapsulation the probe is for.
+	From netip.AddrPort
+	// Names of the views that it counts for, in order.
+	Views []string
 }
 
 // PoolBackend is a backend as one pool lists it.
@@ -219,16 +282,32 @@ type HealthCheck struct {
 	Via        Via
 }
 
+// Kind is the field that gives it, like `http`.
+func (h *HealthCheck) Kind() string { return check.Kind(h.Check) }
+
 // BGP is how VIPs are announced.
 type BGP struct {
 	ASN uint32
-	// The machine's IPv4 address; for a machine without one four bytes made
-	// from its name (RFC 6286: unique in the AS, and not zero).
+	// Unless given the machine's IPv4 address; for a machine without one four
+	// bytes made from its name (RFC 6286: unique in the AS, and not zero).
 	RouterID  netip.Addr
 	Neighbors []Neighbor
-	// Upper half the first number, lower half the second.
-	Communities []uint32
+	// Of every route.
+	Communities      []Community
+	LargeCommunities []LargeCommunity
+	// 0: no limit. The config has no more routes.
+	RoutesMax int
 }
+
+// Community (RFC 1997): upper half the first number, lower half the second.
+type Community uint32
+
+func (c Community) String() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
+
+// LargeCommunity (RFC 8092).
+type LargeCommunity struct{ Global, Local1, Local2 uint32 }
+
+func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c.Global, c.Local1, c.Local2) }
 
 // Neighbor is a router.
 type Neighbor struct {
@@ -243,6 +322,16 @@ type Neighbor struct {
 	PasswordFile string
 	// TTL 255 is sent and demanded.
 	TTLSecurity bool
+	// Invalid: the kernel's choice.
+	Source netip.Addr
+	// TTL of the session with another AS; 0: one link.
+	Multihop uint8
+	// nil: none.
+	MED *uint32
+	// At least 1 inside the AS, else 0.
+	LocalPref uint32
+	// 0 inside the AS.
+	Prepend uint8
 }
 
 // BFD is bidirectional forwarding detection.
@@ -275,6 +364,22 @@ type Metrics struct {
 	// Backends are counted for each service apart.
 	ByService bool
 }
+
+// API over TCP.
+type API struct {
+	// Address (may be empty) and port.
+	Listen string
+	// Files, which need not be there or good: they may change at any time.
+	TLS TLSFiles
+	// Names of certificates; at least one in all.
+	Roles Roles
+}
+
+// TLSFiles of a server that demands certificates.
+type TLSFiles struct{ CertFile, KeyFile, CAFile string }
+
+// Roles have names of certificates; who has several has the last.
+type Roles struct{ View, Operate, Admin []string }
 
 // The choices, spelt as in the file.
 type (

@@ -147,7 +147,11 @@ func (d *decoder) value(path string, node *yaml.Node, zero protoreflect.Value, f
 		return zero, false
 	}
 	if node.Kind != yaml.ScalarNode {
-		d.unreadable(path, "is %s: give one value", describe(node))
+		cure := "give one value"
+		if node.Kind == yaml.MappingNode && field.Kind() == protoreflect.StringKind {
+			cure += ", in quotes if it is text with a colon and a space"
+		}
+		d.unreadable(path, "is %s: %s", describe(node), cure)
 		return zero, false
 	}
 	value, problem := scalar(node, field)

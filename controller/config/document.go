@@ -63,9 +63,9 @@ func tooLarge(sources []Source) *Problem {
 	bytes, separators := 0, 0
 	for _, source := range sources {
 		bytes += len(source.Data)
-		if bytes > filesBytesMax {
+		if bytes > FilesBytesMax {
 			return &Problem{File: source.Name, Message: fmt.Sprintf(
-				"with this file the config has more than %d MiB, the limit: is it the right file? Spread services over shards, or over clusters", filesBytesMax>>20)}
+				"with this file the config has more than %d MiB, the limit: is it the right file? Spread services over shards, or over clusters", FilesBytesMax>>20)}
 		}
 		separators += countSeparators(source.Data)
 		if separators > separatorsMax {

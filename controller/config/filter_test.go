@@ -68,7 +68,7 @@ func TestAConfigOfTooManyValuesIsRefusedBeforeItIsParsed(t *testing.T) {
 		"a long list":        "services:\n" + strings.Repeat("- a\n", separatorsMax/2+1),
 		"a long line":        "services: [" + strings.Repeat("a,", separatorsMax) + "]",
 		"lists of lists":     "services: [" + strings.Repeat("[],", separatorsMax/2+1) + "]",
-		"more than 16 MiB":   "# " + strings.Repeat("x", filesBytesMax),
+		"more than 16 MiB":   "# " + strings.Repeat("x", FilesBytesMax),
 		"over several files": strings.Repeat("- a\n", separatorsMax/4),
 	} {
 		sources := []Source{{Name: "a.yaml", Data: []byte(data)}}

@@ -2,9 +2,9 @@ package config
 
 // The limits of a config, each with its arithmetic.
 const (
-	// Bytes of all files together. 65,000 backends at some 60 bytes a line are
+	// FilesBytesMax of all files together. 65,000 backends at some 60 bytes a line are
 	// 4 MB, 10,000 services at some 300 bytes 3 MB.
-	filesBytesMax = 16 << 20
+	FilesBytesMax = 16 << 20
 	// Characters that separate values, in all files together: an upper bound,
 	// known before anything is parsed, of how much memory the parser takes, some
 	// 300 bytes for each (900 MB). 65,000 backends with IPv6 addresses have 15
@@ -26,6 +26,9 @@ const (
 	// Backends of all services: the forwarder's ids have 16 bits; the rest is
 	// room for ids that are not free yet.
 	backendsMax = 65_000
+	// Probes through tunnels: backends times VIPs times checks. Each has a schedule
+	// of some 4 KB in the controller: 260 MB.
+	tunnelProbesMax = 65_000
 	// Members of all sets of pools together, where pools are in several: each
 	// is some 30 bytes in the plan, which so stays below 64 MB.
 	membersMax = 2_000_000
@@ -38,6 +41,10 @@ const (
 	tableSizeMax = 655_373
 	// A table's entries per backend below which the shares' error is warned about.
 	tableEntriesPerBackend = 100
+
+	// Of one route, of each kind: a BGP message has 4,096 bytes, they take 16 each
+	// together, and the rest is for a route and its other attributes.
+	communitiesMax = 200
 
 	// The secret's bytes: as many as the key of AES-128 that is made of it.
 	secretBytesMin = 16

@@ -29,7 +29,7 @@ func Read(paths ...string) ([]Source, error) {
 	}
 	sources := make([]Source, len(files))
 	for i, file := range files {
-		data, err := readAtMost(file, filesBytesMax)
+		data, err := readAtMost(file, FilesBytesMax)
 		if err != nil {
 			return nil, fmt.Errorf("read config: %w", err)
 		}

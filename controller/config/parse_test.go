@@ -152,6 +152,7 @@ func Test_what_is_left_out_gets_its_documented_default(t *testing.T) {
 		{"key id", c.Cluster.KeyID, KeyDerived},
 		{"machine.name", c.Machine.Name, "lb"},
 		{"machine.shard", c.Machine.Shard, "default"},
+		{"machine.probe_ports", c.Machine.ProbePorts, PortRange{20000, 32767}},
 		{"shard", web.Shard, "default"},
 		{"mode", web.Mode, ModeStateful},
 		{"affinity", web.Affinity, AffinityFlow},
@@ -164,7 +165,11 @@ func Test_what_is_left_out_gets_its_documented_default(t *testing.T) {
 		{"fragments", web.Fragments, FragmentsAuto},
 		{"dscp", web.DSCP == nil, true},
 		{"unmatched", web.Unmatched, UnmatchedDrop},
+		{"backends_min", web.BackendsMin, 1},
+		{"backup_pools", len(web.BackupPools), 0},
 		{"ejection_max", c.Pools[0].EjectionMax, uint32(100)},
+		{"damping", c.Pools[0].Damping == nil, true},
+		{"slow_start", c.Pools[0].SlowStart, time.Duration(0)},
 		{"backend name", c.Pools[0].Backends[1].Name, "2001:db8::a"},
 		{"backend weight", c.Pools[0].Backends[1].Weight, uint32(1)},
 		{"bgp", c.BGP == nil, true},
@@ -356,14 +361,14 @@ func Test_the_designs_example_is_read_whole(t *testing.T) {
 	if vip := web.VIPs[1]; vip.PrefixGroup != "class-a" || vip.Suffix.String() != "0.0.0.10" || vip.SuffixBits != 8 {
 		t.Errorf("the second VIP is %+v", vip)
 	}
-	if got := c.BGP.Communities; !slices.Equal(got, []uint32{64512<<16 | 100}) {
+	if got := c.BGP.Communities; !slices.Equal(got, []Community{64512<<16 | 100}) {
 		t.Errorf("communities are %x", got)
 	}
 }
 
 // Every rule that the schema uses has a sentence of ours, not the library's.
 func Test_every_kind_of_rule_in_the_schema_is_worded(t *testing.T) {
-	known := []string{"required", "string.in", "string.pattern", "string.min_len", "repeated.min_items", "repeated.items",
+	known := []string{"required", "string.in", "string.pattern", "string.min_len", "string.max_len", "repeated.min_items", "repeated.max_items", "repeated.items",
 		"uint32.gte", "uint32.lte", "uint64.gte", "uint64.lte", "duration.gte", "duration.lte"}
 	messages := (&configv1.Config{}).ProtoReflect().Descriptor().ParentFile().Messages()
 	found := 0

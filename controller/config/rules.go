@@ -56,6 +56,10 @@ func ruleMessage(path string, v *protovalidate.Violation) string {
 		return fmt.Sprintf("is %q: give %s", v.FieldValue.String(), nameRule(rules.GetString().GetPattern()))
 	case id == "string.min_len":
 		return "is empty: leave it out or give it a value"
+	case id == "string.max_len":
+		return fmt.Sprintf("has more than %d characters, the limit: give less", rules.GetString().GetMaxLen())
+	case id == "repeated.max_items":
+		return fmt.Sprintf("has %d items, and at most %d are allowed: remove some", v.FieldValue.List().Len(), rules.GetRepeated().GetMaxItems())
 	case id == "repeated.min_items":
 		return "is missing: give at least one"
 	case kind == "uint32" || kind == "uint64":

@@ -73,20 +73,23 @@ func (b *builder) passwordFile(field, given string) string {
 }
 
 func (b *builder) readSecret(field, path, cure string) ([]byte, bool) {
+	data, mode, ok := b.readNamed(field, path, cure)
+	if ok && mode.Perm()&0o007 != 0 {
+		b.warnf(field, "%s may be read by everybody (mode %04o): `chmod 0640 %s`", path, mode.Perm(), path)
+	}
+	return data, ok
+}
+
+// readNamed reads a file that a field names.
+func (b *builder) readNamed(field, path, cure string) ([]byte, fs.FileMode, bool) {
 	data, mode, err := b.readFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		b.errorf(field, "%s does not exist: %s", path, cure)
-		return nil, false
 	case errors.Is(err, fs.ErrPermission):
 		b.errorf(field, "%s may not be read by this user: run this as root or as the controller's user (sudo -u guideway), whose it is by `chown root:guideway %s && chmod 0640 %s`", path, path, path)
-		return nil, false
 	case err != nil:
 		b.errorf(field, "%s cannot be read: %v", path, err)
-		return nil, false
 	}
-	if mode.Perm()&0o007 != 0 {
-		b.warnf(field, "%s may be read by everybody (mode %04o): `chmod 0640 %s`", path, mode.Perm(), path)
-	}
-	return data, true
+	return data, mode, err == nil
 }

@@ -17,10 +17,7 @@ var unsupported = []struct {
 	value string
 	needs string
 	cure  string
-}{
-	{"services[].mode", "stateless", "stateless services", "use stateful"},
-	{"health_checks[].via", "tunnel", "probes through the tunnel", "use direct"},
-}
+}{}
 
 // Unsupported lists, for the reference, what is refused and why.
 func Unsupported() []string {

@@ -28,6 +28,10 @@ type Metrics struct {
 	registry     *prometheus.Registry
 	healthChecks *prometheus.CounterVec
 	durations    prometheus.Histogram
+	delays       prometheus.Histogram
+	delayMax     prometheus.Gauge
+	delayed      time.Duration // of the goroutine that counts probes
+	certificates *prometheus.GaugeVec
 	reloadOK     prometheus.Gauge
 	reloadAt     prometheus.Gauge
 	sources      Sources
@@ -40,6 +44,8 @@ type Sources struct {
 	Forwarder func(context.Context) (string, error)
 	// Probes that were left out because too many were under way.
 	LateProbes func() uint64
+	// When the API's certificates expire, by the config's field.
+	Certificates func() map[string]time.Time
 }
 
 // New registers everything.
@@ -47,12 +53,22 @@ func New(version string, sources Sources) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		healthChecks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "guideway_health_checks_total", Help: "Probes by result: pass, fail.",
+			Name: "guideway_health_checks_total", Help: "Probes by result: pass, fail; unsent: this machine could not send it, which says nothing about the backend.",
 		}, []string{"result"}),
 		durations: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "guideway_health_check_duration_seconds", Help: "How long probes took.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
+		delays: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "guideway_health_check_start_delay_seconds", Help: "How long after they were due probes started.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+		}),
+		delayMax: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "guideway_health_check_start_delay_max_seconds", Help: "The longest of these delays since the controller started.",
+		}),
+		certificates: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "guideway_backend_certificate_expiry_timestamp_seconds", Help: "When the certificate that the latest passed probe met expires.",
+		}, []string{"backend", "check"}),
 		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "guideway_config_last_reload_success", Help: "1: the last reading of the config succeeded.",
 		}),
@@ -68,22 +84,37 @@ func New(version string, sources Sources) *Metrics {
 	late := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "guideway_health_checks_late_total", Help: "Probes left out because too many were under way.",
 	}, func() float64 { return float64(sources.LateProbes()) })
-	m.registry.MustRegister(m.healthChecks, m.durations, m.reloadOK, m.reloadAt, build, late, stateCollector{sources.State},
+	m.registry.MustRegister(m.healthChecks, m.durations, m.delays, m.delayMax, m.certificates, m.reloadOK, m.reloadAt, build, late, stateCollector{sources.State}, certificateCollector(sources.Certificates),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.healthChecks.WithLabelValues("pass")
 	m.healthChecks.WithLabelValues("fail")
+	m.healthChecks.WithLabelValues("unsent")
 	return m
 }
 
-// Probed counts one probe.
-func (m *Metrics) Probed(ok bool, took time.Duration) {
+// Probed counts one probe, from one goroutine.
+func (m *Metrics) Probed(ok bool, took, delay time.Duration) {
 	result := "fail"
 	if ok {
 		result = "pass"
 	}
 	m.healthChecks.WithLabelValues(result).Inc()
 	m.durations.Observe(took.Seconds())
+	m.delays.Observe(delay.Seconds())
+	m.delayed = max(m.delayed, delay)
+	m.delayMax.Set(m.delayed.Seconds())
 }
+
+// Certificate notes when the one expires that a backend's server has.
+func (m *Metrics) Certificate(backend, check string, expires time.Time) {
+	m.certificates.WithLabelValues(backend, check).Set(float64(expires.Unix()))
+}
+
+// ForgetCertificates of former targets; those that stay are told by their next probes.
+func (m *Metrics) ForgetCertificates() { m.certificates.Reset() }
+
+// ProbeUnsent counts a probe that this machine could not send.
+func (m *Metrics) ProbeUnsent() { m.healthChecks.WithLabelValues("unsent").Inc() }
 
 // Reloaded notes that the config was read.
 func (m *Metrics) Reloaded(ok bool, at time.Time) {

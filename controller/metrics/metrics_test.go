@@ -19,11 +19,12 @@ func state() *controllerv1.GetStateResponse {
 		Machine:   &controllerv1.Machine{State: "serving"},
 		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true, NotKept: "no space left on device"},
 		Forwarder: &controllerv1.Forwarder{Healthy: true, GenerationAccepted: 7},
-		Services:  []*controllerv1.Service{{Name: "web", BackendsActive: 1}},
+		Services:  []*controllerv1.Service{{Name: "web", BackendsActive: 1, BackupPools: []string{"spare"}, OnBackup: true}, {Name: "dns"}},
 		Backends: []*controllerv1.Backend{
-			{Service: "web", Name: "web-1", State: "active", Weight: 3},
-			{Service: "web", Name: "web-2", State: "down", Weight: 3},
-			{Service: "web", Name: "web-3", State: "draining", Weight: 3},
+			{Service: "web", Name: "web-1", State: "active", Weight: 3, WeightPercent: 100},
+			{Service: "web", Name: "web-2", State: "down", Weight: 3, WeightPercent: 100, Held: true},
+			{Service: "web", Name: "web-3", State: "draining", Weight: 3, WeightPercent: 100},
+			{Service: "web", Name: "web-4", State: "active", Weight: 3, WeightPercent: 20},
 		},
 		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
 		Peers:     []*controllerv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}},
@@ -45,9 +46,15 @@ func scrape(t *testing.T, forwarder func(context.Context) (string, error)) strin
 		State:      func(context.Context) (*controllerv1.GetStateResponse, error) { return state(), nil },
 		Forwarder:  forwarder,
 		LateProbes: func() uint64 { return 2 },
+		Certificates: func() map[string]time.Time {
+			return map[string]time.Time{"cert_file": time.Now().Add(36 * time.Hour)}
+		},
 	})
-	m.Probed(true, 3*time.Millisecond)
-	m.Probed(false, time.Second)
+	m.Probed(true, 3*time.Millisecond, 20*time.Millisecond)
+	m.Probed(false, time.Second, time.Millisecond)
+	m.Certificate("gone", "tls", time.Unix(5, 0))
+	m.ForgetCertificates()
+	m.Certificate("web-1", "tls", time.Unix(7, 0))
 	m.Reloaded(true, time.Unix(1000, 0))
 	m.Reloaded(false, time.Unix(2000, 0))
 	made, err := m.Page(t.Context())
@@ -71,6 +78,9 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_health_checks_total{result="fail"} 1`,
 		`guideway_health_check_duration_seconds_count 2`,
 		`guideway_health_checks_late_total 2`,
+		`guideway_health_check_start_delay_seconds_bucket{le="0.01"} 1`,
+		`guideway_health_check_start_delay_max_seconds 0.02`,
+		`guideway_api_certificate_days_left{file="cert_file"} 1.49`,
 		`guideway_config_last_reload_success 0`,
 		`guideway_config_last_reload_timestamp_seconds 1000`,
 		`guideway_config_generation 7`,
@@ -83,6 +93,10 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_backend_up{backend="web-3",service="web"} 1`,
 		`guideway_backend_weight{backend="web-1",service="web"} 3`,
 		`guideway_backend_weight{backend="web-2",service="web"} 0`,
+		`guideway_service_on_backup{service="web"} 1`,
+		`guideway_backend_certificate_expiry_timestamp_seconds{backend="web-1",check="tls"} 7`,
+		`guideway_backend_held{backend="web-2",service="web"} 1`,
+		`guideway_backend_weight{backend="web-4",service="web"} 0.6`,
 		`guideway_backend_weight{backend="web-3",service="web"} 0`,
 		`guideway_route_announced{prefix="203.0.113.10/32"} 1`,
 		`guideway_peer_up{peer="lb-2"} 1`,

@@ -26,8 +26,10 @@ var (
 	drained     = describe("guideway_machine_drained", "1: this machine's routes are withdrawn by command.")
 	backendUp   = describe("guideway_backend_up", "1: passes its health checks. No service: several have its pools.", "service", "backend")
 	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none. No service: several have its pools.", "service", "backend")
+	held        = describe("guideway_backend_held", "1: kept down by damping, because it flapped; absent for others. No service: several have its pools.", "service", "backend")
 	serving     = describe("guideway_service_serving", "1: clients of the service are served by this machine.", "service")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
+	onBackup    = describe("guideway_service_on_backup", "1: too few of its own backends are active, those of its backup pools are used.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
@@ -42,7 +44,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, serving, active, routeUp, peerUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, active, onBackup, routeUp, peerUp, sessionUp, prefixes} {
 		descriptions <- d
 	}
 }
@@ -68,9 +70,15 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	for key, b := range byServiceAndName(state.Backends) {
 		gauge(backendUp, b.up, key.service, key.name)
 		gauge(weight, b.weight, key.service, key.name)
+		if b.held {
+			gauge(held, 1, key.service, key.name)
+		}
 	}
 	for _, s := range state.Services {
 		gauge(active, float64(s.BackendsActive), s.Name)
+		if len(s.BackupPools) > 0 {
+			gauge(onBackup, bit(s.OnBackup), s.Name)
+		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}
 	for _, r := range state.Routes {
@@ -87,7 +95,10 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 
 type backendKey struct{ service, name string }
 
-type backendGauges struct{ up, weight float64 }
+type backendGauges struct {
+	up, weight float64
+	held       bool
+}
 
 // byServiceAndName makes one of those that differ only in the set of pools,
 // each of which several services have: the worst counts.
@@ -95,9 +106,9 @@ func byServiceAndName(backends []*controllerv1.Backend) map[backendKey]backendGa
 	gauges := make(map[backendKey]backendGauges, len(backends))
 	for _, b := range backends {
 		key := backendKey{b.Service, b.Name}
-		now := backendGauges{up: bit(b.State == "active" || b.State == "draining"), weight: weightInEffect(b)}
+		now := backendGauges{up: bit(b.State == "active" || b.State == "draining" || b.State == "standby"), weight: weightInEffect(b), held: b.Held}
 		if former, twice := gauges[key]; twice {
-			now = backendGauges{up: min(former.up, now.up), weight: min(former.weight, now.weight)}
+			now = backendGauges{up: min(former.up, now.up), weight: min(former.weight, now.weight), held: former.held || now.held}
 		}
 		gauges[key] = now
 	}
@@ -108,7 +119,7 @@ func weightInEffect(b *controllerv1.Backend) float64 {
 	if b.State != "active" {
 		return 0
 	}
-	return float64(b.Weight)
+	return float64(b.Weight) * float64(b.WeightPercent) / 100
 }
 
 func bit(b bool) float64 {

@@ -15,7 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guideway/guideway/controller/check"
 	"github.com/guideway/guideway/controller/compile"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // Result is the outcome of one probe.
@@ -23,8 +25,14 @@ type Result struct {
 	Probe compile.Probe
 	OK    bool
 	// Why it failed, or what was answered; for people.
-	Reason   string
+	Reason string
+	// Of a probe that passed.
+	Answer   check.Answer
 	Duration time.Duration
+	// This machine could not send it: no verdict. Reason says why.
+	Unsent bool
+	// How long after it was due it started.
+	Delay time.Duration
 }
 
 const (
@@ -42,7 +50,8 @@ const (
 
 // Prober runs the schedules.
 type Prober struct {
-	ask     func(context.Context, compile.Probe) (string, error)
+	ask     func(context.Context, compile.Probe) (check.Answer, error)
+	tunnels *tunnelProber
 	results chan Result
 	slots   chan struct{}
 	late    atomic.Uint64
@@ -54,13 +63,16 @@ type Prober struct {
 
 // New makes a prober without targets.
 func New() *Prober {
-	ask := func(ctx context.Context, p compile.Probe) (string, error) { return p.Check.Probe(ctx, p.Address) }
+	ask := func(ctx context.Context, p compile.Probe) (check.Answer, error) {
+		return p.Check.Probe(ctx, check.Dialer{Address: p.Address})
+	}
 	return newProber(ask, probesMax)
 }
 
-func newProber(ask func(context.Context, compile.Probe) (string, error), slots int) *Prober {
+func newProber(ask func(context.Context, compile.Probe) (check.Answer, error), slots int) *Prober {
 	return &Prober{
 		ask:     ask,
+		tunnels: newTunnelProber(),
 		results: make(chan Result, 256),
 		slots:   make(chan struct{}, slots),
 		running: map[compile.Probe]context.CancelFunc{},
@@ -95,6 +107,11 @@ func (p *Prober) Set(want []compile.Probe) {
 	}
 }
 
+// SetProbing takes the tunnels of the plan that a healthy forwarder runs; nil:
+// none. What goes through others waits, or is Unsent. Not to be called by several
+// at once.
+func (p *Prober) SetProbing(probing *planv1.Probing) { p.tunnels.set(probing) }
+
 // Stop ends every schedule and waits for the probes under way.
 func (p *Prober) Stop() {
 	p.Set(nil)
@@ -108,7 +125,8 @@ func (p *Prober) start(t compile.Probe) {
 }
 
 func (p *Prober) schedule(ctx context.Context, t compile.Probe) {
-	timer := time.NewTimer(rand.N(min(t.Interval, startSpread)))
+	due := time.Now().Add(rand.N(min(t.Interval, startSpread)))
+	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
 	for {
 		select {
@@ -117,13 +135,20 @@ func (p *Prober) schedule(ctx context.Context, t compile.Probe) {
 		case <-timer.C:
 		}
 		started := time.Now()
-		p.once(ctx, t)
-		timer.Reset(max(0, spread(t.Interval)-time.Since(started)))
+		p.once(ctx, t, due)
+		due = started.Add(spread(t.Interval))
+		if now := time.Now(); due.Before(now) {
+			due = now
+		}
+		timer.Reset(time.Until(due))
 	}
 }
 
 // once waits for a slot, probes and reports.
-func (p *Prober) once(ctx context.Context, t compile.Probe) {
+func (p *Prober) once(ctx context.Context, t compile.Probe, due time.Time) {
+	if t.Tunnel.End.IsValid() {
+		p.tunnels.await(ctx, t) // without a slot, which direct probes may need
+	}
 	timeout := time.NewTimer(t.Interval)
 	defer timeout.Stop()
 	select {
@@ -134,7 +159,9 @@ func (p *Prober) once(ctx context.Context, t compile.Probe) {
 	case <-ctx.Done():
 		return
 	}
+	delay := time.Since(due)
 	result := p.attempt(ctx, t)
+	result.Delay = delay
 	<-p.slots
 	if ctx.Err() != nil {
 		return // stopped while under way: its failure may be our own doing
@@ -146,13 +173,16 @@ func (p *Prober) once(ctx context.Context, t compile.Probe) {
 }
 
 func (p *Prober) attempt(ctx context.Context, t compile.Probe) Result {
+	if t.Tunnel.End.IsValid() {
+		return p.tunnels.attempt(ctx, t)
+	}
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	started := time.Now()
 	answer, err := p.ask(ctx, t)
-	result := Result{Probe: t, OK: err == nil, Reason: answer, Duration: time.Since(started)}
+	result := Result{Probe: t, OK: err == nil, Reason: answer.Text, Answer: answer, Duration: time.Since(started)}
 	if err != nil {
-		result.Reason = reasonOf(err, t.Timeout)
+		result.Reason = check.Reason(err, t.Timeout)
 	}
 	return result
 }

@@ -30,10 +30,10 @@ func target(address string) compile.Probe {
 type recorder struct {
 	mu    sync.Mutex
 	times map[compile.Probe][]time.Time
-	act   func(context.Context, compile.Probe) (string, error)
+	act   func(context.Context, compile.Probe) (check.Answer, error)
 }
 
-func (r *recorder) probe(ctx context.Context, t compile.Probe) (string, error) {
+func (r *recorder) probe(ctx context.Context, t compile.Probe) (check.Answer, error) {
 	r.mu.Lock()
 	if r.times == nil {
 		r.times = map[compile.Probe][]time.Time{}
@@ -43,7 +43,7 @@ func (r *recorder) probe(ctx context.Context, t compile.Probe) (string, error) {
 	if r.act != nil {
 		return r.act(ctx, t)
 	}
-	return "ok", nil
+	return check.Answer{Text: "ok"}, nil
 }
 
 func (r *recorder) of(t compile.Probe) []time.Time {
@@ -52,9 +52,9 @@ func (r *recorder) of(t compile.Probe) []time.Time {
 	return r.times[t]
 }
 
-func hang(ctx context.Context, _ compile.Probe) (string, error) {
+func hang(ctx context.Context, _ compile.Probe) (check.Answer, error) {
 	<-ctx.Done()
-	return "", ctx.Err()
+	return check.Answer{}, ctx.Err()
 }
 
 // drain reads results until the test ends.
@@ -111,6 +111,27 @@ func TestATargetIsProbedSoonAndThenOncePerIntervalWithJitter(t *testing.T) {
 	})
 }
 
+func TestAProbeThatWaitsForASlotSaysHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{act: func(ctx context.Context, _ compile.Probe) (check.Answer, error) {
+			time.Sleep(200 * time.Millisecond)
+			return check.Answer{Text: "ok"}, nil
+		}}
+		p := newProber(r.probe, 1)
+		results := drain(t, p)
+		p.Set([]compile.Probe{target("10.0.0.1"), target("10.0.0.2")})
+		time.Sleep(550 * time.Millisecond) // the start is spread over 100 ms, and then one each
+		p.Stop()
+		var delays []time.Duration
+		for _, result := range results() {
+			delays = append(delays, result.Delay)
+		}
+		if len(delays) != 2 || delays[0] != 0 || delays[1] < 100*time.Millisecond || delays[1] > 200*time.Millisecond {
+			t.Errorf("delays %v", delays)
+		}
+	})
+}
+
 func TestEqualTargetsAreProbedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
@@ -149,11 +170,11 @@ func TestSetKeepsTheScheduleOfWhatStaysAndStopsTheRest(t *testing.T) {
 func TestAHangingTargetDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hanging, well := target("10.0.0.1"), target("10.0.0.2")
-		r := &recorder{act: func(ctx context.Context, t compile.Probe) (string, error) {
+		r := &recorder{act: func(ctx context.Context, t compile.Probe) (check.Answer, error) {
 			if t == hanging {
 				return hang(ctx, t)
 			}
-			return "ok", nil
+			return check.Answer{Text: "ok"}, nil
 		}}
 		p := newProber(r.probe, 10)
 		results := drain(t, p)
@@ -177,7 +198,10 @@ func TestAHangingTargetDelaysNoOther(t *testing.T) {
 func TestWithoutAFreeSlotAProbeIsLateAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blocking := make(chan struct{})
-		r := &recorder{act: func(context.Context, compile.Probe) (string, error) { <-blocking; return "ok", nil }}
+		r := &recorder{act: func(context.Context, compile.Probe) (check.Answer, error) {
+			<-blocking
+			return check.Answer{Text: "ok"}, nil
+		}}
 		p := newProber(r.probe, 1)
 		drain(t, p)
 		p.Set([]compile.Probe{target("10.0.0.1"), target("10.0.0.2")})
@@ -319,7 +343,7 @@ func TestGarbageInsteadOfHTTPFails(t *testing.T) {
 }
 
 func TestReasonsAreShort(t *testing.T) {
-	if got := reasonOf(errors.New("odd"), time.Second); got != "odd" {
+	if got := check.Reason(errors.New("odd"), time.Second); got != "odd" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -1,8 +1,6 @@
 package speaker
 
-// Against a real router: BIRD in a network namespace of its own, joined to the
-// test's namespace by a veth pair. Both namespaces live as long as their
-// processes, so nothing is left behind.
+// Against a real router, BIRD.
 
 import (
 	"context"
@@ -13,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,40 +20,12 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
 )
 
-const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
-
-// The whole test binary runs again in a fresh namespace, because threads of
-// one Go process would otherwise be in different ones.
-func TestMain(m *testing.M) {
-	if os.Getenv(namespaceMark) != "" || whyNoBird() != "" {
-		os.Exit(m.Run())
-	}
-	again := exec.Command("unshare", append([]string{"--net", os.Args[0]}, os.Args[1:]...)...)
-	again.Env = append(os.Environ(), namespaceMark+"=1")
-	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := again.Run(); err != nil {
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func whyNoBird() string {
-	if os.Getuid() != 0 {
-		return "needs root, to make network namespaces"
-	}
-	for _, tool := range []string{"bird", "birdc", "ip", "unshare", "nsenter", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return "needs " + tool + " (Debian packages bird2, iproute2, util-linux, nftables)"
-		}
-	}
-	return ""
-}
-
-type router struct {
-	t   *testing.T
-	pid string
+// bird is BIRD in its namespace.
+type bird struct {
+	*namespace
 	ctl string
 }
 
@@ -67,113 +36,51 @@ protocol bfd { interface "gw-*" { interval 100 ms; multiplier 3; }; }
 ipv4 table announced4;
 protocol static { ipv4; route 198.51.100.0/24 blackhole; }
 protocol bgp lb {
-	local 192.0.2.254 as 64513;
-	neighbor 192.0.2.1 as 64512;
+	local %s as %d;
+	neighbor %s as 64512;
 	%s
-	ipv4 { import all; export all; };
+	ipv4 { import all; export all; %s };
 	ipv6 { import all; export none; };
 }
 `
 
-func startRouter(t *testing.T, extra string) *router {
+func startRouter(t *testing.T, extra string) *bird {
 	t.Helper()
-	if why := whyNoBird(); why != "" {
-		t.Skip("BIRD test: " + why)
-	}
-	holder := exec.Command("unshare", "--net", "sleep", "600")
-	if err := holder.Start(); err != nil {
+	return startBird(t, newNamespace(t), fmt.Sprintf(birdConfig, "192.0.2.254", 64513, "192.0.2.1", extra, ""))
+}
+
+func startBird(t *testing.T, n *namespace, config string) *bird {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "bird.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { holder.Process.Kill(); holder.Wait() })
-	r := &router{t: t, pid: strconv.Itoa(holder.Process.Pid), ctl: filepath.Join(t.TempDir(), "bird.ctl")}
-	r.waitForOwnNamespace()
-	run(t, "ip", "link", "set", "lo", "up")
-	run(t, "ip", "link", "add", "gw-lb", "type", "veth", "peer", "name", "gw-router", "netns", r.pid)
-	t.Cleanup(func() { exec.Command("ip", "link", "del", "gw-lb").Run() })
-	for _, address := range []string{"192.0.2.1/24", "2001:db8:0:1::1/64"} {
-		run(t, "ip", "addr", "add", address, "dev", "gw-lb", "nodad")
-	}
-	run(t, "ip", "link", "set", "gw-lb", "up")
-	for _, address := range []string{"192.0.2.254/24", "2001:db8:0:1::fe/64"} {
-		r.inside("ip", "addr", "add", address, "dev", "gw-router", "nodad")
-	}
-	r.inside("ip", "link", "set", "gw-router", "up")
-	r.startBird(fmt.Sprintf(birdConfig, extra))
-	return r
-}
-
-func (r *router) startBird(config string) {
-	r.t.Helper()
-	file := filepath.Join(r.t.TempDir(), "bird.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
-	bird := exec.Command("nsenter", "-t", r.pid, "-n", "bird", "-f", "-c", file, "-s", r.ctl)
-	bird.Stderr = os.Stderr
-	if err := bird.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { bird.Process.Kill(); bird.Wait() })
-	eventually(r.t, 5*time.Second, "BIRD answers", func() bool {
-		_, err := exec.Command("birdc", "-s", r.ctl, "show", "status").Output()
+	b := &bird{n, filepath.Join(t.TempDir(), "bird.ctl")}
+	n.start("bird", "-f", "-c", file, "-s", b.ctl)
+	eventually(t, 5*time.Second, "BIRD answers", func() bool {
+		_, err := exec.Command("birdc", "-s", b.ctl, "show", "status").Output()
 		return err == nil
 	})
+	return b
 }
 
-// Between fork and unshare the process is still in our namespace.
-func (r *router) waitForOwnNamespace() {
-	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	eventually(r.t, 5*time.Second, "the router has its own namespace", func() bool {
-		theirs, err := os.Readlink("/proc/" + r.pid + "/ns/net")
-		return err == nil && theirs != own
-	})
-}
-
-func (r *router) inside(args ...string) {
-	r.t.Helper()
-	run(r.t, "nsenter", append([]string{"-t", r.pid, "-n"}, args...)...)
-}
-
-func (r *router) birdc(args ...string) string {
-	out, _ := exec.Command("birdc", append([]string{"-s", r.ctl}, args...)...).CombinedOutput()
+func (b *bird) birdc(args ...string) string {
+	out, _ := exec.Command("birdc", append([]string{"-s", b.ctl}, args...)...).CombinedOutput()
 	return string(out)
 }
 
-func (r *router) route(prefix string) string { return r.birdc("show", "route", "all", "for", prefix) }
-
-func run(t *testing.T, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-}
-
-// eventually waits for another process, which no fake clock reaches.
-func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
+func (b *bird) route(prefix string) string { return b.birdc("show", "route", "all", "for", prefix) }
 
 func wanted(extra ...brain.Route) Desired {
 	return Desired{
-		Identity:    Identity{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1")},
-		Neighbors:   []Neighbor{{Address: netip.MustParseAddr("192.0.2.254"), ASN: 64513, HoldTime: 9 * time.Second}},
-		Communities: []uint32{64512<<16 | 100},
-		Routes:      extra,
+		Identity:  Identity{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1")},
+		Neighbors: []Neighbor{{Address: netip.MustParseAddr("192.0.2.254"), ASN: 64513, HoldTime: 9 * time.Second}},
+		Routes:    extra,
 	}
 }
 
 var (
-	route4 = brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("192.0.2.1")}
+	route4 = brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("192.0.2.1"), Communities: []config.Community{64512<<16 | 100}}
 	route6 = brain.Route{Prefix: netip.MustParsePrefix("2001:db8:a::10/128"), NextHop: netip.MustParseAddr("2001:db8:0:1::1")}
 )
 
@@ -305,9 +212,9 @@ func TestWithTTLSecurityOnlyARouterThatSends255IsHeard(t *testing.T) {
 // keeps a reset that BFD requested while there was no session, and would spend
 // it on the next one, whose end makes BFD ask again.
 func TestASessionThatEndedComesBackAndLasts(t *testing.T) {
-	for name, end := range map[string]func(r *router){
-		"the router restarts it": func(r *router) { r.birdc("restart", "lb") },
-		"the link was down": func(r *router) {
+	for name, end := range map[string]func(r *bird){
+		"the router restarts it": func(r *bird) { r.birdc("restart", "lb") },
+		"the link was down": func(r *bird) {
 			r.inside("ip", "link", "set", "gw-router", "down")
 			time.Sleep(2 * time.Second)
 			r.inside("ip", "link", "set", "gw-router", "up")

@@ -56,7 +56,7 @@ func (s *Speaker) startServer(ctx context.Context, id Identity) error {
 func (s *Speaker) stopServer(ctx context.Context) error {
 	s.stopWatch()
 	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
-	s.server, s.identity = nil, Identity{}
+	s.server, s.identity, s.attributes, s.export = nil, Identity{}, nil, exportPolicy{}
 	clear(s.neighbors)
 	clear(s.announced)
 	s.statesMu.Lock()
@@ -108,6 +108,10 @@ func peerOf(n Neighbor) *api.Peer {
 		hold = holdTimeMax
 	}
 	holdSeconds := uint64(hold / time.Second)
+	transport := &api.Transport{}
+	if n.Source.IsValid() {
+		transport.LocalAddress = n.Source.String()
+	}
 	return &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: n.Address.String(),
@@ -125,7 +129,9 @@ func peerOf(n Neighbor) *api.Peer {
 		AfiSafis: []*api.AfiSafi{afiSafi(api.Family_AFI_IP), afiSafi(api.Family_AFI_IP6)},
 		Bfd:      bfdOf(n.BFD),
 
-		TtlSecurity: &api.TtlSecurity{Enabled: n.TTLSecurity, TtlMin: ttlMin},
+		Transport:    transport,
+		TtlSecurity:  &api.TtlSecurity{Enabled: n.TTLSecurity, TtlMin: ttlMin},
+		EbgpMultihop: &api.EbgpMultihop{Enabled: n.Multihop > 0, MultihopTtl: uint32(n.Multihop)},
 	}
 }
 
@@ -151,8 +157,8 @@ func bfdOf(b BFD) *api.BfdPeerConfig {
 
 // The family must be set: GoBGP takes a path without one for an error, or for
 // the family of its next hop.
-func pathOf(r brain.Route, communities []uint32) (*apiutil.Path, error) {
-	if r.Prefix.Addr().Is4() != r.NextHop.Is4() {
+func pathOf(r brain.Route) (*apiutil.Path, error) {
+	if r.Prefix.Addr().Is6() && r.NextHop.Is4() {
 		return nil, fmt.Errorf("its next hop %s is of the other family: give the machine an address of each family it announces", r.NextHop)
 	}
 	nlri, err := bgp.NewIPAddrPrefix(r.Prefix)
@@ -168,17 +174,29 @@ func pathOf(r brain.Route, communities []uint32) (*apiutil.Path, error) {
 		return nil, err
 	}
 	attributes := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP), nextHop}
+	var communities []uint32
+	for _, c := range r.Communities {
+		communities = append(communities, uint32(c))
+	}
 	if r.GracefulShutdown {
-		communities = append([]uint32{gracefulShutdown}, communities...)
+		communities = append(communities, gracefulShutdown)
 	}
 	if len(communities) > 0 {
 		attributes = append(attributes, bgp.NewPathAttributeCommunities(communities))
 	}
+	if len(r.LargeCommunities) > 0 {
+		var large []*bgp.LargeCommunity
+		for _, c := range r.LargeCommunities {
+			large = append(large, &bgp.LargeCommunity{ASN: c.Global, LocalData1: c.Local1, LocalData2: c.Local2})
+		}
+		attributes = append(attributes, bgp.NewPathAttributeLargeCommunities(large))
+	}
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attributes}, nil
 }
 
+// An IPv4 route may have an IPv6 next hop (RFC 8950).
 func nextHopAttribute(family bgp.Family, nlri bgp.NLRI, nextHop netip.Addr) (bgp.PathAttributeInterface, error) {
-	if family == bgp.RF_IPv4_UC {
+	if family == bgp.RF_IPv4_UC && nextHop.Is4() {
 		return bgp.NewPathAttributeNextHop(nextHop)
 	}
 	return bgp.NewPathAttributeMpReachNLRI(family, []bgp.PathNLRI{{NLRI: nlri}}, nextHop)

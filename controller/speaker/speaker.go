@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -45,6 +46,18 @@ type Neighbor struct {
 	// Packets of the session have TTL 255 in both directions, others are
 	// dropped (GTSM, RFC 5082).
 	TTLSecurity bool
+	// Invalid: the kernel's choice.
+	Source netip.Addr
+	// TTL of the session with a neighbor of another AS; 0: one link.
+	Multihop uint8
+	// A change of these does not end the session.
+	Attributes Attributes
+}
+
+// session is what a neighbor's session depends on.
+func (n Neighbor) session() Neighbor {
+	n.Attributes = Attributes{}
+	return n
 }
 
 // BFD (RFC 5880) notices a dead session faster than the hold time does.
@@ -55,10 +68,9 @@ type BFD struct {
 
 // Desired is the whole state that Set brings about.
 type Desired struct {
-	Identity    Identity
-	Neighbors   []Neighbor
-	Routes      []brain.Route
-	Communities []uint32
+	Identity  Identity
+	Neighbors []Neighbor
+	Routes    []brain.Route
 }
 
 // NeighborState is what is observed of one session.
@@ -83,13 +95,17 @@ type Speaker struct {
 	log     *slog.Logger
 	onState func(NeighborState)
 
-	mu          sync.Mutex
-	server      *server.BgpServer // nil: BGP is not wanted
-	stopWatch   context.CancelFunc
-	identity    Identity
-	neighbors   map[netip.Addr]Neighbor
-	communities []uint32
-	announced   map[netip.Prefix]announcement
+	mu        sync.Mutex
+	server    *server.BgpServer // nil: BGP is not wanted
+	stopWatch context.CancelFunc
+	identity  Identity
+	neighbors map[netip.Addr]Neighbor
+	announced map[netip.Prefix]announcement
+	// Of neighbors that have any, the policy that brings them about, and how
+	// many there were.
+	attributes map[netip.Addr]Attributes
+	export     exportPolicy
+	exports    int
 
 	statesMu sync.Mutex
 	states   map[netip.Addr]NeighborState
@@ -125,8 +141,9 @@ func (s *Speaker) Set(ctx context.Context, want Desired) error {
 		return nil
 	}
 	return errors.Join(
+		s.setAttributes(ctx, want.Neighbors),
 		s.setNeighbors(ctx, want.Neighbors),
-		s.setRoutes(want.Routes, want.Communities),
+		s.setRoutes(want.Routes),
 	)
 }
 
@@ -137,7 +154,7 @@ func (s *Speaker) Stop(ctx context.Context) error {
 	if s.server == nil {
 		return nil
 	}
-	withdraw := s.setRoutes(nil, nil)
+	withdraw := s.setRoutes(nil)
 	return errors.Join(withdraw, s.stopServer(ctx))
 }
 
@@ -185,12 +202,14 @@ func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
 	}
 	var failed []error
 	for address, have := range s.neighbors {
-		if wanted[address] != have {
+		if wanted[address].session() != have.session() {
 			failed = append(failed, s.removeNeighbor(ctx, address))
 		}
 	}
 	for _, n := range want {
-		if _, have := s.neighbors[n.Address]; !have {
+		if _, have := s.neighbors[n.Address]; have {
+			s.neighbors[n.Address] = n
+		} else {
 			failed = append(failed, s.addNeighbor(ctx, n))
 		}
 	}
@@ -198,12 +217,26 @@ func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
 }
 
 func (s *Speaker) addNeighbor(ctx context.Context, n Neighbor) error {
-	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: "not connected yet"})
+	reason := "not connected yet"
+	if n.Source.IsValid() && !isOurs(n.Source) {
+		reason = "this machine has no address " + n.Source.String() + ", which is the session's source"
+	}
+	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: reason})
 	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
 		return fmt.Errorf("add BGP neighbor %s: %w", n.Address, err)
 	}
 	s.neighbors[n.Address] = n
 	return nil
+}
+
+// isOurs: a session can come from the address.
+func isOurs(address netip.Addr) bool {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error {
@@ -218,7 +251,7 @@ func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error 
 }
 
 // Withdrawals come first: a black hole hurts more than a late route.
-func (s *Speaker) setRoutes(want []brain.Route, communities []uint32) error {
+func (s *Speaker) setRoutes(want []brain.Route) error {
 	wanted := make(map[netip.Prefix]brain.Route, len(want))
 	for _, r := range want {
 		wanted[r.Prefix] = r
@@ -229,10 +262,8 @@ func (s *Speaker) setRoutes(want []brain.Route, communities []uint32) error {
 			failed = append(failed, s.withdraw(prefix))
 		}
 	}
-	repeat := !slices.Equal(communities, s.communities)
-	s.communities = slices.Clone(communities)
 	for prefix, route := range wanted {
-		if have, ok := s.announced[prefix]; repeat || !ok || have.route != route {
+		if have, ok := s.announced[prefix]; !ok || !have.route.Equal(route) {
 			failed = append(failed, s.announce(route))
 		}
 	}
@@ -240,7 +271,7 @@ func (s *Speaker) setRoutes(want []brain.Route, communities []uint32) error {
 }
 
 func (s *Speaker) announce(route brain.Route) error {
-	path, err := pathOf(route, s.communities)
+	path, err := pathOf(route)
 	if err != nil {
 		return fmt.Errorf("announce %s: %w", route.Prefix, err)
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
 )
 
 func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
 	cases := []struct {
-		name        string
-		route       brain.Route
-		communities []uint32
-		family      bgp.Family
-		want        []string
+		name   string
+		route  brain.Route
+		family bgp.Family
+		want   []string
 	}{
 		{
 			name:   "IPv4 with the NEXT_HOP attribute",
@@ -34,16 +34,15 @@ func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
 			want:   []string{"2001:db8:0:1::1"},
 		},
 		{
-			name:        "graceful shutdown joins the configured communities",
-			route:       brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1"), GracefulShutdown: true},
-			communities: []uint32{64512<<16 | 100},
-			family:      bgp.RF_IPv4_UC,
-			want:        []string{"planned-shut", "64512:100"},
+			name:   "graceful shutdown joins the configured communities",
+			route:  brain.Route{Prefix: netip.MustParsePrefix("203.0.113.10/32"), NextHop: netip.MustParseAddr("10.0.0.1"), GracefulShutdown: true, Communities: []config.Community{64512<<16 | 100}, LargeCommunities: []config.LargeCommunity{{Global: 64512, Local1: 1, Local2: 4294967295}}},
+			family: bgp.RF_IPv4_UC,
+			want:   []string{"planned-shut", "64512:100", "64512:1:4294967295"},
 		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			path, err := pathOf(c.route, c.communities)
+			path, err := pathOf(c.route)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +63,7 @@ func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
 }
 
 func TestARouteWhoseNextHopIsOfTheOtherFamilyIsRefusedWithTheCure(t *testing.T) {
-	_, err := pathOf(brain.Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("10.0.0.1")}, nil)
+	_, err := pathOf(brain.Route{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("10.0.0.1")})
 	if err == nil || !strings.Contains(err.Error(), "give the machine an address of each family") {
 		t.Fatalf("got %v", err)
 	}

@@ -45,12 +45,18 @@ const readyAge = 100 * time.Millisecond
 
 // Handler answers all paths.
 func Handler(log *slog.Logger, sources Sources) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.Handle("GET /metrics", serve(newPage(pageAge, sources.Metrics), "text/plain; version=0.0.4; charset=utf-8"))
+	mux := MetricsHandler(sources.Metrics)
 	mux.Handle("GET /readyz", readyz(sources))
 	status := newPage(pageAge, func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) })
 	mux.Handle("GET /{$}", serve(status, "text/html; charset=utf-8"))
+	return mux
+}
+
+// MetricsHandler answers /metrics, and /healthz while the process lives.
+func MetricsHandler(metrics func(context.Context) ([]byte, error)) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.Handle("GET /metrics", serve(newPage(pageAge, metrics), "text/plain; version=0.0.4; charset=utf-8"))
 	return mux
 }
 

@@ -11,7 +11,9 @@
 //! ```
 //!
 //! Hashing comes before matching, other than in the specification, so that
-//! buckets have the time of a whole stage to come from memory. Plain packets
+//! buckets have the time of a whole stage to come from memory. Where the batch
+//! before had packets of stateless services, all are hashed by the key of those
+//! services' buckets, too. Plain packets
 //! (see [`wire::plain`]) are read in one go, all others by the functions of
 //! the specification. Nothing else differs. Inside a stage packets go in their
 //! order, so that a packet finds in the connection table what an earlier one
@@ -25,10 +27,10 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{LookupKey, LookupV4, Matched};
+use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
 use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
-use crate::decide::{ChosenMember, Why, steady_member};
+use crate::decide::{ChosenMember, Why, decide_stateless, steady_member};
 use crate::drop_reason::DropReason;
 use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
@@ -43,7 +45,7 @@ use crate::send::{headers_of, send};
 use crate::table::{Home, is_tcp, steady_backend};
 use crate::trace::{self, Mark};
 use crate::verdict::Verdict;
-use crate::view::{Traffic, View};
+use crate::view::{Traffic, View, WorkerCounters};
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
@@ -89,18 +91,25 @@ struct Marked {
 /// The packets of a batch, each at its frame's index, and what they are hashed
 /// by.
 struct BatchState<'v> {
-    packets: [PacketState<'v>; BATCH_MAX],
+    packets: Packets<'v>,
     flows: Flows,
     /// Of packets at [`Stage::SocketV6`], in their order.
     keys_v6: ArrayVec<LookupKey, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
 }
 
+/// What is known of each packet.
+struct Packets<'v> {
+    states: [PacketState<'v>; BATCH_MAX],
+    /// The hashes of their flows by the key of buckets.
+    by_bucket: Option<[u64; BATCH_MAX]>,
+}
+
 impl BatchState<'_> {
     #[inline(always)]
     fn new() -> BatchState<'static> {
         BatchState {
-            packets: [PacketState::DONE; BATCH_MAX],
+            packets: Packets { states: [PacketState::DONE; BATCH_MAX], by_bucket: None },
             flows: Flows::default(),
             keys_v6: ArrayVec::new(),
             marked: ArrayVec::new(),
@@ -126,6 +135,24 @@ impl<'v> PacketState<'v> {
     #[inline(always)]
     fn begin(&mut self, meta: PacketMeta, recursion_limit: RecursionLimit, stage: Stage<'v>) {
         (self.meta, self.recursion_limit, self.stage) = (meta, recursion_limit, stage);
+    }
+
+    /// To be sent to that member, if there is a tunnel; prefetches what that
+    /// needs.
+    #[inline(always)]
+    fn choose(
+        &mut self,
+        view: &'v View,
+        counters: &'v WorkerCounters,
+        matched: &'v Matched,
+        ChosenMember { member, backend }: ChosenMember,
+    ) {
+        let tunnel = view.egress.tunnel(matched.profile, self.meta.family, backend);
+        let Some(tunnel) = tunnel else { return };
+        prefetch(tunnel);
+        let traffic = counters.member(matched, member);
+        prefetch(traffic);
+        self.stage = Stage::Backend(tunnel, traffic, counters.of_match(matched));
     }
 }
 
@@ -153,6 +180,9 @@ impl<'m> Datapath<'m> {
         let frames = batch.as_mut_slice();
         let mut state = BatchState::new();
         self.read_all(view, frames, &mut state, verdicts);
+        if self.uses_buckets.replace(false) {
+            state.packets.by_bucket = Some(self.hash.bucket_flows(&state.flows, frames.len()));
+        }
         self.hash.flows(&mut state.flows, frames.len());
         self.match_all(view, &mut state, verdicts);
         let mut begin = 0;
@@ -173,13 +203,14 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         run: Range<usize>,
         frames: &mut [Frame<'_>],
-        packets: &mut [PacketState<'v>; BATCH_MAX],
+        packets: &mut Packets<'v>,
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
         let begin = run.start;
-        let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
-        self.choose_all(view, frames, packets);
+        let by_bucket = packets.by_bucket.as_ref().map(|by_bucket| &by_bucket[run.clone()]);
+        let (frames, packets) = (&mut frames[run.clone()], &mut packets.states[run.clone()]);
+        self.choose_all(view, frames, packets, by_bucket);
         self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
     }
 
@@ -212,7 +243,7 @@ impl<'m> Datapath<'m> {
                 if uses_match_cache {
                     prefetch_at(self.match_cache.prefetch_v4(socket));
                 }
-                state.packets[at].begin(
+                state.packets.states[at].begin(
                     plain.meta,
                     RecursionLimit::FRESH,
                     Stage::SocketV4(socket, lookup),
@@ -227,7 +258,7 @@ impl<'m> Datapath<'m> {
                     prefetch_at(self.match_cache.prefetch_v6(&key));
                 }
                 state.keys_v6.push(key);
-                state.packets[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
+                state.packets.states[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
             } else {
                 let read = self.read_other(view, at, frame, state);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -258,7 +289,7 @@ impl<'m> Datapath<'m> {
             Destination::SlowPath => return Ok(Verdict::Slow(recursion_limit)),
         };
         state.flows.set_key(at, &headers.key);
-        state.packets[at].begin(headers.meta(), recursion_limit, stage);
+        state.packets.states[at].begin(headers.meta(), recursion_limit, stage);
         Ok(NOT_YET)
     }
 
@@ -275,7 +306,7 @@ impl<'m> Datapath<'m> {
         let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
         let mut rest = 0;
         for (at, ((packet, hash), verdict)) in
-            packets.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
+            packets.states.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
         {
             let home = self.table.home(hash);
             if at < HOMES_AHEAD {
@@ -341,9 +372,10 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
+        by_bucket: Option<&[u64]>,
     ) {
         let (counters, connections) = (self.counters_of(view), &self.counters.connections);
-        let (mut served, misses) = (0, connections.misses.get());
+        let (mut served, mut stateless, misses) = (0, 0, connections.misses.get());
         for (at, frame) in frames.iter().enumerate() {
             if let Some(PacketState { stage: Stage::Service(_, home), .. }) =
                 packets.get(at + HOMES_AHEAD)
@@ -352,25 +384,22 @@ impl<'m> Datapath<'m> {
             }
             let packet = &mut packets[at];
             let Stage::Service(matched, home) = packet.stage else { continue };
+            if matched.tracking == Tracking::Stateless {
+                stateless += 1;
+                continue;
+            }
             served += 1;
             let (meta, hash, service) = (&packet.meta, packet.hash, matched.service);
             let steady = steady_member(view.plan.group_of(matched), meta, || {
                 steady_backend(home, hash, service, &self.ticks, is_tcp(meta.protocol))
             });
-            let ChosenMember { member, backend } = match steady {
-                Some(chosen) => chosen,
-                None => match self.choose_other(view, matched, frame, meta, hash) {
-                    Some(chosen) => chosen,
-                    None => continue,
-                },
-            };
-            let Some(tunnel) = view.egress.tunnel(matched.profile, meta.family, backend) else {
-                continue;
-            };
-            prefetch(tunnel);
-            let traffic = counters.member(matched, member);
-            prefetch(traffic);
-            packet.stage = Stage::Backend(tunnel, traffic, counters.of_match(matched));
+            let chosen = steady.or_else(|| self.choose_other(view, matched, frame, meta, hash));
+            if let Some(chosen) = chosen {
+                packet.choose(view, counters, matched, chosen);
+            }
+        }
+        if stateless > 0 {
+            self.choose_by_buckets(view, frames, packets, by_bucket);
         }
         let misses = connections.misses.get() - misses;
         connections.hits.add(served - misses);
@@ -378,6 +407,33 @@ impl<'m> Datapath<'m> {
         // the next.
         if served > 0 {
             self.selects.set(misses > served / 8);
+        }
+    }
+
+    /// The backends of stateless services' packets, which nothing else looks at.
+    #[inline(never)]
+    fn choose_by_buckets<'v>(
+        &'v self,
+        view: &'v View,
+        frames: &[Frame<'_>],
+        packets: &mut [PacketState<'v>],
+        by_bucket: Option<&[u64]>,
+    ) {
+        // The next batch will have such packets, too.
+        self.uses_buckets.set(true);
+        let counters = self.counters_of(view);
+        for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
+            let Stage::Service(matched, _) = packet.stage else { continue };
+            if matched.tracking != Tracking::Stateless {
+                continue;
+            }
+            let selector = match (view.plan.service_of(matched).affinity, by_bucket) {
+                (Affinity::Flow, Some(by_bucket)) => by_bucket[at],
+                (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
+            };
+            if let Some(chosen) = decide_stateless(view.plan.group_of(matched), selector).chosen {
+                packet.choose(view, counters, matched, chosen);
+            }
         }
     }
 

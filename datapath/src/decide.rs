@@ -26,9 +26,12 @@
 //! | established | closing | FIN: two minutes; RST: ten seconds |
 //! | closing by FIN | closing by RST | SYN: the same port may be used anew |
 //! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
+//!
+//! A stateless service's packets are decided each alone, by their buckets (MPLB,
+//! section 3): there is no entry, and none is made.
 
 use plan::group::Selected;
-use plan::{Admission, BackendId, Group, Service, ServiceId};
+use plan::{Admission, BackendId, Group, Service, ServiceId, Tracking};
 use wire::{PacketMeta, Protocol, tcp};
 
 use crate::clock::Now;
@@ -40,6 +43,8 @@ use crate::table::{Entry, EntryClass, Expiry, Lifetimes, TableReader, Ticks};
 pub struct Rules<'v> {
     /// The service.
     pub service: ServiceId,
+    /// Whether its connections are tracked.
+    pub tracking: Tracking,
     /// Its members.
     pub group: &'v Group,
     /// When entries expire, and the moment.
@@ -56,9 +61,14 @@ pub struct ServiceRules<'v> {
 }
 
 impl<'v> ServiceRules<'v> {
-    fn at(self, ticks: &'v Ticks) -> Rules<'v> {
+    pub(crate) fn at(self, ticks: &'v Ticks) -> Rules<'v> {
         let ServiceRules { service, lifetimes } = self;
-        Rules { service: service.id, group: &service.group, expiry: Expiry { lifetimes, ticks } }
+        Rules {
+            service: service.id,
+            tracking: service.tracking,
+            group: &service.group,
+            expiry: Expiry { lifetimes, ticks },
+        }
     }
 }
 
@@ -111,14 +121,14 @@ pub struct Decision {
     pub chosen: Option<ChosenMember>,
     /// Why.
     pub why: Why,
-    /// The Maglev table's slot, where that selected.
+    /// The selector's slot, where that selected.
     pub slot: Option<u32>,
     /// What becomes of the flow's entry.
     pub effect: Effect,
 }
 
-/// Why a backend gets a packet: the flow's entry names it, or else the Maglev
-/// table selects, because...
+/// Why a backend gets a packet: the flow's entry names it, or else the group's
+/// selector does, because...
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// The flow's entry names it.
@@ -131,6 +141,8 @@ pub enum Why {
     Gone,
     /// A SYN begins a connection that the entry's backend is not to take.
     Opened,
+    /// The service is stateless.
+    Stateless,
 }
 
 impl Why {
@@ -138,7 +150,11 @@ impl Why {
     #[inline]
     #[must_use]
     pub fn lookup(self) -> Lookup {
-        if self == Why::Tracked { Lookup::Hit } else { Lookup::Miss }
+        match self {
+            Why::Tracked => Lookup::Hit,
+            Why::Stateless => Lookup::None,
+            Why::Untracked | Why::Expired | Why::Gone | Why::Opened => Lookup::Miss,
+        }
     }
 }
 
@@ -162,6 +178,9 @@ pub fn decide(
     selector: impl FnOnce() -> u64,
 ) -> Decision {
     let why = match entry {
+        _ if rules.tracking == Tracking::Stateless => {
+            return decide_stateless(rules.group, selector());
+        }
         None => Why::Untracked,
         Some(entry) => {
             let signal = packet.into();
@@ -182,6 +201,18 @@ pub fn decide(
     let entry = Entry { service, backend, class, time: rules.expiry.ticks.of(class) };
     let chosen = ChosenMember { member, backend };
     Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
+}
+
+/// Decides about a packet of a stateless service: whose bucket it is.
+#[inline(always)]
+pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Decision {
+    let selected = group.select(selector);
+    Decision {
+        chosen: selected.map(|Selected { member, backend, .. }| ChosenMember { member, backend }),
+        why: Why::Stateless,
+        slot: selected.map(|selected| selected.slot),
+        effect: Effect::None,
+    }
 }
 
 /// As [`decide`] decides, without an effect, about data whose flow's entry is
@@ -222,6 +253,10 @@ pub fn decide_by_tables(
     signal: Signal,
     selector: u64,
 ) -> (Decision, Option<TrackedBy>) {
+    let tables = match of_service.service.tracking {
+        Tracking::Tracked => tables,
+        Tracking::Stateless => &[],
+    };
     let mut undecided = None;
     for (worker, table) in tables.iter().enumerate() {
         let Some((entry, idle_ms)) = table.find(hash, of_service.service.id) else { continue };

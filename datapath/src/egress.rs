@@ -4,28 +4,12 @@
 use std::net::IpAddr;
 
 use plan::{BackendId, Owners, Plan, Service};
-use wire::{Family, FlowKey, MacAddress};
+use wire::{Family, FlowKey};
 
 use crate::encapsulate::{EncapProfile, HeaderTemplate, has_source};
 use crate::flow_hash::FlowHash;
+use crate::next_hop::NextHop;
 use crate::recursion_limit::RecursionLimit;
-use crate::verdict::DeviceIndex;
-
-/// A neighbour on one of our devices: the next hop to a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NextHop {
-    /// The device to transmit on.
-    pub device: DeviceIndex,
-    /// Our address on it.
-    pub source: MacAddress,
-    /// The neighbour's address.
-    pub destination: MacAddress,
-    /// The longest IP packet that fits, in bytes.
-    pub mtu: u16,
-    /// The longest that the path behind it carries, where ICMP errors reported
-    /// one. It is used within limits: see [`HeaderTemplate::new`].
-    pub path_mtu: Option<u16>,
-}
 
 /// The tunnels to all backends of a plan, to its peers, and to the clusters
 /// that its services spill to.

@@ -17,8 +17,8 @@ use wire::{
     EtherType, Family, Frame, MacAddress, PacketMeta, Protocol, checksum, ethernet, ipv4, ipv6, udp,
 };
 
-use crate::egress::NextHop;
 use crate::flow_hash::FlowHash;
+use crate::next_hop::NextHop;
 use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 

@@ -6,9 +6,9 @@ use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, ethernet, tcp};
 
 use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
-use crate::egress::NextHop;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
+use crate::next_hop::NextHop;
 use crate::table::{EntryClass, TableReader};
 use crate::view::View;
 
@@ -19,9 +19,9 @@ pub struct Explanation {
     pub matched: Option<Matched>,
     /// The flow hash.
     pub hash: u64,
-    /// What selects: the flow hash, or the client's.
+    /// What selects: the flow hash, or the client's, or a stateless service's.
     pub selector: u64,
-    /// The Maglev table's slot.
+    /// The selector's slot: the Maglev table's, or the bucket.
     pub slot: Option<u32>,
     /// The backend in that slot.
     pub by_hash: Option<BackendId>,
@@ -73,7 +73,7 @@ pub fn explain(
     };
     told.matched = Some(matched);
     let service = view.plan.service_of(&matched);
-    told.selector = hash.selector(service.affinity, flow, || *key);
+    told.selector = hash.selector(service, flow, || *key);
     let rules = ServiceRules { service, lifetimes: &view.lifetimes };
     let untracked = decide_untracked(rules, told.selector);
     told.slot = untracked.slot;

@@ -8,7 +8,7 @@
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use arrayvec::ArrayVec;
-use plan::Affinity;
+use plan::{Affinity, Service, Tracking};
 use sha2::{Digest, Sha256};
 use wire::flow::BLOCK_BYTES;
 use wire::{BATCH_MAX, Family, FlowKey};
@@ -95,9 +95,17 @@ impl Secret {
     }
 }
 
-/// Hashes five-tuples under one key.
+/// Hashes five-tuples under the cluster's keys.
 #[derive(Clone)]
 pub struct FlowHash {
+    flows: KeyedHash,
+    /// Of stateless services: backends' agents have this key, too.
+    buckets: KeyedHash,
+}
+
+/// The hash under one key.
+#[derive(Clone)]
+struct KeyedHash {
     cipher: Aes128,
 }
 
@@ -108,6 +116,7 @@ impl std::fmt::Debug for FlowHash {
 }
 
 /// The five-tuples of a batch, then their hashes.
+#[derive(Clone)]
 pub struct Flows {
     /// The block of each, at its index; later its hash.
     blocks: [Block; BATCH_MAX],
@@ -118,6 +127,7 @@ pub struct Flows {
 }
 
 /// The further blocks of an IPv6 flow.
+#[derive(Clone)]
 struct Chained {
     flow: u8,
     further: [[u8; BLOCK_BYTES]; 2],
@@ -166,52 +176,46 @@ impl FlowHash {
     /// For the cluster's secret.
     #[must_use]
     pub fn new(secret: &Secret) -> FlowHash {
-        FlowHash { cipher: Aes128::new(&secret.hash_key(b"guideway flow hash\0").into()) }
+        FlowHash::under(secret, b"guideway flow hash\0")
     }
 
     /// One that says nothing of [`FlowHash::new`]'s: a worker that got its
     /// flows by the same hash would use a part of its connection table only.
     #[must_use]
     pub fn for_steering(secret: &Secret) -> FlowHash {
-        FlowHash { cipher: Aes128::new(&secret.hash_key(b"guideway steering\0").into()) }
+        FlowHash::under(secret, b"guideway steering\0")
+    }
+
+    fn under(secret: &Secret, purpose: &[u8]) -> FlowHash {
+        FlowHash {
+            flows: KeyedHash::new(secret, purpose),
+            buckets: KeyedHash::new(secret, b"guideway bucket hash\0"),
+        }
     }
 
     /// The hash of a flow.
     #[inline]
     #[must_use]
     pub fn flow(&self, key: &FlowKey) -> u64 {
-        match key.family {
-            Family::V4 => first_half(self.encrypt(key.block_v4())),
-            Family::V6 => first_half(self.chain(&key.blocks_v6())),
-        }
+        self.flows.flow(key)
     }
 
-    /// What selects the backend of a flow that has this hash.
+    /// What selects the backend of a service's flow that has this hash.
     #[inline]
     #[must_use]
-    pub fn selector(&self, affinity: Affinity, flow: u64, key: impl FnOnce() -> FlowKey) -> u64 {
-        match affinity {
-            Affinity::Flow => flow,
-            Affinity::Client => self.client(&key()),
+    pub fn selector(&self, service: &Service, flow: u64, key: impl FnOnce() -> FlowKey) -> u64 {
+        match (service.tracking, service.affinity) {
+            (Tracking::Tracked, Affinity::Flow) => flow,
+            (Tracking::Tracked, Affinity::Client) => self.client(&key()),
+            (Tracking::Stateless, affinity) => self.bucket(affinity, &key()),
         }
     }
 
     /// The hash of a flow's source address alone, for `affinity: client`.
-    /// Its first byte differs from those of flows.
     #[inline]
     #[must_use]
     pub fn client(&self, key: &FlowKey) -> u64 {
-        match key.family {
-            Family::V4 => {
-                let bits = 0x84u128 << 120 | (key.source & 0xffff_ffff) << 88;
-                first_half(self.encrypt(bits.to_be_bytes()))
-            }
-            Family::V6 => {
-                let first = 0x86u128 << 120 | key.source >> 8;
-                let second = key.source << 120;
-                first_half(self.chain(&[first.to_be_bytes(), second.to_be_bytes()]))
-            }
-        }
+        self.flows.client(key)
     }
 
     /// The hash of the network that a packet comes from, as limits see it: /24
@@ -232,7 +236,7 @@ impl FlowHash {
     #[must_use]
     pub fn outer_id(&self, own: u32, target: u32) -> u16 {
         let bits = 0xa4u128 << 120 | u128::from(own) << 80 | u128::from(target) << 48;
-        let block = self.encrypt(bits.to_be_bytes());
+        let block = self.flows.encrypt(bits.to_be_bytes());
         u16::from_be_bytes(*block.first_chunk().expect("a block has 16 bytes"))
     }
 
@@ -241,6 +245,66 @@ impl FlowHash {
     /// other.
     #[inline]
     pub fn flows(&self, flows: &mut Flows, count: usize) {
+        self.flows.flows(flows, count);
+    }
+
+    /// Their hashes by the key of buckets; to be called before they are hashed.
+    #[inline(never)]
+    pub(crate) fn bucket_flows(&self, flows: &Flows, count: usize) -> [u64; BATCH_MAX] {
+        let mut flows = flows.clone();
+        self.buckets.flows(&mut flows, count);
+        let mut hashes = flows.hashes();
+        std::array::from_fn(|_| hashes.next().unwrap_or_default())
+    }
+
+    /// What selects for a flow of a stateless service. Not inline: batches have
+    /// hashed most of theirs, and all others would carry the code along.
+    #[inline(never)]
+    pub(crate) fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
+        match affinity {
+            Affinity::Flow => self.buckets.flow(key),
+            Affinity::Client => self.buckets.client(key),
+        }
+    }
+
+    /// Encrypts blocks that do not depend on each other.
+    #[inline]
+    pub fn encrypt_all(&self, blocks: &mut [Block]) {
+        self.flows.encrypt_all(blocks);
+    }
+}
+
+impl KeyedHash {
+    fn new(secret: &Secret, purpose: &[u8]) -> KeyedHash {
+        KeyedHash { cipher: Aes128::new(&secret.hash_key(purpose).into()) }
+    }
+
+    #[inline]
+    fn flow(&self, key: &FlowKey) -> u64 {
+        match key.family {
+            Family::V4 => first_half(self.encrypt(key.block_v4())),
+            Family::V6 => first_half(self.chain(&key.blocks_v6())),
+        }
+    }
+
+    /// Of the source address alone. Its first byte differs from those of flows.
+    #[inline]
+    fn client(&self, key: &FlowKey) -> u64 {
+        match key.family {
+            Family::V4 => {
+                let bits = 0x84u128 << 120 | (key.source & 0xffff_ffff) << 88;
+                first_half(self.encrypt(bits.to_be_bytes()))
+            }
+            Family::V6 => {
+                let first = 0x86u128 << 120 | key.source >> 8;
+                let second = key.source << 120;
+                first_half(self.chain(&[first.to_be_bytes(), second.to_be_bytes()]))
+            }
+        }
+    }
+
+    #[inline]
+    fn flows(&self, flows: &mut Flows, count: usize) {
         if flows.states.len() < count {
             self.encrypt_all(&mut flows.blocks[..count]);
         }
@@ -265,7 +329,7 @@ impl FlowHash {
 
     /// Encrypts blocks that do not depend on each other.
     #[inline]
-    pub fn encrypt_all(&self, blocks: &mut [Block]) {
+    fn encrypt_all(&self, blocks: &mut [Block]) {
         self.cipher.encrypt_blocks(blocks);
     }
 

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use plan::{Found, Matched, Service};
+use plan::{Found, Matched, Service, Tracking};
 use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::{Clock, Now};
@@ -36,6 +36,8 @@ pub struct Datapath<'m> {
     worker: usize,
     /// Many of the last batch's packets had no entry.
     pub(crate) selects: Cell<bool>,
+    /// Some of the last batch's packets were of stateless services.
+    pub(crate) uses_buckets: Cell<bool>,
     /// Some of the last batch's packets took more than one lookup to match.
     pub(crate) uses_match_cache: Cell<bool>,
     pub(crate) match_cache: MatchCache,
@@ -61,6 +63,7 @@ impl<'m> Datapath<'m> {
             clock,
             worker,
             selects: Cell::new(false),
+            uses_buckets: Cell::new(false),
             uses_match_cache: Cell::new(false),
             match_cache: MatchCache::new(),
         }
@@ -129,13 +132,18 @@ impl<'m> Datapath<'m> {
 
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let (meta, found) = (headers.meta(), self.table.find(hash, matched.service));
+        let meta = headers.meta();
+        let found = match matched.tracking {
+            Tracking::Tracked => self.table.find(hash, matched.service),
+            Tracking::Stateless => None,
+        };
         let flow = Flow { hash, found, remember };
         let decision = self.decide(view, &matched, &meta, flow, || headers.key, recorder);
         recorder.tracked(decision.why.lookup());
         let connections = &self.counters.connections;
         match decision.why {
             Why::Tracked => connections.hits.add(1),
+            Why::Stateless => {}
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
@@ -184,8 +192,8 @@ impl<'m> Datapath<'m> {
         verdict
     }
 
-    /// The backend that the flow's entry names, or that Maglev hashing selects
-    /// (paper 3.4); and remembers it.
+    /// The backend that the flow's entry names, or that its service's selector
+    /// selects (paper 3.4); and remembers it.
     #[inline(always)]
     pub(crate) fn decide(
         &self,
@@ -197,11 +205,11 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> Decision {
         let group = view.plan.group_of(matched);
-        let rules = Rules { service: matched.service, group, expiry: self.expiry(view) };
+        let (service, tracking) = (matched.service, matched.tracking);
+        let rules = Rules { service, tracking, group, expiry: self.expiry(view) };
         let entry = flow.found.map(|found| found.entry());
         let decision = decide(&rules, entry, meta, || {
-            let affinity = view.plan.service_of(matched).affinity;
-            let selector = self.hash.selector(affinity, flow.hash, key);
+            let selector = self.hash.selector(view.plan.service_of(matched), flow.hash, key);
             recorder.selects(selector);
             selector
         });

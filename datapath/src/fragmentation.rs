@@ -4,12 +4,7 @@
 
 use wire::{Frame, Headers, checksum, ethernet, ipv4};
 
-use crate::outbox::Outbox;
-
-/// The pieces of one packet at most: a frame of the longest kind over the
-/// smallest path there is for IPv4 (68 bytes, RFC 791) would be more, but
-/// paths below 576 bytes carry no tunnel.
-pub const PIECES_MAX: usize = 8;
+use crate::outbox::{Outbox, PIECES_MAX};
 
 /// Cuts the packet into pieces of at most `mtu` bytes: the first stays in
 /// `frame`, the others go to `emit`. Gives the first piece's bytes; None if

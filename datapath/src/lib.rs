@@ -14,6 +14,7 @@
 
 pub mod batch;
 pub mod clock;
+pub mod compare;
 pub mod counters;
 pub mod decapsulate;
 pub mod decide;
@@ -27,6 +28,7 @@ pub mod fragment_table;
 pub mod fragmentation;
 pub mod limiter;
 mod match_cache;
+pub mod next_hop;
 pub mod outbox;
 mod packet;
 mod prefetch;
@@ -45,9 +47,10 @@ pub mod view;
 pub use clock::{Clock, Now};
 pub use counters::{Counters, Totals};
 pub use drop_reason::DropReason;
-pub use egress::{Egress, NextHop};
+pub use egress::Egress;
 pub use flow_hash::{FlowHash, Secret};
 pub use forward::Datapath;
+pub use next_hop::NextHop;
 pub use outbox::Outbox;
 pub use recorder::{Journey, NoRecorder, Recorder};
 pub use recursion_limit::RecursionLimit;

@@ -5,8 +5,12 @@
 use arrayvec::ArrayVec;
 use wire::{BATCH_MAX, Frame};
 
-use crate::fragmentation::PIECES_MAX;
 use crate::verdict::{DeviceIndex, Verdict};
+
+/// The pieces of one packet at most: a frame of the longest kind over the
+/// smallest path there is for IPv4 (68 bytes, RFC 791) would be more, but
+/// paths below 576 bytes carry no tunnel.
+pub const PIECES_MAX: usize = 8;
 
 /// Frames that one batch of a worker can originate: each received frame may
 /// become [`PIECES_MAX`] pieces, of which it holds the first, and be reported

@@ -13,11 +13,11 @@ pub trait Recorder {
     fn matched(&mut self, _matched: Matched) {}
     /// The flow hash.
     fn hashed(&mut self, _flow: u64) {}
-    /// What selects: the flow hash, or the client's.
+    /// What selects: the flow hash, or the client's, or a stateless service's.
     fn selects(&mut self, _selector: u64) {}
     /// Whether the connection table decided.
     fn tracked(&mut self, _lookup: Lookup) {}
-    /// The Maglev table's slot.
+    /// The selector's slot: the Maglev table's, or the bucket.
     fn selected(&mut self, _slot: u32) {}
     /// The backend, tracked or selected.
     fn backend(&mut self, _backend: BackendId) {}

@@ -10,7 +10,7 @@ use wire::{
     ipv6,
 };
 
-use crate::egress::NextHop;
+use crate::next_hop::NextHop;
 use crate::verdict::{DeviceIndex, Verdict};
 
 /// TTL and hop limit of our answers.

@@ -9,7 +9,7 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Matched, Service};
+use plan::{BackendId, Found, Matched, Service, Tracking};
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
@@ -209,10 +209,12 @@ impl<'m> SlowPath<'m> {
         let hash = self.hash.flow(&key);
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, Signal::Data);
-        recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
+        recorder.tracked(lookup(service, tracked));
         let selected = self.select(view, service, &key, hash, recorder);
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
+            // No peer knows more.
+            Some(_) if service.tracking == Tracking::Stateless => {}
             None if tracked.is_none() || tracked == selected => {
                 return Err(DropReason::IcmpCopyRedundant);
             }
@@ -274,7 +276,7 @@ impl<'m> SlowPath<'m> {
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, (&headers.meta()).into());
-        recorder.tracked(if tracked.is_some() { Lookup::Hit } else { Lookup::Miss });
+        recorder.tracked(lookup(service, tracked));
         let backend = tracked.or_else(|| self.select(view, service, &headers.key, hash, recorder));
         let decision = Decision { target: headers.key.target(), backend, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
@@ -429,12 +431,21 @@ impl<'m> SlowPath<'m> {
         hash: u64,
         recorder: &mut impl Recorder,
     ) -> Option<BackendId> {
-        let selector = self.hash.selector(service.affinity, hash, || *key);
+        let selector = self.hash.selector(service, hash, || *key);
         recorder.selects(selector);
         let rules = ServiceRules { service, lifetimes: &view.lifetimes };
         let decision = decide_untracked(rules, selector);
         recorder.selected(decision.slot?);
         decision.chosen.map(|chosen| chosen.backend)
+    }
+}
+
+/// What the tables said.
+fn lookup(service: &Service, tracked: Option<BackendId>) -> Lookup {
+    match (service.tracking, tracked) {
+        (Tracking::Stateless, _) => Lookup::None,
+        (Tracking::Tracked, None) => Lookup::Miss,
+        (Tracking::Tracked, Some(_)) => Lookup::Hit,
     }
 }
 

@@ -829,6 +829,21 @@ impl<'m> TableReader<'m> {
         entries(self.buckets()).map(|(entry, _)| entry)
     }
 
+    /// Every entry, with what is known of its flow's hash: the tag, and the
+    /// bits that number its bucket. Of the ten bits below the tag the highest is
+    /// set, for the middle of what they may be: a Maglev table of 65,537 entries
+    /// has 64 times as many tags as slots, so one slot in 128 is a wrong one
+    /// beside the right one.
+    pub fn entries_with_hashes(&self) -> impl Iterator<Item = (Entry, u64)> {
+        const MIDDLE: u64 = (TAG_MASK & TAG_MASK.wrapping_neg()) >> 1;
+        self.buckets().iter().zip(0_u64..).flat_map(|(bucket, number)| {
+            bucket.iter().filter_map(move |place| {
+                let word = place.load(Ordering::Relaxed);
+                Some((Entry::from_word(word)?, word & TAG_MASK | MIDDLE | number))
+            })
+        })
+    }
+
     /// The entry of a flow of that service, and how long ago it was written,
     /// in milliseconds, as exact as the ticks of its class.
     #[must_use]

@@ -1,31 +1,36 @@
 //! The filter in front of the decision against the decision, over every entry,
 //! state of its backend, protocol and flag.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::message;
 use datapath::counters::ConnectionCounters;
 use datapath::decide::{Decision, Effect, Rules, Why, decide, steady_member};
 use datapath::table::{Entry, Expiry, Lifetimes, Ticks, steady_backend};
 use datapath::{ConnectionTable, EntryClass, Now};
-use plan::proto::{BackendState, OnDown};
 use plan::{BackendId, Plan, Planner, Service};
+use serde_json::json;
 use wire::{Family, PacketMeta, Protocol, tcp};
 
 const HASH: u64 = 0x1234_5678_9abc_def0;
 
 /// A service with backends in every state.
 fn plan() -> Plan {
-    let mut message = message(4);
-    message.services[0].set_on_down(OnDown::Keep);
-    let states =
-        [BackendState::Active, BackendState::Draining, BackendState::Down, BackendState::Disabled];
-    for (member, state) in message.groups[0].members.iter_mut().zip(states) {
-        member.set_state(state);
-    }
-    Planner::default().plan(message).unwrap()
+    const STATES: [&str; 4] = ["ACTIVE", "DRAINING", "DOWN", "DISABLED"];
+    let member =
+        |state| json!({"backend": state, "weight": 1, "state": format!("BACKEND_STATE_{state}")});
+    let message = json!({
+        "generation": "1",
+        "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+        "backends": STATES.map(|state| json!({"name": state, "address": "10.1.0.1"})),
+        "groups": [{"name": "web", "members": STATES.map(member)}],
+        "services": [{
+            "name": "web",
+            "vips": [{"address": "203.0.113.10"}],
+            "group": "web",
+            "onDown": "ON_DOWN_KEEP",
+        }],
+    });
+    Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
 }
 
 fn meta(protocol: Protocol, flags: u8) -> PacketMeta {
@@ -92,7 +97,12 @@ impl OneEntry {
 
     fn decided(&self, meta: &PacketMeta) -> Decision {
         let service = self.service();
-        let rules = Rules { service: service.id, group: &service.group, expiry: self.expiry() };
+        let rules = Rules {
+            service: service.id,
+            tracking: service.tracking,
+            group: &service.group,
+            expiry: self.expiry(),
+        };
         let entry = self.table.find(HASH, service.id).map(|found| found.entry());
         decide(&rules, entry, meta, || HASH)
     }

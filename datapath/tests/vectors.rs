@@ -4,7 +4,8 @@
 use std::net::IpAddr;
 
 use datapath::{FlowHash, Secret};
-use serde_json::Value;
+
+use serde_json::{Value, json};
 use wire::{Family, FlowKey, Protocol, checksum, ip};
 
 fn read(name: &str) -> Value {
@@ -48,6 +49,43 @@ fn flow_hashes_are_the_same_forever() {
             let key = flow_key(flow);
             assert_eq!(format!("{:016x}", hash.flow(&key)), text(flow, "flow"), "{flow}");
             assert_eq!(format!("{:016x}", hash.client(&key)), text(flow, "client"), "{flow}");
+        }
+    }
+}
+
+#[test]
+fn bucket_hashes_are_the_same_forever() {
+    let of = |affinity| {
+        let message = json!({
+            "generation": "1",
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "backends": [{"name": "b", "address": "10.1.0.1"}],
+            "groups": [{"name": "g", "members": [
+                {"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"},
+            ]}],
+            "services": [{
+                "name": "web",
+                "vips": [{"address": "203.0.113.10"}],
+                "group": "g",
+                "affinity": affinity,
+                "mode": "MODE_STATELESS",
+                "encap": "ENCAP_GENEVE",
+                "bucketMap": {"generation": "1", "backends": ["b"], "byBucket": vec![0; 256]},
+            }],
+        });
+        plan::Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
+    };
+    let (by_flow, by_client) = (of("AFFINITY_FLOW"), of("AFFINITY_CLIENT"));
+    for case in list(&read("bucket_hash.json")) {
+        let hash = FlowHash::new(&secret(case));
+        let selector = |plan: &plan::Plan, key| {
+            let service = plan.services().next().unwrap();
+            format!("{:016x}", hash.selector(service, hash.flow(&key), || key))
+        };
+        for flow in list(&case["flows"]) {
+            let key = flow_key(flow);
+            assert_eq!(selector(&by_flow, key), text(flow, "flow"), "{flow}");
+            assert_eq!(selector(&by_client, key), text(flow, "client"), "{flow}");
         }
     }
 }

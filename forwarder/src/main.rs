@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use daemon::logging;
 use guideway_forwarder::offline::replay;
 use guideway_forwarder::options::Options;
-use guideway_forwarder::process::logging;
 use guideway_forwarder::{offline, run};
 
 const WORKERS_MAX: i64 = plan::limits::WORKERS_MAX as i64;
@@ -170,7 +170,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            logging::fail(error.as_ref());
+            logging::fail("guideway-forwarder", &error);
             ExitCode::FAILURE
         }
     }

@@ -12,6 +12,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::logging;
+use daemon::notify::Manager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -21,9 +23,8 @@ use crate::control::Control;
 use crate::observe::health;
 use crate::observe::metrics::{SharedPage, http};
 use crate::options::Options;
-use crate::process::notify::Manager;
+use crate::process::rundir;
 use crate::process::rundir::RunDir;
-use crate::process::{logging, rundir};
 use crate::takeover;
 use crate::takeover::{Assets, Handed, Predecessor};
 
@@ -142,8 +143,8 @@ fn predecessor(options: &Options) -> Result<Option<Predecessor>> {
     if !options.take_over {
         return Ok(None);
     }
-    let wants = Control::wants(options)?;
-    let predecessor = takeover::ask(&options.run_dir, wants)?;
+    let requirements = Control::requirements(options)?;
+    let predecessor = takeover::ask(&options.run_dir, requirements)?;
     match predecessor {
         Some(predecessor) => Ok(Some(predecessor)),
         // Beside a service manager that starts one too, two would get in
@@ -216,7 +217,7 @@ async fn serve(
     tokio::spawn(keep_time(Arc::clone(&control)));
     tokio::spawn(keep_saving(Arc::clone(&control)));
     let notifier = manager.notifier();
-    // Who hears that we are ready may tell us to stop.
+    // What hears that we are ready may order us to stop.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     notifier.ready(&control.summary());
     tracing::info!(run_dir = %options.run_dir.display(), "listening");

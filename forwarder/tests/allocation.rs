@@ -22,8 +22,7 @@ use std::time::{Duration, Instant};
 
 use datapath::outbox::Kind;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, sign};
-use datapath::verdict::DeviceIndex;
-use datapath::{Counters, DropReason, Egress, FlowHash, NextHop, Secret, View};
+use datapath::{Counters, DropReason, Secret, View};
 use guideway_forwarder::dataplane::capture;
 use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
 use guideway_forwarder::dataplane::tables::Tables;
@@ -32,6 +31,7 @@ use nic::{Meter, Pool, Queue, SharedIo, WorkerIo};
 use plan::Planner;
 use rustix::thread::gettid;
 use serde_json::json;
+use sim::view::next_hop;
 use wire::{Batch, EtherType, MacAddress, Protocol, checksum, ethernet, ipv4, tcp};
 
 #[global_allocator]
@@ -209,13 +209,11 @@ fn view(planner: &mut Planner, generation: u64, workers: usize) -> Arc<View> {
         }],
     });
     let plan = Arc::new(planner.plan(serde_json::from_value(message).unwrap()).unwrap());
-    let egress = Egress::new(&plan, &FlowHash::new(&secret()), |address| {
+    let view = sim::view::view(plan, &secret(), workers, |address| {
         let narrow = address == IpAddr::from(Ipv4Addr::new(10, 0, 1, 3));
-        let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        let mtu = if narrow { NARROW } else { 1600 };
-        vec![NextHop { device: DeviceIndex(0), source, destination, mtu, path_mtu: None }]
+        vec![next_hop(if narrow { NARROW } else { 1600 })]
     });
-    Arc::new(View::new(plan, egress, workers))
+    Arc::new(view)
 }
 
 /// Everything that has a path of its own, again and again among ordinary

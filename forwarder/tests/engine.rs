@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::verdict::DeviceIndex;
-use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
+use datapath::{DropReason, Secret, Totals};
 use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
 use guideway_forwarder::dataplane::liveness::Liveness;
 use guideway_forwarder::dataplane::tables::Tables;
@@ -14,6 +13,7 @@ use nic::drivers::memory::{MemoryPeer, pair};
 use nic::{Pool, WorkerIo};
 use plan::Planner;
 use serde_json::json;
+use sim::view::next_hop;
 use wire::{EtherType, MacAddress, Protocol, checksum, ethernet, ipv4};
 
 const VIP: u32 = 0xcb00_710a;
@@ -43,17 +43,15 @@ impl Rig {
         });
         let plan =
             Arc::new(Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap());
-        let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        let hop =
-            NextHop { device: DeviceIndex(0), source, destination, mtu: 1600, path_mtu: None };
-        let egress = Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop]);
+        let secret = Secret::derived("test");
+        let view = sim::view::view(plan, &secret, 1, |_| vec![next_hop(1600)]);
         let folder = tempfile::tempdir().unwrap();
         let (queue, peer) = pair();
         let engine = Engine::start(Start {
             io: vec![WorkerIo { pool: Pool::new(2048).unwrap(), queues: vec![Box::new(queue)] }],
             interfaces: Vec::new(),
-            view: Arc::new(View::new(plan, egress, 1)),
-            secret: Secret::derived("test"),
+            view: Arc::new(view),
+            secret,
             tables: &Tables::open(folder.path()).unwrap().0,
             key_digest: 1,
             connections_max: 1000,

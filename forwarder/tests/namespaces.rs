@@ -495,6 +495,29 @@ fn a_restart_cures_what_required_it() {
     assert_eq!(running(&mut forwarder), (5, "af_packet".to_owned(), String::new()));
 }
 
+/// A full disk at the start: the older last plan would be all that is left.
+#[test]
+fn a_plan_that_a_restart_took_is_kept_until_it_is_the_last_plan_on_disk() {
+    if !root_or_skip("a_plan_that_a_restart_took_is_kept_until_it_is_the_last_plan_on_disk") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    forwarder.set_plan(&net.plan(2, "DRIVER_AF_PACKET", &[(11, 1)])).unwrap_err();
+    let in_the_way = forwarder.folder.path().join("state/plan.json.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    for _ in 0..2 {
+        forwarder.kill_and_restart();
+        assert_eq!(forwarder.status().generation, 2);
+        assert!(forwarder.metrics().contains("guideway_plan_saved 0\n"));
+    }
+    std::fs::remove_dir(&in_the_way).unwrap();
+    forwarder.kill_and_restart();
+    assert!(forwarder.metrics().contains("guideway_plan_saved 1\n"));
+    assert!(!forwarder.folder.path().join("state/plan.restart.json").exists());
+}
+
 /// A config without a secret forwards on a machine that has one (as installed),
 /// one with it forwards once the file is there, and going from one to the other
 /// is a restart of both, in the way that the refusal says.

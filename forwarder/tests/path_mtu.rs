@@ -134,7 +134,7 @@ impl Net {
                 let mtu = if vip.is_ipv4() { ip_mtu(&socket) } else { ipv6_mtu(&socket) };
                 let mtu = mtu.unwrap();
                 if mtu < 1500 {
-                    // The longest that fits; the first try may tell of an
+                    // The longest that fits; the first try may report an
                     // error that came late.
                     let fits = vec![1; mtu as usize - headers];
                     socket.send(&fits).or_else(|_| socket.send(&fits)).unwrap();
@@ -205,7 +205,7 @@ fn icmp(mut message: Vec<u8>) -> Vec<u8> {
 }
 
 /// "Fragmentation needed" about a packet that was never sent, so that each is
-/// counted and none is believed.
+/// counted and none is accepted.
 fn forged_error() -> Vec<u8> {
     let mut quoted = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 47, 0, 0];
     quoted.extend(OWN.octets());

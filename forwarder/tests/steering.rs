@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Net;
-use datapath::verdict::DeviceIndex;
-use datapath::{DropReason, Egress, FlowHash, NextHop, Secret, Totals, View};
+use datapath::{DropReason, FlowHash, Secret, Totals, View};
 use guideway_forwarder::dataplane::capture::Filter;
 use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
 use guideway_forwarder::dataplane::liveness::Liveness;
@@ -25,6 +24,7 @@ use program::Forwarder;
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::json;
+use sim::view::next_hop;
 use testnet::{raw_socket, receive, root_or_skip};
 use wire::{EtherType, Family, FlowKey, MacAddress, Protocol, ethernet, ipv4};
 
@@ -62,18 +62,15 @@ impl Rig {
         let plan =
             Arc::new(Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap());
         let service = plan.services().next().unwrap().id;
-        let (source, destination) = (MacAddress([2; 6]), MacAddress([4; 6]));
-        let hop =
-            NextHop { device: DeviceIndex(0), source, destination, mtu: 1600, path_mtu: None };
-        let egress = Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop]);
-        let view = Arc::new(View::new(plan, egress, WORKERS));
+        let secret = Secret::derived("test");
+        let view = Arc::new(sim::view::view(plan, &secret, WORKERS, |_| vec![next_hop(1600)]));
         let folder = tempfile::tempdir().unwrap();
         let (queue, peer) = pair();
         let start = Start {
             io: Vec::new(),
             interfaces: Vec::new(),
             view: Arc::clone(&view),
-            secret: Secret::derived("test"),
+            secret,
             tables: &Tables::open(folder.path()).unwrap().0,
             key_digest: 1,
             connections_max: 10_000,

@@ -320,7 +320,7 @@ impl Successor {
         let pid = rustix::process::Pid::from_child(&self.process);
         let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let hello = json!({
-            "protocol": protocol, "version": "9.9.9", "pid": self.process.id(), "wants": {
+            "protocol": protocol, "version": "9.9.9", "pid": self.process.id(), "requirements": {
                 "key_id": "derived", "tables_dir": tables_dir.canonicalize().unwrap(),
                 "busy_poll": false, "steered_workers": null, "chunk_bytes": 2048,
             },
@@ -358,7 +358,7 @@ fn a_successor_that_does_not_fit_is_refused_and_the_predecessor_goes_on() {
     // A version that speaks another protocol.
     let answer = Successor::connect(steady.folder()).greet(77, &steady.tables());
     let why = answer["Refused"].as_str().unwrap();
-    assert!(why.contains("protocol 3, version 9.9.9 by 77") && why.contains("without"), "{why}");
+    assert!(why.contains("protocol 4, version 9.9.9 by 77") && why.contains("without"), "{why}");
     steady.assert_it_went_on();
 }
 
@@ -372,10 +372,10 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over);
     let (folder, tables) = (steady.folder().to_owned(), steady.tables());
     // While it gets ready.
-    assert!(Successor::connect(&folder).greet(3, &tables)["Offer"]["running"].is_object());
+    assert!(Successor::connect(&folder).greet(4, &tables)["Offer"]["running"].is_object());
     // While everything rests.
     let mut successor = Successor::connect(&folder);
-    successor.greet(3, &tables);
+    successor.greet(4, &tables);
     successor.say(&json!("Ready"));
     let quiesced = successor.hear().unwrap();
     assert_eq!(quiesced["Quiesced"]["connections"].as_array().unwrap().len(), 2, "{quiesced}");
@@ -384,13 +384,13 @@ fn where_a_successor_dies_before_it_may_go_on_the_predecessor_does() {
     assert!(!steady.forwarder.next(&mut watch).unwrap().handing_over, "called off");
     // It gives up by itself.
     let mut successor = Successor::connect(&folder);
-    successor.greet(3, &tables);
+    successor.greet(4, &tables);
     successor.say(&json!({"Failed": "no memory"}));
     assert!(successor.hear().is_err(), "nothing more is said");
     // It says nothing at all: soon others are served again.
     let silent = Successor::connect(&folder);
     let mut later = Successor::connect(&folder);
-    assert!(later.greet(3, &tables)["Offer"].is_object());
+    assert!(later.greet(4, &tables)["Offer"].is_object());
     drop((silent, later));
     steady.assert_it_went_on();
 }
@@ -405,7 +405,7 @@ fn where_a_successor_dies_after_it_was_to_go_on_the_predecessor_starts_anew() {
     let mut watch = steady.forwarder.watch();
     let (folder, tables) = (steady.folder().to_owned(), steady.tables());
     let mut successor = Successor::connect(&folder);
-    successor.greet(3, &tables);
+    successor.greet(4, &tables);
     successor.say(&json!("Ready"));
     successor.hear().unwrap();
     successor.say(&json!("Taking"));

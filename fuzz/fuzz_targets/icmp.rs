@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 
 use datapath::Verdict;
-use guideway_fuzz::machine::{How, Machine, Memory};
+use guideway_fuzz::machine::{Machine, Path};
 use guideway_fuzz::{Bytes, plans};
 use libfuzzer_sys::fuzz_target;
 use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6};
@@ -19,22 +19,22 @@ const VIP6: u128 = 0x2001_0db8_000f_0000_0000_0000_0000_0010;
 const ROUTER: u32 = 0xc633_6401;
 const ROUTER6: u128 = 0x2001_0db8_ffff_0000_0000_0000_0000_0001;
 
-thread_local!(static MEMORY: RefCell<Memory> = RefCell::default());
+thread_local!(static MACHINE: RefCell<Machine> = RefCell::new(Machine::new(Path::Batch)));
 
-fuzz_target!(|data: &[u8]| MEMORY.with_borrow_mut(|memory| forward(data, memory)));
+fuzz_target!(|data: &[u8]| MACHINE.with_borrow_mut(|machine| forward(data, machine)));
 
-fn forward(data: &[u8], memory: &mut Memory) {
+fn forward(data: &[u8], machine: &mut Machine) {
     let mut input = Bytes(data);
     let mut choices = Bytes(input.take(16));
     let mtu = plans::MTUS[usize::from(choices.byte() & 7)];
-    let mut machine = Machine::new(memory, plans::plan(&mut choices, 1), mtu);
+    machine.restart(plans::plan(&mut choices, 1), mtu);
     let mut now_ms = 0;
     while !input.0.is_empty() {
         let six = input.byte() & 1 != 0;
         let Some((wait_ms, message)) = input.frame() else { break };
-        now_ms += wait_ms;
+        now_ms += u64::from(wait_ms);
         let frame = if six { frame6(&message) } else { frame4(&message) };
-        let outcome = machine.forward(now_ms, &[&frame], How::Batched).remove(0);
+        let outcome = machine.forward(now_ms, &[&frame]).remove(0);
         let possible = matches!(
             outcome.verdict,
             Verdict::Reply

@@ -6,33 +6,36 @@
 use std::cell::RefCell;
 
 use datapath::Verdict;
-use guideway_fuzz::machine::{How, Machine, Memory, Outcome};
+use guideway_fuzz::machine::{Machine, Outcome, Path};
 use guideway_fuzz::{Bytes, plans};
 use libfuzzer_sys::fuzz_target;
 use wire::{BATCH_MAX, FRAME_BYTES_MAX, headers};
 
-thread_local!(static MEMORY: RefCell<[Memory; 2]> = RefCell::default());
+thread_local! {
+    static MACHINES: RefCell<[Machine; 2]> =
+        RefCell::new([Path::Specification, Path::Batch].map(Machine::new));
+}
 
-fuzz_target!(|data: &[u8]| MEMORY.with_borrow_mut(|memory| forward_both_ways(data, memory)));
+fuzz_target!(|data: &[u8]| MACHINES.with_borrow_mut(|machines| forward_both_ways(data, machines)));
 
-fn forward_both_ways(data: &[u8], [memory, fast_memory]: &mut [Memory; 2]) {
+fn forward_both_ways(data: &[u8], [plain, fast]: &mut [Machine; 2]) {
     let mut input = Bytes(data);
     let mut choices = Bytes(input.take(32));
     let mtu = plans::MTUS[usize::from(choices.byte() & 7)];
     let (first, second) = (plans::plan(&mut choices, 1), plans::plan(&mut choices, 2));
     let swap_after = usize::from(choices.byte());
 
-    let mut plain = Machine::new(memory, first.clone(), mtu);
-    let mut fast = Machine::new(fast_memory, first, mtu);
-    let mut now_ms = u32::MAX - 10_000;
+    plain.restart(first.clone(), mtu);
+    fast.restart(first, mtu);
+    let mut now_ms = u64::from(u32::MAX) - 10_000;
     for (index, (wait_ms, frames)) in batches(&mut input).into_iter().enumerate() {
-        now_ms = now_ms.wrapping_add(wait_ms);
+        now_ms += u64::from(wait_ms);
         if index == swap_after {
             plain.set(second.clone());
             fast.set(second.clone());
         }
-        let expected = plain.forward(now_ms, &frames, How::OneByOne);
-        let found = fast.forward(now_ms, &frames, How::Batched);
+        let expected = plain.forward(now_ms, &frames);
+        let found = fast.forward(now_ms, &frames);
         for ((frame, expected), found) in frames.iter().zip(&expected).zip(&found) {
             assert_eq!(expected, found, "of {frame:02x?}");
             check_inner(frame, expected);

@@ -37,7 +37,7 @@ fn message(data: &[u8]) -> Option<proto::Plan> {
 fn works(plan: &Plan, planner: &mut Planner, message: &proto::Plan) {
     for service in plan.services() {
         let selected = service.group.select(0x0123_4567_89ab_cdef);
-        assert_eq!(selected.is_some(), service.group.table().is_some());
+        assert_eq!(selected.is_some(), service.group.selector().is_some());
         for member in service.group.members() {
             assert!(plan.backend(member.backend).is_some(), "members are backends");
         }

@@ -54,7 +54,7 @@ func steady(ctx context.Context, s *stage) error {
 		}
 	}
 	s.result.Detail = fmt.Sprintf("%d new connections counted", s.report.NewConnections)
-	return s.checkPlaces(ctx)
+	return s.checkTrackedBy(ctx)
 }
 
 // countFresh connections since the mark until there are enough.
@@ -85,25 +85,25 @@ func sum(counts map[string]int) int {
 	return total
 }
 
-// checkPlaces of all lasting flows: exactly one worker of one machine has
+// checkTrackedBy of all lasting flows: exactly one worker of one machine has
 // each, and it sends it to the backend that serves it.
-func (s *stage) checkPlaces(ctx context.Context) error {
+func (s *stage) checkTrackedBy(ctx context.Context) error {
 	s.screen.Step("look up where each flow is tracked")
 	live, err := s.live()
 	if err != nil {
 		return err
 	}
-	places, err := s.locate(ctx, flowsOf(live))
+	trackedBy, err := s.locate(ctx, flowsOf(live))
 	if err != nil {
 		return err
 	}
-	for _, problem := range placeProblems(live, places) {
+	for _, problem := range trackedByProblems(live, trackedBy) {
 		s.result.Problem("%s", problem)
 	}
-	used := map[place]bool{}
-	for _, list := range places {
+	used := map[tracker]bool{}
+	for _, list := range trackedBy {
 		for _, p := range list {
-			used[place{machine: p.machine, worker: p.worker}] = true
+			used[tracker{machine: p.machine, worker: p.worker}] = true
 		}
 	}
 	if want := len(s.lab.LoadBalancers()) * s.lab.Options().Queues; len(live) >= 20*want && len(used) != want {
@@ -114,11 +114,11 @@ func (s *stage) checkPlaces(ctx context.Context) error {
 
 // checkRecent flows, which have ended since: no worker but one has seen them.
 func checkRecent(ctx context.Context, s *stage) error {
-	places, err := s.locate(ctx, s.recent)
+	trackedBy, err := s.locate(ctx, s.recent)
 	if err != nil {
 		return err
 	}
-	for flow, list := range places {
+	for flow, list := range trackedBy {
 		if len(list) > 1 {
 			s.result.Problem("flows that have ended were on more than one worker, as %s on %v", flow, list)
 			break
@@ -128,22 +128,22 @@ func checkRecent(ctx context.Context, s *stage) error {
 }
 
 // locate flows, and count them for the result.
-func (s *stage) locate(ctx context.Context, flows []load.Flow) (map[load.Flow][]place, error) {
-	places, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
+func (s *stage) locate(ctx context.Context, flows []load.Flow) (map[load.Flow][]tracker, error) {
+	trackedBy, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
 	s.report.FlowsLookedUp += len(flows)
-	for _, list := range places {
+	for _, list := range trackedBy {
 		if len(list) > 1 {
 			s.report.FlowsSeenTwice++
 		}
 	}
-	return places, err
+	return trackedBy, err
 }
 
-// placeProblems of flows: in few words, with one example of each kind.
-func placeProblems(live []load.Live, places map[load.Flow][]place) []string {
+// trackedByProblems of flows: in few words, with one example of each kind.
+func trackedByProblems(live []load.Live, trackedBy map[load.Flow][]tracker) []string {
 	var twice, nowhere, elsewhere []load.Live
 	for _, l := range live {
-		found := places[l.Flow]
+		found := trackedBy[l.Flow]
 		switch {
 		case len(found) > 1:
 			twice = append(twice, l)
@@ -155,7 +155,7 @@ func placeProblems(live []load.Live, places map[load.Flow][]place) []string {
 	}
 	var problems []string
 	if len(twice) > 0 {
-		problems = append(problems, fmt.Sprintf("%d flows are on more than one worker, as %s on %v", len(twice), twice[0].Flow, places[twice[0].Flow]))
+		problems = append(problems, fmt.Sprintf("%d flows are on more than one worker, as %s on %v", len(twice), twice[0].Flow, trackedBy[twice[0].Flow]))
 	}
 	// The table may leave out one flow in a hundred under pressure; there is
 	// none here, but a bucket can be full.
@@ -164,7 +164,7 @@ func placeProblems(live []load.Live, places map[load.Flow][]place) []string {
 	}
 	if len(elsewhere) > 0 {
 		problems = append(problems, fmt.Sprintf("%d flows are tracked for another backend than serves them, as %s of %s on %v",
-			len(elsewhere), elsewhere[0].Flow, elsewhere[0].Backend, places[elsewhere[0].Flow]))
+			len(elsewhere), elsewhere[0].Flow, elsewhere[0].Backend, trackedBy[elsewhere[0].Flow]))
 	}
 	return problems
 }
@@ -335,7 +335,7 @@ func (s *stage) allowMoved(ctx context.Context, dying string) error {
 		return err
 	}
 	flows := flowsOf(live)
-	places, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
+	trackedBy, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (s *stage) allowMoved(ctx context.Context, dying string) error {
 	if err != nil {
 		return err
 	}
-	s.allowed.connections = mayBreak(live, places, selected, dying, len(s.lab.LoadBalancers()))
+	s.allowed.connections = mayBreak(live, trackedBy, selected, dying, len(s.lab.LoadBalancers()))
 	s.screen.Step("%d of %d lasting connections may break, says the table", len(s.allowed.connections), len(live))
 	return nil
 }

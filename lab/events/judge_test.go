@@ -49,16 +49,16 @@ func TestWhoMayBreakWhenAMachineDies(t *testing.T) {
 		{Kind: load.KindEcho, Flow: flow(3), Backend: "be-1"},      // would move, but is on lb-2
 		{Kind: load.KindKeepAlive, Flow: flow(4), Backend: "be-1"}, // tracked nowhere
 	}
-	places := map[load.Flow][]place{
+	trackedBy := map[load.Flow][]tracker{
 		flow(1): {{machine: "lb-1"}}, flow(2): {{machine: "lb-1"}}, flow(3): {{machine: "lb-2"}},
 	}
 	selected := map[load.Flow]string{flow(1): "be-2", flow(2): "be-2", flow(3): "be-2", flow(4): "be-2"}
 
-	two := mayBreak(live, places, selected, "lb-1", 2)
+	two := mayBreak(live, trackedBy, selected, "lb-1", 2)
 	if len(two) != 2 || !two[flow(1)] || !two[flow(4)] {
 		t.Errorf("of two machines: %v", two)
 	}
-	three := mayBreak(live, places, selected, "lb-1", 3)
+	three := mayBreak(live, trackedBy, selected, "lb-1", 3)
 	if len(three) != 3 || three[flow(2)] {
 		t.Errorf("of three machines: %v", three)
 	}
@@ -67,23 +67,23 @@ func TestWhoMayBreakWhenAMachineDies(t *testing.T) {
 	}
 }
 
-func TestPlacesThatShouldNotBe(t *testing.T) {
+func TestFlowsThatAreTrackedWhereTheyShouldNotBe(t *testing.T) {
 	live := []load.Live{
 		{Flow: flow(1), Backend: "be-1"}, {Flow: flow(2), Backend: "be-1"},
 		{Flow: flow(3), Backend: "be-1"}, {Flow: flow(4), Backend: "be-1"},
 	}
-	places := map[load.Flow][]place{
+	trackedBy := map[load.Flow][]tracker{
 		flow(1): {{"lb-1", 0, "be-1"}},
 		flow(2): {{"lb-1", 0, "be-1"}, {"lb-1", 1, "be-1"}},
 		flow(3): {{"lb-2", 0, "be-2"}},
 	}
-	problems := strings.Join(placeProblems(live, places), "\n")
+	problems := strings.Join(trackedByProblems(live, trackedBy), "\n")
 	for _, want := range []string{"1 flows are on more than one worker", "1 of 4 flows are not tracked", "1 flows are tracked for another backend"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("%q is not in %q", want, problems)
 		}
 	}
-	if none := placeProblems(live[:1], places); none != nil {
+	if none := trackedByProblems(live[:1], trackedBy); none != nil {
 		t.Errorf("problems %q", none)
 	}
 }

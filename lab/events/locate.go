@@ -21,16 +21,16 @@ import (
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
-// place is a worker that has a flow in its connection table.
-type place struct {
+// tracker is a worker that has a flow in its connection table.
+type tracker struct {
 	machine string
 	worker  uint32
 	backend string
 }
 
 // locate asks every machine's workers for each flow.
-func locate(ctx context.Context, l *hosts.Lab, machines []string, flows []load.Flow) (map[load.Flow][]place, error) {
-	found := map[load.Flow][]place{}
+func locate(ctx context.Context, l *hosts.Lab, machines []string, flows []load.Flow) (map[load.Flow][]tracker, error) {
+	found := map[load.Flow][]tracker{}
 	for _, machine := range machines {
 		if err := locateOn(ctx, l, machine, flows, found); err != nil {
 			return nil, fmt.Errorf("look flows up on %s: %w", machine, err)
@@ -39,7 +39,7 @@ func locate(ctx context.Context, l *hosts.Lab, machines []string, flows []load.F
 	return found, nil
 }
 
-func locateOn(ctx context.Context, l *hosts.Lab, machine string, flows []load.Flow, found map[load.Flow][]place) error {
+func locateOn(ctx context.Context, l *hosts.Lab, machine string, flows []load.Flow, found map[load.Flow][]tracker) error {
 	client, connection, err := l.Forwarder(machine)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func locateOn(ctx context.Context, l *hosts.Lab, machine string, flows []load.Fl
 				}
 				mutex.Lock()
 				for _, entry := range reply.GetFound() {
-					found[flow] = append(found[flow], place{machine: machine, worker: entry.GetWorker(), backend: entry.GetBackend()})
+					found[flow] = append(found[flow], tracker{machine: machine, worker: entry.GetWorker(), backend: entry.GetBackend()})
 				}
 				mutex.Unlock()
 			}
@@ -123,10 +123,10 @@ func parseSelected(out []byte, flows []load.Flow) (map[load.Flow]string, error) 
 // backend than selected breaks. With two machines only flows of the dying one
 // move; the router spreads over more than two in a way of its own, so then any
 // flow may.
-func mayBreak(live []load.Live, places map[load.Flow][]place, selected map[load.Flow]string, dying string, machines int) map[load.Flow]bool {
+func mayBreak(live []load.Live, trackedBy map[load.Flow][]tracker, selected map[load.Flow]string, dying string, machines int) map[load.Flow]bool {
 	list := map[load.Flow]bool{}
 	for _, l := range live {
-		elsewhere := slices.ContainsFunc(places[l.Flow], func(p place) bool { return p.machine != dying })
+		elsewhere := slices.ContainsFunc(trackedBy[l.Flow], func(p tracker) bool { return p.machine != dying })
 		if machines == 2 && elsewhere {
 			continue
 		}

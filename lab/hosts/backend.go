@@ -21,6 +21,10 @@ func (lab *Lab) startBackend(n topology.Node) error {
 	if err := lab.startServers(n); err != nil {
 		return err
 	}
+	return lab.startAgent(n)
+}
+
+func (lab *Lab) startAgent(n topology.Node) error {
 	args := []string{"--interface", "eth0", "--metrics-listen", agentMetrics}
 	for _, prefix := range topology.MachinePrefixes {
 		args = append(args, "--source", prefix.String())
@@ -98,6 +102,15 @@ func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 	}
 	return lab.startServers(n)
 }
+
+// StopAgent of a backend: its tunnel has no end any more.
+func (lab *Lab) StopAgent(index int) error {
+	agent, _ := lab.find(lab.Network.Backends[index].Name, "agent")
+	return agent.stop(callLimit)
+}
+
+// StartAgent again.
+func (lab *Lab) StartAgent(index int) error { return lab.startAgent(lab.Network.Backends[index]) }
 
 // AgentMetrics of a backend, by the text of each sample.
 func (lab *Lab) AgentMetrics(ctx context.Context, index int) (map[string]float64, error) {

@@ -30,19 +30,31 @@ machine: {name: %s, addresses: [%s, "%s"]}
 	if settings.TCPOverIPv6 {
 		tcpFamily = 1
 	}
-	b.WriteString(poolConfig(own, weights, "web", "http-ok", tcpFamily))
-	b.WriteString(poolConfig(own, weights, "echo", "tcp-echo", tcpFamily))
+	http, echo, tunnelChecks := "http-ok", "tcp-echo", ""
+	if settings.TunnelChecks {
+		http, echo = "http-ok, http-tunnel", "tcp-echo, tcp-tunnel"
+		tunnelChecks = tunnelChecksConfig()
+	}
+	b.WriteString(poolConfig(own, weights, "web", http, tcpFamily))
+	b.WriteString(poolConfig(own, weights, "echo", echo, tcpFamily))
 	// The same servers by their IPv6 addresses: these tunnels are IPv6.
-	b.WriteString(poolConfig(own, weights, "echo-v6", "tcp-echo", 1))
+	b.WriteString(poolConfig(own, weights, "echo-v6", echo, 1))
 	fmt.Fprintf(&b, `health_checks:
 - {name: http-ok, http: {port: %d, path: /healthz, host: web.example, status: [200]}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 - {name: tcp-echo, tcp: {port: %d}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 `, topology.HTTPPort, topology.EchoPort)
+	b.WriteString(tunnelChecks)
 	fmt.Fprintf(&b, `bgp: {asn: %d, neighbors: [{address: %s, asn: %d, hold_time: 9s, bfd: {interval: 200ms, multiplier: 5}}]}
 forwarder: {interfaces: [{name: eth0, driver: af_xdp}], steering: %s, connections_max: %d}
-metrics: {listen: "127.0.0.1:9470"}
-`, topology.ASNMachines, self.Gateway(0), topology.ASNRouter, cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax))
+metrics: {listen: %q}
+`, topology.ASNMachines, self.Gateway(0), topology.ASNRouter, cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax), controllerMetrics)
 	return b.String()
+}
+
+func tunnelChecksConfig() string {
+	return fmt.Sprintf(`- {name: http-tunnel, http: {port: %d, path: /healthz}, via: tunnel, interval: 500ms, timeout: 400ms, rise: 2, fall: 3}
+- {name: tcp-tunnel, tcp: {port: %d}, via: tunnel, interval: 500ms, timeout: 400ms, rise: 2, fall: 3}
+`, topology.HTTPPort, topology.EchoPort)
 }
 
 func peersConfig(own topology.Cluster, self topology.Node) string {
@@ -78,6 +90,9 @@ func encapsulatorsConfig(network topology.Network, self topology.Node, settings 
 
 func servicesConfig(network topology.Network, self topology.Node, settings topology.Settings) string {
 	tail := ", encap: " + cmp.Or(settings.Encap, "gre")
+	if settings.Stateless {
+		tail += ", mode: stateless"
+	}
 	groups, vips := "", vipsConfig
 	if network.TwoClusters {
 		// A VIP of either cluster is known to both: what one spills, the other
@@ -139,6 +154,9 @@ func poolConfig(own topology.Cluster, weights map[string]uint32, pool, check str
 	}
 	return b.String()
 }
+
+// controllerMetrics is where a controller serves its own, inside its namespace.
+const controllerMetrics = "127.0.0.1:9470"
 
 // Room for what scenarios track.
 const defaultConnectionsMax = 200_000

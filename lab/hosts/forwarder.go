@@ -73,6 +73,19 @@ func (lab *Lab) Metrics(ctx context.Context, name string) (map[string]float64, e
 }
 
 // parseMetrics in Prometheus' text format, which has no time stamps here.
+// ControllerMetrics of a load balancer, by the text of each sample.
+func (lab *Lab) ControllerMetrics(ctx context.Context, name string) (map[string]float64, error) {
+	n, err := lab.Network.LoadBalancer(name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := lab.fetch(ctx, n, "http://"+controllerMetrics+"/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("controller of %s: %w", name, err)
+	}
+	return parseMetrics(text)
+}
+
 func parseMetrics(text string) (map[string]float64, error) {
 	samples := map[string]float64{}
 	for line := range strings.Lines(text) {

@@ -27,14 +27,14 @@ func TestDiagnostics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, vip := range topology.EchoVIPs {
-		t.Run("explain tells where a connection to "+vip.String()+" is, and would be", func(t *testing.T) {
+		t.Run("explain says where a connection to "+vip.String()+" is, and would be", func(t *testing.T) {
 			explainTellsTheTruth(t, running, vip)
 		})
 	}
 	t.Run("capture and show drops have what was dropped", func(t *testing.T) {
 		dropsAreShown(t, running, host)
 	})
-	t.Run("doctor tells a sound machine from a sick one", func(t *testing.T) {
+	t.Run("doctor finds what is wrong on a sick machine, and nothing on a sound one", func(t *testing.T) {
 		doctorKnows(t, running)
 	})
 }

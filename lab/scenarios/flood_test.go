@@ -31,19 +31,22 @@ const (
 
 // Load balancers whose tables are half full, and attackers who send ten times
 // as many flows as a table has entries. A table has two entries for each
-// connection that it is to hold (docs/performance.md): half of the connections
-// are all tracked; half of the entries leave a few flows in full buckets.
+// connection that it is to hold (docs/performance.md), in buckets of eight,
+// 512 at the workers of both machines. Half of the connections are two to a
+// bucket: one of the 512 has more than eight in one run of eight (Poisson;
+// more often where ECMP spreads unevenly), and then a flow or two too many.
+// Half of the entries are four to a bucket, and fill some in every run.
 func TestFloods(t *testing.T) {
 	needLab(t)
 	for _, half := range []struct {
 		name string
 		// flows that last, at two machines.
 		flows int
-		// untrackedMax of them.
-		untrackedMax int
+		// untrackedMin and untrackedMax of them find no lasting place.
+		untrackedMin, untrackedMax int
 	}{
-		{"half of the connections", floodTable, 0},
-		{"half of the entries", 2 * floodTable, floodTable / 10},
+		{"half of the connections", floodTable, 0, floodTable / 100},
+		{"half of the entries", 2 * floodTable, 1, floodTable / 10},
 	} {
 		t.Run(half.name+" are established and none changes its backend", func(t *testing.T) {
 			o := options(t, "floods")
@@ -53,21 +56,22 @@ func TestFloods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			connectionsOutlastFloods(t, running, host, half.flows, half.untrackedMax)
+			untracked := connectionsOutlastFloods(t, running, host, half.flows, half.untrackedMax)
+			if untracked < half.untrackedMin {
+				t.Errorf("all of %d flows are tracked: too few to fill a bucket", half.flows)
+			}
 			checkAtRest(t, running)
 		})
 	}
 }
 
-func connectionsOutlastFloods(t *testing.T, running *hosts.Lab, host *topology.Host, flows, untrackedMax int) {
+// connectionsOutlastFloods, but for those that are not tracked: how many.
+func connectionsOutlastFloods(t *testing.T, running *hosts.Lab, host *topology.Host, flows, untrackedMax int) int {
 	t.Helper()
 	remote := startLoad(t, running, 1, flows-datagramFlows)
 	datagrams := startDatagrams(t, running)
 	backends := backendsOf(t, remote)
 	untracked := waitEstablished(t, running, append(datagrams.flows(), flowsOf(backends)...), untrackedMax)
-	if (untrackedMax > 0) != (len(untracked) > 0) {
-		t.Errorf("%d of %d flows are not tracked", len(untracked), flows)
-	}
 
 	steady := watchRoutes(t, running)
 	before := metrics(t, running)
@@ -98,6 +102,7 @@ func connectionsOutlastFloods(t *testing.T, running *hosts.Lab, host *topology.H
 		t.Fatal(err)
 	}
 	checkOnlyTheDeadBroke(t, report, backends, untracked, "be-2")
+	return len(untracked)
 }
 
 // watchRoutes until the returned function is called, which fails if a load
@@ -149,7 +154,10 @@ func flowsOf(backends map[load.Flow]string) []flow {
 // no lasting place: what is unconfirmed may be displaced. Gives these.
 func waitEstablished(t *testing.T, running *hosts.Lab, flows []flow, untrackedMax int) map[flow]bool {
 	t.Helper()
+	// The others are confirmed by their next packets, within much less.
+	const confirmation = 3 * time.Second
 	var untracked map[flow]bool
+	var since time.Time
 	eventually(t, 30*time.Second, "flows are established", func() error {
 		classes := map[flow]string{}
 		for _, name := range running.LoadBalancers() {
@@ -157,15 +165,19 @@ func waitEstablished(t *testing.T, running *hosts.Lab, flows []flow, untrackedMa
 				return err
 			}
 		}
+		before := len(untracked)
 		untracked = map[flow]bool{}
 		for _, f := range flows {
 			if classes[f] != "established" {
 				untracked[f] = true
 			}
 		}
-		// Some will be, by their next packet. Not all: two that share the last
-		// place of a bucket displace each other before either is confirmed.
-		if len(untracked) > untrackedMax {
+		if since.IsZero() || len(untracked) != before {
+			since = time.Now()
+		}
+		// Not all have to be: two that share the last place of a bucket displace
+		// each other before either is confirmed.
+		if len(untracked) > untrackedMax || len(untracked) > 0 && time.Since(since) < confirmation {
 			return fmt.Errorf("%d are not", len(untracked))
 		}
 		return nil
@@ -225,7 +237,8 @@ func checkUntracked(t *testing.T, running *hosts.Lab, before map[string]float64,
 	if misses < float64(sent)*0.9 || displaced < float64(sent)*0.5 {
 		t.Errorf("the flood of %d did not get there: %v misses, %v displaced", sent, misses, displaced)
 	}
-	if misses != inserts+refused || (untracked > 0 && refused == 0) {
+	// Two may take turns in the last place of a bucket, each displacing the other.
+	if misses != inserts+refused || (untracked > 2 && refused == 0) {
 		t.Errorf("of %v packets without a connection %v were tracked and %v counted as not", misses, inserts, refused)
 	}
 	room := float64(len(running.LoadBalancers()) * 2 * floodTable)
@@ -307,7 +320,7 @@ func datagramFlow(connection net.Conn) flow {
 }
 
 // converse on one flow. A datagram may be lost in a flood, or wait in a queue
-// behind it; what comes back tells who has the flow.
+// behind it; what comes back says who has the flow.
 func (d *datagrams) converse(ctx context.Context, connection net.Conn) {
 	defer connection.Close()
 	has, answer := "", make([]byte, 100)
@@ -356,7 +369,7 @@ func (d *datagrams) stop(t *testing.T, dead string, untracked map[flow]bool) {
 // attack is a flood under way.
 type attack struct {
 	cancel context.CancelFunc
-	// sent tells how many packets, after each batch.
+	// sent returns how many packets, after each batch.
 	sent chan int
 	end  chan error
 	last int
@@ -440,7 +453,7 @@ func (a *attack) wait(t *testing.T, each int) {
 	}
 }
 
-// stop, and tell how many packets were sent.
+// stop, and report how many packets were sent.
 func (a *attack) stop(t *testing.T) int {
 	t.Helper()
 	a.cancel()

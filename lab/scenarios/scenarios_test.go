@@ -167,7 +167,7 @@ func metricsOf(t *testing.T, running *hosts.Lab, name string) map[string]float64
 	return samples
 }
 
-// grew tells by how much a sample grew; one that is not there is a mistake of
+// grew returns by how much a sample grew; one that is not there is a mistake of
 // the test's.
 func grew(t *testing.T, before, after map[string]float64, sample string) float64 {
 	t.Helper()

@@ -88,9 +88,14 @@ type Settings struct {
 	Encapsulators []string
 	// Encap of every service; empty: gre. Reconfigure changes it.
 	Encap string
+	// Stateless: services are; Encap is geneve, and there is one load balancer.
+	Stateless bool
 	// TCPOverIPv6: the tunnels of TCP services are IPv6, as those of UDP always
 	// are. Reconfigure changes it.
 	TCPOverIPv6 bool
+	// TunnelChecks: backends are also checked through the tunnels. Reconfigure
+	// changes it.
+	TunnelChecks bool
 }
 
 // ValidName of an instance: letters, digits and dashes, so that it can be part

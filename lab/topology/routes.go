@@ -89,7 +89,7 @@ func (r *Router) Close() {
 func (r *Router) Routes() (Routes, error) { return readRoutes(r.handle) }
 
 // Watch calls seen at each change of routes (and once at the beginning) until
-// it returns true, and tells when that was.
+// it returns true, and when that was.
 func (r *Router) Watch(ctx context.Context, seen func(Routes) bool) (time.Time, error) {
 	updates := make(chan netlink.RouteUpdate, 1024)
 	done := make(chan struct{})
@@ -119,7 +119,7 @@ func (r *Router) Watch(ctx context.Context, seen func(Routes) bool) (time.Time, 
 	}
 }
 
-// Via tells whether any VIP is routed by this load balancer.
+// Via reports whether any VIP is routed by this load balancer.
 func (r Routes) Via(addresses []netip.Addr) bool {
 	for _, hops := range r {
 		if slices.ContainsFunc(hops, func(hop netip.Addr) bool { return slices.Contains(addresses, hop) }) {
@@ -129,7 +129,7 @@ func (r Routes) Via(addresses []netip.Addr) bool {
 	return false
 }
 
-// Complete tells which VIP lacks next hops, if any does.
+// Complete returns which VIP lacks next hops, if any does.
 func (r Routes) Complete(vips []netip.Addr, machines int) error {
 	for _, vip := range vips {
 		if len(r[vip]) != machines {

@@ -99,7 +99,7 @@ func TestNextHopsOfSingleAndMultipathRoutes(t *testing.T) {
 	}
 	routes := Routes{WebVIPs[0]: {first}, WebVIPs[1]: nil}
 	if !routes.Via([]netip.Addr{first, second}) || routes.Via([]netip.Addr{second}) {
-		t.Error("via tells another route")
+		t.Error("via returns another route")
 	}
 	if err := routes.Complete(WebVIPs, 1); err == nil {
 		t.Error("routes lack, but are complete")

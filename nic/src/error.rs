@@ -3,11 +3,10 @@
 use std::io;
 
 use ebpf::ObjectError;
+use ebpf::xdp::AttachError;
 
 use crate::claim::ClaimError;
-use crate::drivers::af_xdp::{MTU_MAX, ProgramFailure};
 use crate::interface::InterfaceError;
-use crate::open::QUEUES_MAX;
 
 /// Why a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,23 +37,27 @@ pub enum OpenError {
     Object(#[from] ObjectError),
     /// Its frames are too long for XDP.
     #[error(
-        "interface {name} has an MTU of {mtu}; AF_XDP takes at most {MTU_MAX}: ip link set {name} mtu 1600"
+        "interface {name} has an MTU of {mtu}; AF_XDP takes at most {mtu_max}: ip link set {name} mtu 1600"
     )]
     Mtu {
         /// The interface.
         name: String,
         /// Its MTU.
         mtu: u32,
+        /// The longest that AF_XDP takes.
+        mtu_max: u32,
     },
     /// More queues than workers can be.
     #[error(
-        "interface {name} has {queues} RX queues; at most {QUEUES_MAX} can be owned: ethtool -L {name} combined {QUEUES_MAX}"
+        "interface {name} has {queues} RX queues; at most {queues_max} can be owned: ethtool -L {name} combined {queues_max}"
     )]
     Queues {
         /// The interface.
         name: String,
         /// Its queues.
         queues: u32,
+        /// As many as can be owned.
+        queues_max: u32,
     },
     /// Each worker owns one queue of every interface, so all must have as
     /// many as there are workers: an RX queue without an owner loses frames.
@@ -112,4 +115,15 @@ pub enum OpenError {
     /// Nothing to open.
     #[error("there is no interface to open: the plan's `forwarder.interfaces` is empty")]
     NoInterface,
+}
+
+/// Why the XDP filter cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramFailure {
+    /// The kernel takes the filter or a table of it not.
+    #[error("the XDP filter: {0}")]
+    Object(#[from] ObjectError),
+    /// The interface takes it not.
+    #[error("the XDP filter: {0}")]
+    Attach(#[from] AttachError),
 }

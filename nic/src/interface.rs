@@ -150,7 +150,7 @@ impl Request {
         Ok(unsafe { answer.ifr_ifru.ifru_mtu } as u32)
     }
 
-    fn flags(&self) -> io::Result<libc::c_int> {
+    pub(crate) fn flags(&self) -> io::Result<libc::c_int> {
         // SAFETY: SIOCGIFFLAGS fills an ifreq.
         let answer = unsafe { self.ioctl(libc::SIOCGIFFLAGS, self.template)? };
         // SAFETY: it fills this member; any value is valid in it.

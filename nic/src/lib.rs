@@ -6,11 +6,13 @@
 
 mod claim;
 pub mod device;
+pub mod driver;
 pub mod drivers;
 mod error;
 pub mod filter;
 pub mod folder;
 pub mod interface;
+mod link_sender;
 pub mod mapping;
 pub mod memory;
 pub mod open;
@@ -18,16 +20,19 @@ pub mod pcap;
 pub mod take_over;
 pub mod tap;
 pub mod too_big;
+mod tun;
 pub mod wait;
 
 pub use claim::ClaimError;
 pub use device::{Meter, Queue, QueueCounters};
-pub use drivers::Driver;
+pub use driver::{Device, DeviceConfig, Driver, QueueOptions};
 pub use ebpf::xdp::{Mode, ModePreference};
-pub use error::OpenError;
+pub use error::{OpenError, ProgramFailure};
 pub use filter::{Filter, FilterCounters, FilterError};
 pub use interface::{Interface, InterfaceError};
+pub use link_sender::LinkSender;
 pub use memory::{Chunk, Pool};
-pub use open::{Device, DeviceConfig, QueueOptions, SharedIo, WorkerIo, open, open_shared};
+pub use open::{SharedIo, WorkerIo, open, open_shared};
 pub use tap::{Tap, TapError};
+pub use tun::Tun;
 pub use wire::IpPrefix;

@@ -10,74 +10,11 @@
 //! **Invariant:** every RX queue of every interface has exactly one owner, or
 //! nothing is opened.
 
-use std::any::Any;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-
-use ebpf::xdp::{Mode, ModePreference};
-use wire::{BATCH_MAX, CHUNK_BYTES};
-
-use crate::claim::Claim;
 use crate::device::Queue;
-use crate::drivers::{Driver, InheritedQueue, Port, QueueOwners};
+use crate::driver::{Device, DeviceConfig, Lane, QUEUES_MAX, QueueOptions, QueueOwners};
 use crate::error::OpenError;
-use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::memory::{Memory, Pool};
-
-/// Queues of an interface that may have owners: entries of the XDP filter's
-/// table of sockets (bpf/redirect.bpf.c).
-pub const QUEUES_MAX: u32 = 64;
-
-/// Frames that a worker may hold beyond its rings: the batch in hand and what
-/// it originates (eight times as many), those waiting on rings between threads
-/// (as many again to the slow path, and as many for what that originates).
-const CHUNKS_IN_HAND: usize = 32 * BATCH_MAX;
-
-/// An interface to open.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceConfig {
-    /// Its name.
-    pub interface: String,
-    /// How frames are got from it.
-    pub driver: &'static Driver,
-    /// Queues to own; 0 for all it has. Some drivers take no fewer
-    /// ([`QueueOwners::Each`]).
-    pub queues: u32,
-    /// How an XDP filter is attached.
-    pub mode: ModePreference,
-}
-
-/// How queues are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueOptions {
-    /// Frames that each ring holds, a power of two. A queue needs three times
-    /// as many chunks: free, received and being sent.
-    pub ring_entries: u32,
-    /// The kernel polls the device inside our calls, for cores that do
-    /// nothing else.
-    pub busy_poll: bool,
-    /// Never zero-copy; for a driver whose zero-copy is faulty.
-    pub copy: bool,
-}
-
-impl Default for QueueOptions {
-    fn default() -> Self {
-        QueueOptions { ring_entries: 2048, busy_poll: false, copy: false }
-    }
-}
-
-/// An open interface, as the control thread holds it. Dropping it takes the
-/// filter off.
-pub struct Device {
-    driver: &'static Driver,
-    interface: Interface,
-    filter: Option<Filter>,
-    claim: Claim,
-    /// By queue.
-    sockets: Vec<Arc<OwnedFd>>,
-    port: Box<dyn Port>,
-}
+use crate::memory::Pool;
 
 /// What one worker owns.
 pub struct WorkerIo {
@@ -123,7 +60,7 @@ pub fn open_shared(
     let mut chunks = chunks_in_hand;
     for (config, &count) in configs.iter().zip(&counts) {
         let device = (config.driver.open)(config, count)?;
-        chunks += (device.driver.chunks)(options) * count as usize;
+        chunks += (device.driver().chunks)(options) * count as usize;
         devices.push(device);
     }
     let mut lane = Lane::new(0, &devices, chunks)?;
@@ -162,7 +99,11 @@ fn workers(configs: &[DeviceConfig]) -> Result<u32, OpenError> {
     let fixed = wanted.iter().find(|(config, ..)| config.driver.queues == QueueOwners::Each);
     let (_, _, workers) = *fixed.or(wanted.first()).ok_or(OpenError::NoInterface)?;
     if workers > QUEUES_MAX {
-        return Err(OpenError::Queues { name: wanted[0].1.name.clone(), queues: workers });
+        return Err(OpenError::Queues {
+            name: wanted[0].1.name.clone(),
+            queues: workers,
+            queues_max: QUEUES_MAX,
+        });
     }
     for (config, interface, queues) in wanted {
         let owned = match config.driver.queues {
@@ -182,129 +123,9 @@ fn worker_io(
     devices: &mut [Device],
     options: &QueueOptions,
 ) -> Result<WorkerIo, OpenError> {
-    let chunks = devices.iter().map(|device| (device.driver.chunks)(options)).sum();
+    let chunks = devices.iter().map(|device| (device.driver().chunks)(options)).sum();
     let mut lane = Lane::new(worker, devices, chunks)?;
     let queues = devices.iter_mut().map(|device| device.queue(worker, &mut lane, options));
     let queues = queues.collect::<Result<_, _>>()?;
     Ok(WorkerIo { pool: lane.pool, queues })
-}
-
-/// One worker's packet memory while its queues are opened.
-pub(crate) struct Lane {
-    pub(crate) pool: Pool,
-    /// What drivers keep of the memory, each in a type of its own.
-    registrations: Vec<Box<dyn Any>>,
-}
-
-impl Lane {
-    /// Memory of the first device's driver, for that many chunks in rings and
-    /// those in hand.
-    fn new(worker: u32, devices: &[Device], chunks_in_rings: usize) -> Result<Lane, OpenError> {
-        let chunks = CHUNKS_IN_HAND + chunks_in_rings;
-        let no_memory = |error| OpenError::Memory { worker, bytes: chunks * CHUNK_BYTES, error };
-        let first = devices.first().ok_or(OpenError::NoInterface)?;
-        let pool = (first.driver.pool)(chunks).map_err(no_memory)?;
-        Ok(Lane { pool, registrations: Vec::new() })
-    }
-
-    /// What a driver keeps of the memory for all its queues on it, made at
-    /// the first one; and the pool.
-    pub(crate) fn registered<T: Any>(
-        &mut self,
-        make: impl FnOnce(&'static Memory) -> T,
-    ) -> (&mut T, &mut Pool) {
-        let at = self.registrations.iter().position(|registration| registration.is::<T>());
-        let at = at.unwrap_or_else(|| {
-            self.registrations.push(Box::new(make(self.pool.memory())));
-            self.registrations.len() - 1
-        });
-        let registration = self.registrations[at].downcast_mut().expect("it is of this type");
-        (registration, &mut self.pool)
-    }
-}
-
-impl Device {
-    pub(crate) fn new(
-        driver: &'static Driver,
-        interface: Interface,
-        filter: Option<Filter>,
-        claim: Claim,
-        port: Box<dyn Port>,
-    ) -> Device {
-        Device { driver, interface, filter, claim, sockets: Vec::new(), port }
-    }
-
-    /// Opens a queue. All must be opened, each once, in their order.
-    fn queue(
-        &mut self,
-        number: u32,
-        lane: &mut Lane,
-        options: &QueueOptions,
-    ) -> Result<Box<dyn Queue>, OpenError> {
-        let (queue, socket) = self.port.queue(&self.interface, number, lane, options)?;
-        self.sockets.push(socket);
-        Ok(queue)
-    }
-
-    /// The queue on a predecessor's socket.
-    pub(crate) fn inherit_queue(
-        &mut self,
-        number: u32,
-        socket: OwnedFd,
-        ring_entries: u32,
-        memory: &'static Memory,
-    ) -> Result<Box<dyn InheritedQueue>, OpenError> {
-        let inherited =
-            self.port.inherit_queue(&self.interface, number, socket, ring_entries, memory);
-        let (queue, socket) = inherited?;
-        self.sockets.push(socket);
-        Ok(queue)
-    }
-
-    /// How frames are got from it.
-    #[must_use]
-    pub fn driver(&self) -> &'static Driver {
-        self.driver
-    }
-
-    /// How the XDP filter is attached; None: the driver has none.
-    #[must_use]
-    pub fn mode(&self) -> Option<Mode> {
-        self.port.mode()
-    }
-
-    /// The interface as it was when opened.
-    #[must_use]
-    pub fn interface(&self) -> &Interface {
-        &self.interface
-    }
-
-    /// What it takes from the kernel, to change; None: it takes all frames.
-    pub fn filter(&mut self) -> Option<&mut Filter> {
-        self.filter.as_mut()
-    }
-
-    /// What it takes from the kernel, to read; None: it takes all frames.
-    #[must_use]
-    pub fn filter_ref(&self) -> Option<&Filter> {
-        self.filter.as_ref()
-    }
-
-    /// Puts our filter in the place of the predecessor's, which did the same.
-    pub fn switch(&mut self) -> Result<(), OpenError> {
-        self.claim.sign();
-        self.port.switch(&self.interface, &self.sockets)
-    }
-
-    /// What holds it beside its sockets, for a successor: claim and link.
-    #[must_use]
-    pub fn held(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.claim.fd(), self.port.link())
-    }
-
-    /// The sockets of its queues, in their order, for a successor.
-    #[must_use]
-    pub fn sockets(&self) -> &[Arc<OwnedFd>] {
-        &self.sockets
-    }
 }

@@ -22,20 +22,11 @@ use std::os::fd::OwnedFd;
 use ebpf::xdp::Mode;
 use wire::CHUNK_BYTES;
 
-use crate::drivers::{Driver, Inheritance, InheritedQueue, QueueOwners};
+use crate::driver::{Device, Driver, Held, Inheritance, InheritedQueue, QueueOwners};
 use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pages, Pool};
-use crate::open::{Device, SharedIo, WorkerIo};
-
-/// What holds a device beside its sockets.
-#[derive(Debug)]
-pub struct Held {
-    /// The right to use the interface.
-    pub claim: OwnedFd,
-    /// What keeps the filter attached; None where nothing does.
-    pub link: Option<OwnedFd>,
-}
+use crate::open::{SharedIo, WorkerIo};
 
 /// A device that is handed over.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ const CLONE_DEVICE: &str = "/dev/net/tun";
 /// Names of interfaces, with the zero byte at their end (IFNAMSIZ).
 const NAME_BYTES_MAX: usize = 16;
 
-/// Why there is no TAP.
+/// Why there is no TAP, or no TUN.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The kernel has no such device, or the process must not see it.
@@ -31,7 +31,7 @@ pub enum TapError {
     )]
     NoDevice(io::Error),
     /// Not permitted.
-    #[error("making the TAP {name} is not permitted: the forwarder needs CAP_NET_ADMIN")]
+    #[error("making the device {name} is not permitted: the forwarder needs CAP_NET_ADMIN")]
     Denied {
         /// Its name.
         name: String,
@@ -45,7 +45,7 @@ pub enum TapError {
         name: String,
     },
     /// Something else.
-    #[error("cannot {action} the TAP {name}: {error}")]
+    #[error("cannot {action} the device {name}: {error}")]
     Failed {
         /// What was tried.
         action: &'static str,
@@ -75,17 +75,7 @@ impl Tap {
     /// calling thread. Not up yet, so that its settings can be made first.
     pub fn open(interface: &Interface) -> Result<Tap, TapError> {
         let name = Tap::name_for(interface);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(CLONE_DEVICE)
-            .map_err(TapError::NoDevice)?;
-        attach(&file, &name).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => TapError::Denied { name: name.clone() },
-            Some(libc::EBUSY) => TapError::Taken { name: name.clone() },
-            _ => TapError::Failed { action: "make", name: name.clone(), error },
-        })?;
+        let file = make(&name, libc::IFF_TAP)?;
         let tap = Tap { file, name };
         tap.be_like(interface)?;
         Ok(tap)
@@ -149,10 +139,27 @@ impl Tap {
     }
 }
 
+/// Makes a device of that kind: frames (`IFF_TAP`) or packets (`IFF_TUN`).
+pub(crate) fn make(name: &str, kind: libc::c_int) -> Result<File, TapError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(CLONE_DEVICE)
+        .map_err(TapError::NoDevice)?;
+    let name = name.to_owned();
+    attach(&file, &name, kind).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => TapError::Denied { name },
+        Some(libc::EBUSY) => TapError::Taken { name },
+        _ => TapError::Failed { action: "make", name, error },
+    })?;
+    Ok(file)
+}
+
 /// Makes the device that `file` then stands for. EXCL: never one that is there.
-fn attach(file: &File, name: &str) -> io::Result<()> {
+fn attach(file: &File, name: &str, kind: libc::c_int) -> io::Result<()> {
     let mut ifreq = Request::template(name)?;
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+    let flags = kind | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
     // The flags are the bits of a short, whose sign is the last of them.
     ifreq.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes an ifreq, which lives through the
@@ -176,14 +183,14 @@ fn set_mac(request: &Request, mac: MacAddress) -> io::Result<()> {
     unsafe { request.ioctl(libc::SIOCSIFHWADDR, ifreq) }.map(drop)
 }
 
-fn set_mtu(request: &Request, mtu: u32) -> io::Result<()> {
+pub(crate) fn set_mtu(request: &Request, mtu: u32) -> io::Result<()> {
     let mut ifreq = request.ifreq();
     ifreq.ifr_ifru.ifru_mtu = mtu as libc::c_int;
     // SAFETY: SIOCSIFMTU reads an ifreq with this member set.
     unsafe { request.ioctl(libc::SIOCSIFMTU, ifreq) }.map(drop)
 }
 
-fn set_flags(request: &Request, flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn set_flags(request: &Request, flags: libc::c_int) -> io::Result<()> {
     let mut ifreq = request.ifreq();
     ifreq.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads an ifreq with this member set.

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nic::driver::Held;
 use nic::drivers::{af_packet, af_xdp};
-use nic::take_over::{DeviceState, Held, MemoryState, Successor};
+use nic::take_over::{DeviceState, MemoryState, Successor};
 use nic::{Device, DeviceConfig, Driver, ModePreference, QueueOptions, WorkerIo};
 use support::{ECHO_PORT, Lab, PREFIXES, VIP_V4, answer, set_filters};
 use testnet::root_or_skip;

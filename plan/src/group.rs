@@ -5,7 +5,7 @@
 //! rebuilds only what changed.
 
 use crate::ids::BackendId;
-use crate::select::maglev::Table;
+use crate::select::Selector;
 
 /// Which connections a member's state admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,12 +36,12 @@ pub struct Group {
     members: Box<[Member]>,
     by_backend: Box<[MemberEntry]>,
     /// None: no member takes new connections.
-    table: Option<Table>,
-    /// What the table's entries stand for.
+    selector: Option<Selector>,
+    /// What the selector's entries stand for.
     candidates: Box<[Candidate]>,
 }
 
-/// A member that the table selects among.
+/// A member that the selector selects among.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     member: u16,
@@ -61,9 +61,13 @@ struct MemberEntry {
 const EMPTY: MemberEntry = MemberEntry { backend: 0, member: 0, admission: Admission::Nothing };
 
 impl Group {
-    /// A group of `members`, each backend once, whose `table` selects among
+    /// A group of `members`, each backend once, whose `selector` selects among
     /// the members that `candidates` point to.
-    pub(crate) fn new(members: Vec<Member>, table: Option<Table>, candidates: Vec<u16>) -> Group {
+    pub(crate) fn new(
+        members: Vec<Member>,
+        selector: Option<Selector>,
+        candidates: Vec<u16>,
+    ) -> Group {
         let size = (members.len() * 2).next_power_of_two().max(2);
         let mut by_backend = vec![EMPTY; size].into_boxed_slice();
         for (index, member) in members.iter().enumerate() {
@@ -77,27 +81,27 @@ impl Group {
         let candidate =
             |member| Candidate { member, backend: members[usize::from(member)].backend };
         let candidates = candidates.into_iter().map(candidate).collect();
-        Group { members: members.into(), by_backend, table, candidates }
+        Group { members: members.into(), by_backend, selector, candidates }
     }
 
-    /// The member that is in charge of `hash`, with its index and the table's
+    /// The member that is in charge of `hash`, with its index and the selector's
     /// slot; None if no member takes new connections.
     #[inline]
     #[must_use]
     pub fn select(&self, hash: u64) -> Option<Selected> {
-        let table = self.table.as_ref()?;
-        let slot = table.slot(hash);
+        let selector = self.selector.as_ref()?;
+        let slot = selector.slot(hash);
         let Candidate { member, backend } =
-            self.candidates[usize::from(table.entries()[slot as usize])];
+            self.candidates[usize::from(selector.entries()[slot as usize])];
         Some(Selected { member, backend, slot })
     }
 
-    /// The table's entries, and the slot for `hash`, for a prefetch.
+    /// The selector's entries, and the slot for `hash`, for a prefetch.
     #[inline]
     #[must_use]
     pub fn prefetch_slot(&self, hash: u64) -> Option<(&[impl Sized], usize)> {
-        let table = self.table.as_ref()?;
-        Some((table.entries(), table.slot(hash) as usize))
+        let selector = self.selector.as_ref()?;
+        Some((selector.entries(), selector.slot(hash) as usize))
     }
 
     /// The member of that backend, with its index.
@@ -124,21 +128,28 @@ impl Group {
         &self.members
     }
 
-    /// The Maglev table; None if no member takes new connections.
+    /// By the selector's slot, the backend; nothing if no member takes new
+    /// connections.
+    pub fn backends_by_slot(&self) -> impl Iterator<Item = BackendId> {
+        let entries = self.selector.iter().flat_map(Selector::entries);
+        entries.map(|entry| self.candidates[usize::from(*entry)].backend)
+    }
+
+    /// What selects; None if no member takes new connections.
     #[must_use]
-    pub fn table(&self) -> Option<&Table> {
-        self.table.as_ref()
+    pub fn selector(&self) -> Option<&Selector> {
+        self.selector.as_ref()
     }
 }
 
-/// What a table lookup gives.
+/// What a selector gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selected {
     /// Index of the member in its group.
     pub member: u16,
     /// Its backend.
     pub backend: BackendId,
-    /// The table's slot.
+    /// The slot: of the Maglev table, or the bucket.
     pub slot: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The immutable Plan: what a forwarder forwards by.
 //!
 //! ```text
-//!  proto::Plan ── Planner::plan ──► Plan { services, vips, groups{tables}, backends }
+//!  proto::Plan ── Planner::plan ──► Plan { services, vips, groups{selectors}, backends }
 //!                    │  │
 //!                    │  └ tables shared by content with earlier plans
 //!                    └ ids kept from earlier plans
@@ -11,6 +11,7 @@
 //! that refuses, with the field's path. No unsafe, no I/O, no clock, no key.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod decode;
 pub mod group;
 pub mod ids;
@@ -18,8 +19,10 @@ pub mod limits;
 pub mod matching;
 pub mod peers;
 mod plan;
+mod probing;
 pub mod select;
 pub mod service;
+mod text;
 
 /// The Plan as a message, generated from `proto/guideway/plan/v1/plan.proto`.
 #[allow(missing_docs, clippy::all, unused_qualifications)]
@@ -28,11 +31,12 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.serde.rs"));
 }
 
-pub use decode::{FEATURES, PlanError, Planner};
+pub use decode::{PlanError, Planner, features};
 pub use group::{Admission, Group};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, TunnelOptions};
-pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts};
+pub use probing::{ProbeTunnel, Probing};
+pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts, Tracking};
 pub use wire::Encap;

@@ -32,6 +32,13 @@ pub const TABLE_SIZE_DEFAULT: u32 = 65_537;
 /// refused, and the message names the sum.
 pub const TABLE_BYTES_MAX: u64 = 1 << 30;
 
+/// Buckets of a stateless service: powers of two within these. With fewer,
+/// shares are coarse; the low bits of a timestamp have room for 13 bits.
+/// Others: the plan is refused.
+pub const BUCKETS_MIN: usize = 256;
+/// The most.
+pub const BUCKETS_MAX: usize = 8192;
+
 /// A member's weight. Shares finer than 1 in 1,000 are lost in a table of
 /// 65,537 entries anyway. Larger: the plan is refused.
 pub const WEIGHT_MAX: u32 = 1_000;

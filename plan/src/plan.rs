@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use wire::{Encap, Family};
 
-use crate::decode::{is_v6, parse_prefix};
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
 use crate::matching::{Matched, Vips};
 use crate::peers::{Ingress, Peer};
+use crate::probing::Probing;
 use crate::proto;
 use crate::service::{Backend, Dscp, Service};
+use crate::text::{is_v6, parse_prefix};
 
 /// What a forwarder forwards by. Immutable.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub struct Plan {
     pub profiles: Vec<(Encap, Dscp)>,
     /// The groups that services have, each once.
     pub groups: Vec<Arc<Group>>,
+    /// Which tunnels the controller's probes take; None: they take none.
+    pub probing: Option<Probing>,
     /// The message this was decoded from.
     pub message: proto::Plan,
 }

@@ -17,9 +17,11 @@ pub struct Service {
     pub id: ServiceId,
     /// Its name.
     pub name: String,
-    /// Its members and their table.
+    /// Its members and what selects among them.
     pub group: Arc<Group>,
-    /// What selects.
+    /// Whether its connections are tracked.
+    pub tracking: Tracking,
+    /// What of a packet selects.
     pub affinity: Affinity,
     /// How packets travel to the backend.
     pub encap: Encap,
@@ -52,7 +54,17 @@ pub struct SpillTo {
     pub down: bool,
 }
 
-/// What selects a backend.
+/// Whether a service's connections are tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tracking {
+    /// An entry in a connection table decides first.
+    #[default]
+    Tracked,
+    /// Each packet is decided alone, by its bucket.
+    Stateless,
+}
+
+/// What of a packet selects a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Affinity {
     /// The five-tuple.

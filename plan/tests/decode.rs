@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plan::{Admission, Found, Plan, Planner, proto};
+use plan::{Admission, Found, Plan, Planner, Tracking, proto};
 use wire::{Family, FlowKey, Protocol, ip};
 
 fn message() -> proto::Plan {
@@ -70,7 +70,7 @@ fn down_backends_follow_on_down_and_fail_open() {
         message.groups[0].members.iter_mut().for_each(|member| member.set_state(Down));
         let plan = plan(message);
         let group = Arc::clone(&plan.services().next().unwrap().group);
-        (group.members()[0].admission, group.table().is_some())
+        (group.members()[0].admission, group.selector().is_some())
     };
     let kept = Admission::TrackedOnly { is_down: true };
     assert_eq!(with(proto::OnDown::Move, proto::WhenNone::Withdraw), (Admission::Nothing, false));
@@ -89,7 +89,7 @@ fn a_named_spill_comes_before_failing_open() {
         members.for_each(|member| member.set_state(proto::BackendState::Down));
     };
     let selects =
-        |message: proto::Plan| plan(message).services().next().unwrap().group.table().is_some();
+        |message: proto::Plan| plan(message).services().next().unwrap().group.selector().is_some();
     assert!(selects(message.clone()), "some backends are active");
     all_down(&mut message);
     assert!(!selects(message.clone()), "the other cluster serves");
@@ -272,6 +272,70 @@ fn refusals_name_the_field() {
     assert!(refusal(clash).contains("services[0].vips[0] (203.0.113.10 tcp 80)"));
 }
 
+fn make_stateless(message: &mut proto::Plan) {
+    let service = &mut message.services[0];
+    service.set_mode(proto::Mode::Stateless);
+    service.set_encap(proto::Encap::Geneve);
+    service.bucket_map = Some(proto::BucketMap {
+        generation: 7,
+        backends: vec!["b2".into(), "b1".into()],
+        by_bucket: (0..256).map(|bucket| u32::from(bucket >= 64)).collect(),
+    });
+}
+
+#[test]
+fn a_stateless_service_selects_by_its_map_whatever_its_members_states() {
+    let mut message = message();
+    make_stateless(&mut message);
+    let plan = plan(message);
+    let service = plan.services().next().unwrap();
+    assert_eq!(service.tracking, Tracking::Stateless);
+    let name = |hash: u64| {
+        let selected = service.group.select(hash).unwrap();
+        let backend = plan.backend(selected.backend).unwrap();
+        (selected.slot, selected.member, backend.name.as_str())
+    };
+    assert_eq!(name(0), (0, 1, "b2"), "it drains, and has the bucket all the same");
+    assert_eq!(name(63 << 56), (63, 1, "b2"));
+    assert_eq!(name(64 << 56), (64, 0, "b1"));
+    assert_eq!(name(u64::MAX), (255, 0, "b1"));
+}
+
+#[test]
+fn a_map_without_buckets_has_no_backend() {
+    let mut message = message();
+    make_stateless(&mut message);
+    message.services[0].bucket_map.as_mut().unwrap().by_bucket.clear();
+    assert_eq!(plan(message).services().next().unwrap().group.select(7), None);
+}
+
+#[test]
+fn maps_of_buckets_are_refused_with_their_path() {
+    let refused = |change: fn(&mut proto::Service)| {
+        refusal(|message| {
+            make_stateless(message);
+            change(&mut message.services[0]);
+        })
+    };
+    let map = |change: fn(&mut proto::BucketMap)| {
+        refusal(|message| {
+            make_stateless(message);
+            change(message.services[0].bucket_map.as_mut().unwrap());
+        })
+    };
+    let path = "services[0].bucket_map";
+    let starts = |refusal: String, path: &str| assert!(refusal.starts_with(path), "{refusal}");
+    starts(refused(|service| service.bucket_map = None), path);
+    starts(refused(|service| service.set_mode(proto::Mode::Stateful)), path);
+    starts(refused(|service| service.set_encap(proto::Encap::Gue)), "services[0].encap");
+    starts(map(|map| map.by_bucket.truncate(255)), &format!("{path}.by_bucket"));
+    starts(map(|map| map.by_bucket.truncate(128)), &format!("{path}.by_bucket"));
+    starts(map(|map| map.by_bucket = vec![0; 16_384]), &format!("{path}.by_bucket"));
+    starts(map(|map| map.by_bucket[9] = 2), &format!("{path}.by_bucket[9]"));
+    starts(map(|map| map.backends[1] = "b6".into()), &format!("{path}.backends[1]"));
+    starts(map(|map| map.backends[1] = "b2".into()), &format!("{path}.backends[1]"));
+}
+
 /// Protobuf hands on what it does not know; taken for the default it would
 /// forward as the controller did not mean.
 #[test]
@@ -361,4 +425,50 @@ fn ids_that_are_not_yet_free_are_no_fault_of_the_plan() {
     assert!(
         !planner.plan(proto::Plan { requires: vec!["x".into()], ..with(0) }).unwrap_err().later
     );
+}
+
+fn probing(assigned: &[(u32, &str, proto::Encap)]) -> Option<proto::Probing> {
+    let assigned = assigned.iter().map(|(port, backend, encap)| proto::ProbePort {
+        port: *port,
+        backend: (*backend).to_owned(),
+        encap: (*encap).into(),
+    });
+    let ports = Some(proto::PortRange { first: 20_000, last: 20_009 });
+    Some(proto::Probing { ports, assigned: assigned.collect() })
+}
+
+#[test]
+fn a_port_of_probes_stands_for_a_backend_and_an_encapsulation() {
+    let mut message = message();
+    message.services[1].encap = proto::Encap::Gue.into();
+    message.probing = probing(&[
+        (20_000, "b2", proto::Encap::Gre),
+        (20_003, "b6", proto::Encap::Gue),
+        (20_009, "b2", proto::Encap::Gue),
+    ]);
+    let plan = plan(message);
+    let named = |port| {
+        let tunnel = plan.probing.as_ref().unwrap().tunnel(port)?;
+        let (encap, _) = plan.profiles[usize::from(tunnel.profile)];
+        Some((plan.backend(tunnel.backend).unwrap().name.as_str(), encap.name()))
+    };
+    assert_eq!(named(20_000), Some(("b2", "gre")));
+    assert_eq!(named(20_003), Some(("b6", "gue")));
+    assert_eq!(named(20_009), Some(("b2", "gue")));
+    assert_eq!((named(20_001), named(0), named(80)), (None, None, None));
+}
+
+#[test]
+fn wrong_ports_of_probes_are_refused_by_name() {
+    use proto::Encap::{Gre, Gue};
+    for (wrong, path, word) in [
+        (probing(&[(19_999, "b1", Gre)]), "probing.assigned[0].port", "20000-20009"),
+        (probing(&[(20_001, "b1", Gre), (20_001, "b2", Gre)]), "probing.assigned[1].port", "once"),
+        (probing(&[(20_001, "b9", Gre)]), "probing.assigned[0].backend", "b9"),
+        (probing(&[(20_001, "b1", Gue)]), "probing.assigned[0].encap", "gue"),
+        (Some(proto::Probing::default()), "probing.ports", "20000-32767"),
+    ] {
+        let refusal = refusal(|message| message.probing = wrong);
+        assert!(refusal.starts_with(path) && refusal.contains(word), "{refusal}");
+    }
 }

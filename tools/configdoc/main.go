@@ -27,7 +27,7 @@ A config is YAML or JSON, in one file or several: ` + "`--config`" + ` may be re
 directory, of which every ` + "`*.yaml`, `*.yml` and `*.json`" + ` counts, in order of name. Each
 top-level field is given in one file only. A field of unknown name, a key given twice and a
 value out of range are errors; ` + "`guideway config check`" + ` shows all of them, each with file, line,
-column, field and cure. What is in the schema before it is built is refused by name (` + "`requires ...,\nnot yet supported`" + `); the list is at the end.
+column, field and cure. What is in the schema before it is built is refused by name (` + "`requires ...,\nnot yet supported`" + `); where there is such, the list is at the end.
 
 - **Durations** have a unit: ` + "`500ms`, `3s`, `15m`, `2h`" + `.
 - **Names** have 1 to 128 printable ASCII characters without spaces.

@@ -2,7 +2,7 @@
 // sources, and keeps the tables in docs/counters.md equal to them.
 //
 // It guarantees that no definition is left out: a string in the sources of
-// forwarder, controller or agent that is a metric's name and no definition, as
+// forwarder, controller, prober or agent that is a metric's name and no definition, as
 // far as this package understands the source, is a problem. So is a metric
 // whose labels it cannot find.
 //
@@ -59,6 +59,7 @@ var programs = []struct {
 }{
 	{"metrics of the forwarder", "forwarder/src/", rustMetrics},
 	{"metrics of the controller", "controller/", goMetrics},
+	{"metrics of the prober", "blackbox/", goMetrics},
 	{"metrics of the agent", "agent/src/", rustMetrics},
 }
 

@@ -20,17 +20,21 @@ var crateEdges = map[string][]string{
 	"plan":     {"wire"},
 	"datapath": {"wire", "plan"},
 	// Loads and attaches what the kernel runs; knows no packet.
-	"ebpf":      {},
-	"nic":       {"wire", "ebpf", "testnet"},
-	"forwarder": {"wire", "plan", "datapath", "nic", "testnet"},
-	"agent":     {"wire", "ebpf", "testnet"},
+	"ebpf": {},
+	// How a program logs and notifies systemd; knows nothing of what it does.
+	"daemon": {},
+	"nic":    {"wire", "ebpf", "testnet"},
+	// One load balancer in memory, and the loop that the forwarder's threads run.
+	"sim":       {"wire", "plan", "datapath", "nic"},
+	"forwarder": {"wire", "plan", "datapath", "nic", "sim", "daemon", "testnet"},
+	"agent":     {"wire", "ebpf", "daemon", "testnet"},
 	// Namespaces for tests; see testCrate.
 	"testnet": {},
 	// Tries the thinking crates with any input; a workspace of its own.
-	"fuzz": {"wire", "plan", "datapath"},
+	"fuzz": {"wire", "plan", "datapath", "sim"},
 	// Measures the others; nobody depends on it.
-	"bench":         {"wire", "plan", "datapath", "nic"},
-	"bench/figures": {"wire", "plan", "datapath", "nic", "forwarder", "bench"},
+	"bench":         {"wire", "plan", "datapath", "nic", "sim"},
+	"bench/figures": {"wire", "plan", "datapath", "nic", "sim", "forwarder", "bench"},
 }
 
 // testCrate is a dependency of tests only: products make no namespaces.
@@ -108,22 +112,26 @@ var goEdgeRules = map[string][]string{
 	// Wiring.
 	"controller":           {"proto", "controller"},
 	"controller/check":     {"proto"},
-	"controller/config":    {"proto", "controller/check"},
-	"controller/compile":   {"proto", "controller/config", "controller/check"},
-	"controller/brain":     {"proto", "controller/config", "controller/compile"},
+	"controller/config":    {"proto", "controller/buckets", "controller/check"},
+	"controller/compile":   {"proto", "controller/buckets", "controller/config", "controller/check"},
+	"controller/brain":     {"proto", "controller/buckets", "controller/config", "controller/compile"},
 	"controller/prober":    sinkMayKnow,
 	"controller/forwarder": sinkMayKnow,
 	"controller/speaker":   sinkMayKnow,
 	"controller/fleet":     sinkMayKnow,
-	"controller/buckets":   sinkMayKnow,
+	"controller/buckets":   {"proto"},
 	"controller/health":    {"proto"},
 	"controller/api":       sinkMayKnow,
 	"controller/web":       sinkMayKnow,
 	"controller/metrics":   sinkMayKnow,
 	"controller/apitest":   {"proto"},
-	"proto":                {},
+	"controller/notify":    {},
+	// Asks none of our processes: what it shares with the controller are the kinds
+	// of checks, the config's files and the limits of HTTP.
+	"blackbox": {"proto", "controller/check", "controller/config", "controller/web"},
+	"proto":    {},
 	// Production machines carry this program, and not the lab.
-	"cli":             {"proto", "controller"},
+	"cli":             {"proto", "controller", "blackbox"},
 	"cli/commandline": {},
 	// The lab is a program of its own, in floors.
 	"lab":           {"proto", "controller/config", "cli/commandline"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -10,15 +9,11 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// What the field calls it. Names and phrases of our own making that a
-// networking engineer would have to guess are counted, for each folder at the
-// top, and a count may only shrink: wordsFile has what is left.
-
-const wordsFile = "tools/lint/words.txt"
+// What the field calls it: names and phrases of our own making that a
+// networking engineer would have to guess stand nowhere.
 
 // bannedName of something that is declared: a type, function, variable, field,
 // module, file or drop reason. Names are compared word by word, however they
@@ -36,7 +31,7 @@ type bannedName struct {
 var bannedNames = []bannedName{
 	{name: "traveller", cure: "PacketState"},
 	{name: "travellers", cure: "BatchState"},
-	{name: "To", cure: "Stage"},
+	{name: "To", cure: "Stage", folder: "datapath"},
 	{name: "whereabouts", cure: "LookupKey"},
 	{name: "facts", cure: "PacketMeta"},
 	{name: "sight", cure: "MaskRule"},
@@ -48,7 +43,7 @@ var bannedNames = []bannedName{
 	{name: "Kept", cure: "ChosenMember"},
 	{name: "Standing", cure: "Admission"},
 	{name: "Style", cure: "EncapProfile"},
-	{name: "Outer", cure: "HeaderTemplate"},
+	{name: "Outer", cure: "HeaderTemplate", folder: "datapath"},
 	{name: "misfit", cure: "ExceedsMtu"},
 	{name: "ways_back", cure: "return path"},
 	{name: "way", cure: "next hop", whole: true},
@@ -112,120 +107,31 @@ func phrase(words string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b` + strings.ReplaceAll(words, " ", `\s+(?://[/!]?\s+|#\s+)?`) + `\b`)
 }
 
-// wordCount of one name or phrase in one folder.
-type wordCount struct{ word, folder string }
-
-// place where a word stands.
-type place struct {
-	path string
-	line int
-}
-
 // glossary looked at files.
 func glossary(t *tree) (violations []violation, looked int) {
-	allowed, violations := readWords(t)
-	found, cures, looked := findWords(t)
-	keys := make([]wordCount, 0, len(found))
-	for key := range found {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, compareWords)
-	for _, key := range keys {
-		places := found[key]
-		if len(places) <= allowed[key] {
-			continue
-		}
-		for _, p := range places[:min(len(places), 12)] {
-			violations = append(violations, violation{p.path, p.line, fmt.Sprintf("%q stands %d times in %s, %s allows %d: %s",
-				key.word, len(places), key.folder, wordsFile, allowed[key], cures[key.word])})
-		}
-	}
-	return violations, looked
-}
-
-func compareWords(a, b wordCount) int {
-	return cmp.Or(cmp.Compare(a.word, b.word), cmp.Compare(a.folder, b.folder))
-}
-
-// tightened is wordsFile with the counts of today, where these are smaller.
-func tightened(t *tree) string {
-	allowed, _ := readWords(t)
-	found, _, _ := findWords(t)
-	return writeWords(t, func(key wordCount) int { return min(len(found[key]), allowed[key]) })
-}
-
-// writeWords keeps the comments at the top, and words that are left.
-func writeWords(t *tree, count func(wordCount) int) string {
-	found, _, _ := findWords(t)
-	var lines []string
-	for line := range strings.SplitSeq(t.read(wordsFile), "\n") {
-		if strings.HasPrefix(line, "#") {
-			lines = append(lines, line)
-		}
-	}
-	keys := make([]wordCount, 0, len(found))
-	for key := range found {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, compareWords)
-	for _, key := range keys {
-		if n := count(key); n > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s %d", key.word, key.folder, n))
-		}
-	}
-	return strings.Join(lines, "\n") + "\n"
-}
-
-// readWords: lines of `word: folder count`.
-func readWords(t *tree) (allowed map[wordCount]int, violations []violation) {
-	allowed = map[wordCount]int{}
-	for i, line := range strings.Split(t.read(wordsFile), "\n") {
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		word, rest, _ := strings.Cut(line, ": ")
-		folder, number, _ := strings.Cut(rest, " ")
-		count, err := strconv.Atoi(number)
-		if err != nil || count < 1 {
-			violations = append(violations, violation{wordsFile, i + 1, "an entry is `word: folder count`"})
-			continue
-		}
-		allowed[wordCount{word, folder}] = count
-	}
-	return allowed, violations
-}
-
-// findWords in the whole tree.
-func findWords(t *tree) (found map[wordCount][]place, cures map[string]string, looked int) {
-	found, cures = map[wordCount][]place{}, map[string]string{}
 	for _, file := range t.paths {
 		if !speaks(file) {
 			continue
 		}
 		looked++
-		folder, _, nested := strings.Cut(file, "/")
-		if !nested {
-			folder = "top"
-		}
+		folder, _, _ := strings.Cut(file, "/")
 		for _, d := range declaredNames(t, file) {
 			for _, banned := range bannedNames {
 				if banned.is(d.name) && (banned.folder == "" || banned.folder == folder) {
-					key := wordCount{banned.name, folder}
-					found[key] = append(found[key], place{file, d.line})
-					cures[banned.name] = "the field's name is " + banned.cure
+					violations = append(violations, violation{file, d.line,
+						fmt.Sprintf("%q: the field's name is %s", banned.name, banned.cure)})
 				}
 			}
 		}
 		prose := proseOf(t, file)
 		for _, banned := range bannedPhrases {
 			for _, at := range banned.pattern.FindAllStringIndex(prose, -1) {
-				key := wordCount{banned.phrase, folder}
-				found[key] = append(found[key], place{file, lineOf(prose, at[0])})
-				cures[banned.phrase] = banned.cure
+				violations = append(violations, violation{file, lineOf(prose, at[0]),
+					fmt.Sprintf("%q: %s", banned.phrase, banned.cure)})
 			}
 		}
 	}
-	return found, cures, looked
+	return violations, looked
 }
 
 // speaks: a text of ours, and not this list itself.

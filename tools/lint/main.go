@@ -3,7 +3,6 @@
 // touch, how long a function may be, what must be documented.
 //
 //	go run ./tools/lint [directory]
-//	go run ./tools/lint -tighten   (words.txt: allow no more than there are now)
 //
 // It reads the files that git tracks or would track and prints one line per
 // violation: file, line, what is wrong and what to do. Each check says how many
@@ -55,23 +54,14 @@ var checks = []check{
 }
 
 func main() {
-	root, tighten := ".", false
+	root := "."
 	if len(os.Args) > 1 {
 		root = os.Args[1]
-	}
-	if root == "-tighten" {
-		root, tighten = ".", true
 	}
 	files, err := trackedFiles(root)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lint:", err)
 		os.Exit(2)
-	}
-	if tighten {
-		if err := os.WriteFile(wordsFile, []byte(tightened(newTree(os.DirFS(root), files))), 0o644); err != nil {
-			fmt.Fprintln(os.Stderr, "lint:", err)
-			os.Exit(2)
-		}
 	}
 	if !lint(newTree(os.DirFS(root), files), os.Stdout) {
 		os.Exit(1)

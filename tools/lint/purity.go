@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// The thinking parts (wire, plan, datapath, controller/brain) have no clock,
+// The thinking parts (wire, plan, datapath, sim, controller/brain) have no clock,
 // randomness, socket, file, environment or log: these come in as arguments and
 // go out as values. That is what makes replay and the golden tests possible.
 
-var thinkingCrates = []string{"wire", "plan", "datapath"}
+var thinkingCrates = []string{"wire", "plan", "datapath", "sim"}
 
 // worldCrates: a thinking crate that depends on one of these does not think.
 var worldCrates = []string{

@@ -105,7 +105,7 @@ impl Shares {
     }
 }
 
-/// Builds the tables and tells their shares.
+/// Builds the tables and returns their shares.
 #[must_use]
 pub fn run(options: &Options) -> Report {
     let mut table = Table::new([

@@ -1,7 +1,7 @@
 //! Figure 7: how evenly connections spread over endpoints in the course of a
 //! day.
 //!
-//! The paper (5.1) measured 458 endpoints in production and tells neither
+//! The paper (5.1) measured 458 endpoints in production and gives neither
 //! their rates nor their clients, so this is a model of arrivals, with the
 //! real hash and the real table in the middle:
 //!
@@ -128,7 +128,7 @@ fn connection(random: &mut Random) -> FlowKey {
     }
 }
 
-/// Lets connections arrive and tells how they spread.
+/// Lets connections arrive and returns how they spread.
 pub fn run(options: &Options) -> Result<Report, String> {
     options.check()?;
     let mut summary = Table::new([

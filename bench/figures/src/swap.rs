@@ -11,7 +11,7 @@
 //!  makes plans and swaps them   and what the swap does
 //! ```
 //!
-//! Who else wants the core delays packets too, in all three alike. So the
+//! What else runs on the core delays packets too, in all three alike. So the
 //! worker's own processor time from taking a batch to sending it is told
 //! beside: a swap that cost the worker time would show there.
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{Secret, View};
 use guideway_bench::clock::thread_ns;
-use guideway_bench::setup::{self, Setup};
+use guideway_bench::setup::{self, Decides, Setup};
 use guideway_bench::traffic::{Frames, Kind, Traffic};
 use guideway_bench::worker::CLUSTER;
 use guideway_forwarder::dataplane::engine::{Engine, Inherited, Start};
@@ -332,7 +332,7 @@ fn setup(options: &Options) -> Setup {
         packet_bytes: 46,
         ipv6: false,
         encap: Encap::Gre,
-        hash_only: false,
+        decides: Decides::Tracking,
     }
 }
 

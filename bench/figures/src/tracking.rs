@@ -13,10 +13,11 @@
 //! ```
 
 use datapath::{FlowHash, Secret};
-use guideway_bench::setup::Setup;
+use guideway_bench::setup::{Decides, Setup};
 use guideway_bench::traffic::{Frames, Kind, Traffic};
-use guideway_bench::worker::{CLUSTER, Worker};
+use guideway_bench::worker::{self, CLUSTER};
 use plan::proto::Encap;
+use sim::LoadBalancer;
 use wire::tcp;
 
 use crate::report::{Report, Table};
@@ -82,7 +83,7 @@ pub fn measure(options: &Options, roominess: u64) -> Result<Tracked, String> {
     let (mut found, mut sharing) = (Vec::new(), None);
     for share in &options.shares {
         let connections = options.connections * share / 100;
-        // Before there are more than the table is asked for.
+        // Before there are more than the table is sized for.
         if *share > 100 && sharing.is_none() {
             sharing = Some(filling.sharing(options.strangers));
         }
@@ -90,12 +91,12 @@ pub fn measure(options: &Options, roominess: u64) -> Result<Tracked, String> {
         found.push((connections, filling.found(connections)));
     }
     let sharing = sharing.unwrap_or_else(|| filling.sharing(options.strangers));
-    Ok(Tracked { bytes: filling.worker.table_bytes, found, sharing })
+    Ok(Tracked { bytes: filling.worker.table_bytes(), found, sharing })
 }
 
 /// A table that is being filled.
 struct Filling {
-    worker: Worker,
+    worker: LoadBalancer,
     traffic: Traffic,
     frames: Frames,
     opened: u64,
@@ -118,10 +119,10 @@ impl Filling {
             packet_bytes: 46,
             ipv6: false,
             encap: Encap::Gre,
-            hash_only: false,
+            decides: Decides::Tracking,
         };
         Ok(Filling {
-            worker: Worker::new(setup.view(1)?, 0, setup.connections)?,
+            worker: worker::new(setup.view(1)?, 0, setup.connections)?,
             traffic: Traffic::new(&setup, Kind::Data)?,
             frames: Frames::new(GROUP)?,
             opened: 0,
@@ -143,11 +144,11 @@ impl Filling {
 
     /// Sends a packet of each connection; how many found their entry.
     fn found(&mut self, connections: u64) -> u64 {
-        let (before, _) = self.worker.hits_and_misses();
+        let (before, _) = worker::hits_and_misses(&self.worker);
         for first in (0..connections).step_by(GROUP) {
             self.send(first, connections.min(first + GROUP as u64), tcp::Flags::ACK);
         }
-        self.worker.hits_and_misses().0 - before
+        worker::hits_and_misses(&self.worker).0 - before
     }
 
     fn send(&mut self, first: u64, end: u64, flags: tcp::Flags) {
@@ -156,7 +157,7 @@ impl Filling {
         for batch in &mut self.frames.batches {
             // Frames beyond the last connection stay behind.
             let mut sent = batch.drain(..batch.len().min(left)).collect();
-            self.worker.forward(self.now_ms, &mut sent);
+            self.worker.forward_in_place(self.now_ms, &mut sent);
             left -= sent.len();
             sent.extend(batch.drain(..));
             *batch = sent;
@@ -169,7 +170,7 @@ impl Filling {
         // Far behind all connections.
         let strangers = (1 << 32)..(1 << 32) + strangers;
         let shares = |flow: &u64| {
-            self.worker.table.find(hash.flow(&self.traffic.key(*flow)), service).is_some()
+            self.worker.tables[0].find(hash.flow(&self.traffic.key(*flow)), service).is_some()
         };
         strangers.filter(shares).count() as u64
     }

@@ -16,11 +16,11 @@ use crate::control::{Capture, Control, PLAN_BYTES_MAX, Refusal};
 use crate::observe::metrics::SharedPage;
 use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
 use crate::proto::{
-    CaptureRequest, CaptureResponse, ExplainRequest, ExplainResponse, GetConnectionsRequest,
-    GetConnectionsResponse, GetCountersRequest, GetCountersResponse, GetDropSamplesRequest,
-    GetDropSamplesResponse, GetMetricsRequest, GetMetricsResponse, GetPlanRequest, GetPlanResponse,
-    GetStatusRequest, GetStatusResponse, SetPlanRequest, SetPlanResponse, WatchRequest,
-    WatchResponse,
+    CaptureRequest, CaptureResponse, ComparePlanRequest, ComparePlanResponse, ExplainRequest,
+    ExplainResponse, GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest,
+    GetCountersResponse, GetDropSamplesRequest, GetDropSamplesResponse, GetMetricsRequest,
+    GetMetricsResponse, GetPlanRequest, GetPlanResponse, GetStatusRequest, GetStatusResponse,
+    SetPlanRequest, SetPlanResponse, WatchRequest, WatchResponse,
 };
 
 /// Captured packets wait here for a client that is slow; then in the workers'
@@ -65,7 +65,8 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let places = || Semaphore::new(ANSWERS_MAX);
-    let service = Service { control, page, access, answers: places(), states: places() };
+    let (answers, states, comparisons) = (places(), places(), Semaphore::new(1));
+    let service = Service { control, page, access, answers, states, comparisons };
     let service = ForwarderServer::new(service)
         .max_decoding_message_size(PLAN_BYTES_MAX)
         .max_encoding_message_size(PLAN_BYTES_MAX);
@@ -84,6 +85,8 @@ struct Service {
     answers: Semaphore,
     /// Places for what a controller asks now and then.
     states: Semaphore,
+    /// One place: a comparison builds tables and reads all connections.
+    comparisons: Semaphore,
     access: Access,
 }
 
@@ -183,6 +186,19 @@ impl Forwarder for Service {
         }
     }
 
+    async fn compare_plan(
+        &self,
+        request: Request<ComparePlanRequest>,
+    ) -> Result<Response<ComparePlanResponse>, Status> {
+        refuse_plans_of_others(self.access, &request)?;
+        let Some(plan) = request.get_ref().plan.clone() else {
+            return Err(Status::invalid_argument("plan: missing"));
+        };
+        let compared =
+            self.queue(&self.comparisons, move |control| control.compare_plan(plan)).await??;
+        answer(&request, compared)
+    }
+
     async fn get_status(
         &self,
         request: Request<GetStatusRequest>,
@@ -268,7 +284,7 @@ impl Forwarder for Service {
     }
 }
 
-/// Tells a watcher now and with every change, until it hangs up.
+/// Answers a watcher now and with every change, until it hangs up.
 async fn tell(
     mut news: watch::Receiver<bool>,
     watcher: mpsc::Sender<Result<WatchResponse, Status>>,

@@ -28,7 +28,7 @@ pub struct Capture {
 }
 
 impl Control {
-    /// Begins to capture what is asked for.
+    /// Begins to capture what the request selects.
     pub fn capture(
         self: &Arc<Control>,
         request: &proto::CaptureRequest,

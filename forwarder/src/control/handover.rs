@@ -14,7 +14,7 @@ use crate::netlink::path_mtu::PathMtuTable;
 /// What must be the same in both, because sockets, memory or entries of the
 /// connection tables depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wants {
+pub struct Requirements {
     /// Names the secret that hashes.
     pub key_id: String,
     /// Where the connection tables are.
@@ -28,7 +28,8 @@ pub struct Wants {
 }
 
 /// What forwards. Its descriptors, in this order: each memory; of each device
-/// claim, link (if any) and sockets; each TAP that there is.
+/// claim, link (if any) and sockets; each TAP that there is; the probes' device, if
+/// there is one.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Running {
     /// The plan.
@@ -48,6 +49,9 @@ pub struct Running {
     pub unresolved: BTreeSet<IpAddr>,
     /// What was learnt of paths.
     pub path_mtus: PathMtuTable,
+    /// Whether the probes' device comes with it.
+    #[serde(default)]
+    pub has_probe_device: bool,
 }
 
 /// A piece of packet memory.
@@ -86,12 +90,12 @@ pub enum Xdp {
     Generic,
 }
 
-/// What only a predecessor at rest can tell.
+/// What only a predecessor at rest knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuiescedState {
     /// When its threads began to rest, on the clock that processes share.
     pub since_ns: u64,
-    /// Connections of each worker's table, by service; None: they could not
-    /// tell.
+    /// Connections of each worker's table, by service; None: they could
+    /// not be counted.
     pub connections: Option<Vec<Vec<(u16, u32)>>>,
 }

@@ -6,14 +6,16 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, Secret, View};
+use nic::driver::Held;
 use nic::memory::Pages;
-use nic::take_over::{DeviceState, Held, MemoryState, Successor};
+use nic::take_over::{DeviceState, MemoryState, Successor};
 use nic::{Driver, Mode, Tap, drivers};
 use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
-use crate::control::handover::{Device, Memory, QuiescedState, Running, Wants, Xdp};
+use crate::control::handover::{Device, Memory, QuiescedState, Requirements, Running, Xdp};
 use crate::control::machine::{Machine, connections_max, set_filters};
+use crate::control::view::{self, Network};
 use crate::control::{Changes, Control, Forwarding, egress};
 use crate::dataplane::engine::{Hanging, Inherited};
 use crate::dataplane::threads::monotonic_ns;
@@ -32,13 +34,14 @@ pub struct Handover<'c> {
     changes: MutexGuard<'c, Changes>,
     running: Option<Forwarding>,
     unresolved: Arc<Snapshot>,
+    probe_device: Option<OwnedFd>,
 }
 
 impl Control {
     /// What a successor with these options requires of a predecessor.
-    pub fn wants(options: &Options) -> Result<Wants> {
+    pub fn requirements(options: &Options) -> Result<Requirements> {
         secret::read_if_there(options.secret_file.as_deref())?;
-        Ok(Wants {
+        Ok(Requirements {
             key_id: secret::key_id_of(options.secret_file.as_deref()),
             tables_dir: real_path(&options.tables_dir),
             busy_poll: options.busy_poll,
@@ -49,21 +52,21 @@ impl Control {
 
     /// Holds every change back for a successor that requires this; the error
     /// says what would not fit.
-    pub fn lend(&self, wants: &Wants) -> std::result::Result<Handover<'_>, String> {
+    pub fn lend(&self, requirements: &Requirements) -> std::result::Result<Handover<'_>, String> {
         // Without a secret the plan itself has all that the key is made of.
         let is_derived = self.key_id() == "derived";
-        let ours = Wants {
-            key_id: if is_derived { wants.key_id.clone() } else { self.key_id() },
+        let ours = Requirements {
+            key_id: if is_derived { requirements.key_id.clone() } else { self.key_id() },
             tables_dir: real_path(self.tables.path()),
             busy_poll: self.options.busy_poll,
             steered_workers: self.options.steered_workers,
             chunk_bytes: wire::CHUNK_BYTES,
         };
-        refuse_what_differs(&ours, wants)?;
+        refuse_what_differs(&ours, requirements)?;
         let changes = self.lock();
         let running = self.shown.load_full().running.clone();
         let unresolved = Arc::clone(&self.next_hops.watch().borrow());
-        Ok(Handover { changes, running, unresolved })
+        Ok(Handover { changes, running, unresolved, probe_device: self.probing.device() })
     }
 
     /// Gets ready to go on with what a predecessor lends, and touches nothing
@@ -77,7 +80,10 @@ impl Control {
         let Some(running) = running else {
             return Ok(Prepared { control: self, changes, ready: None });
         };
-        let (successor, taps) = politely(|| successor(&running, descriptors))?;
+        let (successor, taps, probe_device) = politely(|| successor(&running, descriptors))?;
+        if let Some(device) = probe_device {
+            self.probing.inherit(device);
+        }
         let ready = self.make_ready(&mut changes, running, successor, taps)?;
         Ok(Prepared { control: self, changes, ready: Some(ready) })
     }
@@ -102,10 +108,8 @@ impl Control {
         let snapshot = self.resolve(&plan, &hash, &indices, &running.unresolved);
         self.path_mtus.inherit(&running.path_mtus);
         let path_mtus = Arc::new(running.path_mtus);
-        let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
-        let return_paths = egress::return_paths(&plan, &snapshot);
-        let view = self.view(Arc::clone(&plan), egress, running.workers);
-        let view = Arc::new(View { return_paths, ..view });
+        let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let view = view::of_plan(&plan, &network, running.workers, &self.unix_offset_ms);
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
@@ -118,7 +122,10 @@ fn real_path(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn refuse_what_differs(ours: &Wants, theirs: &Wants) -> std::result::Result<(), String> {
+fn refuse_what_differs(
+    ours: &Requirements,
+    theirs: &Requirements,
+) -> std::result::Result<(), String> {
     let differs = |what: &str, ours: &str, theirs: &str, cure: &str| {
         Err(format!("{what}: it has {ours}, the successor {theirs}; {cure}"))
     };
@@ -151,7 +158,8 @@ fn refuse_what_differs(ours: &Wants, theirs: &Wants) -> std::result::Result<(), 
 }
 
 impl Handover<'_> {
-    /// What there is, with copies of the TAPs; None: no plan yet.
+    /// What there is, with copies of the TAPs and of the probes' device; None: no
+    /// plan yet.
     #[must_use]
     pub fn running(&self) -> Option<(Running, Vec<OwnedFd>)> {
         let (forwarding, machine) = (self.running.as_ref()?, self.changes.machine.as_ref()?);
@@ -184,8 +192,10 @@ impl Handover<'_> {
                 .filter_map(|(address, hops)| hops.is_err().then_some(*address))
                 .collect(),
             path_mtus: (*forwarding.path_mtus).clone(),
+            has_probe_device: self.probe_device.is_some(),
         };
-        Some((running, taps.into_iter().flatten().collect()))
+        let probe_device = self.probe_device.iter().filter_map(|device| device.try_clone().ok());
+        Some((running, taps.into_iter().flatten().chain(probe_device).collect()))
     }
 
     /// The descriptors of memory and devices, in the order of [`Running`].
@@ -240,7 +250,7 @@ fn politely<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 fn successor(
     running: &Running,
     descriptors: Vec<OwnedFd>,
-) -> Result<(Successor, Vec<Option<Tap>>)> {
+) -> Result<(Successor, Vec<Option<Tap>>, Option<OwnedFd>)> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
     let mut memories = Vec::new();
@@ -273,8 +283,9 @@ fn successor(
             None
         });
     }
+    let probe_device = if running.has_probe_device { Some(next()?) } else { None };
     check_shape(running)?;
-    Ok((Successor::prepare(memories, devices)?, taps))
+    Ok((Successor::prepare(memories, devices)?, taps, probe_device))
 }
 
 /// A build before drivers had names says by the XDP mode which one it is.
@@ -367,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_must_be_the_same_is_refused_by_name_and_with_a_cure() {
-        let ours = Wants {
+        let ours = Requirements {
             key_id: "derived".into(),
             tables_dir: "/run/guideway/tables".into(),
             busy_poll: false,
@@ -376,11 +387,19 @@ mod tests {
         };
         assert_eq!(refuse_what_differs(&ours, &ours), Ok(()));
         for (theirs, names, cure) in [
-            (Wants { key_id: "a1b2".into(), ..ours.clone() }, "a1b2", "--secret-file"),
-            (Wants { tables_dir: "/dev/shm".into(), ..ours.clone() }, "/dev/shm", "--tables-dir"),
-            (Wants { busy_poll: true, ..ours.clone() }, "busy polling", "without --take-over"),
-            (Wants { steered_workers: Some(3), ..ours.clone() }, "3", "without --take-over"),
-            (Wants { chunk_bytes: 4096, ..ours.clone() }, "4096", "without --take-over"),
+            (Requirements { key_id: "a1b2".into(), ..ours.clone() }, "a1b2", "--secret-file"),
+            (
+                Requirements { tables_dir: "/dev/shm".into(), ..ours.clone() },
+                "/dev/shm",
+                "--tables-dir",
+            ),
+            (
+                Requirements { busy_poll: true, ..ours.clone() },
+                "busy polling",
+                "without --take-over",
+            ),
+            (Requirements { steered_workers: Some(3), ..ours.clone() }, "3", "without --take-over"),
+            (Requirements { chunk_bytes: 4096, ..ours.clone() }, "4096", "without --take-over"),
         ] {
             let why = refuse_what_differs(&ours, &theirs).unwrap_err();
             assert!(why.contains(names) && why.contains(cure), "{why}");

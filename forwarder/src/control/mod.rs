@@ -16,6 +16,7 @@ mod lend;
 mod machine;
 mod requests;
 mod totals;
+mod view;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -30,6 +31,7 @@ use plan::{Plan, Planner, proto as plan_proto};
 use tokio::sync::watch;
 
 use crate::dataplane::engine::{Engine, Inherited};
+use crate::dataplane::probe::{self, Probing};
 use crate::dataplane::tables::Tables;
 use crate::netlink::next_hops::{NextHops, Snapshot, Wanted};
 use crate::netlink::path_mtu::{self, PathMtuTable, PathMtus};
@@ -41,6 +43,7 @@ pub use capture::Capture;
 pub use lend::{Handover, Prepared};
 use machine::{Machine, ShownDevice};
 use totals::NamedTotals;
+use view::Network;
 
 /// The longest plan, and so the longest message of gRPC and of a take-over. A
 /// plan of 10,000 services and 65,000 backends with all their members takes
@@ -96,6 +99,7 @@ pub struct Control {
     started: Instant,
     next_hops: NextHops,
     path_mtus: PathMtus,
+    probing: Probing,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
     /// What others are told of us without asking anything here.
@@ -168,6 +172,7 @@ impl Control {
             started: Instant::now(),
             next_hops,
             path_mtus: PathMtus::start()?,
+            probing: Probing::default(),
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
             health,
@@ -178,7 +183,7 @@ impl Control {
         })
     }
 
-    /// Tells those who watch that a successor is about to go on in our place,
+    /// Notifies those who watch that a successor is about to go on in our place,
     /// or that it does not after all.
     pub fn announce(&self, handing_over: bool) {
         self.health.set_handing_over(handing_over);
@@ -211,8 +216,10 @@ impl Control {
     /// that waits for this restart, else the last one.
     pub fn start_from_disk(&self) {
         if self.start_from(RESTART_PLAN_FILE) {
-            self.save_plan();
-            self.forget_restart_plan();
+            // Until it is the last plan on disk, the next start needs it here.
+            if self.save_plan().is_none() {
+                self.forget_restart_plan();
+            }
             return;
         }
         self.forget_restart_plan();
@@ -292,9 +299,8 @@ impl Control {
         if *snapshot == *running.snapshot && *path_mtus == *running.path_mtus {
             return;
         }
-        let egress = egress::egress(&running.view.plan, &running.hash, &snapshot, &path_mtus);
-        let return_paths = egress::return_paths(&running.view.plan, &snapshot);
-        let view = Arc::new(View { return_paths, ..running.view.with_egress(egress) });
+        let network = Network { hash: &running.hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let view = view::renewed(&running.view, &network);
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
@@ -314,6 +320,7 @@ impl Control {
         self.stopping.store(true, Ordering::Relaxed);
         self.health.set_stopping();
         let mut changes = self.lock();
+        self.probing.end();
         if let Some(running) = self.shown.load_full().running.clone() {
             running.engine.stop();
         }
@@ -345,6 +352,11 @@ impl Control {
         warnings.extend(egress::way_back_warning(&plan, &running.snapshot));
         self.note_unswept(changes, &running, plan.generation);
         self.show(running);
+        warnings.extend(
+            self.probing.problem().map(|problem| {
+                format!("health checks with `via: tunnel` cannot be sent: {problem}")
+            }),
+        );
         Ok(Accepted { generation: plan.generation, warnings })
     }
 
@@ -389,10 +401,8 @@ impl Control {
         let snapshot = self.resolve(&plan, &hash, &machine.interface_indices(), &BTreeSet::new());
         refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &hash, &snapshot, &path_mtus);
-        let return_paths = egress::return_paths(&plan, &snapshot);
-        let view = self.view(Arc::clone(&plan), egress, io.workers());
-        let view = Arc::new(View { return_paths, ..view });
+        let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let view = view::of_plan(&plan, &network, io.workers(), &self.unix_offset_ms);
         let connections_max = machine.connections_max();
         let engine = machine
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
@@ -437,10 +447,9 @@ impl Control {
             self.resolve(before, &running.hash, &devices, &BTreeSet::new());
         })?;
         let path_mtus = self.latest_path_mtus();
-        let egress = egress::egress(&plan, &running.hash, &snapshot, &path_mtus);
-        let return_paths = egress::return_paths(&plan, &snapshot);
-        let view = self.view(Arc::clone(&plan), egress, running.engine.workers());
-        let view = Arc::new(View { return_paths, ..view });
+        let network = Network { hash: &running.hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let workers = running.engine.workers();
+        let view = view::of_plan(&plan, &network, workers, &self.unix_offset_ms);
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
         if let Err(error) = machine.filter(&plan, None) {
@@ -486,13 +495,6 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-    }
-
-    /// A view that knows what time it is for people: marks of traced packets
-    /// carry that.
-    fn view(&self, plan: Arc<Plan>, egress: datapath::Egress, workers: usize) -> View {
-        let unix_offset_ms = Arc::clone(&self.unix_offset_ms);
-        View { unix_offset_ms, ..View::new(plan, egress, workers) }
     }
 
     fn latest_path_mtus(&self) -> Arc<PathMtuTable> {
@@ -607,6 +609,11 @@ impl Control {
         let interfaces = running.devices.iter();
         self.health.set_interfaces(interfaces.map(|d| (d.interface.clone(), d.index)));
         self.health.set_generation(running.view.plan.generation);
+        self.probing.set(probe::Sending {
+            view: Arc::clone(&running.view),
+            hash: running.hash.clone(),
+            interfaces: running.devices.iter().map(|device| device.index).collect(),
+        });
         self.update(|shown| shown.running = Some(running.clone()));
     }
 

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use datapath::outbox::Kind;
 use datapath::table::EntryClass;
 use datapath::{DropReason, Totals};
-use plan::{BackendId, FEATURES, Found, Plan, ServiceId};
+use plan::{BackendId, Found, Plan, ServiceId};
 use wire::{Family, Protocol, ip};
 
-use crate::control::{Control, Forwarding, Refusal, plan_proto};
+use crate::control::{Control, Forwarding, Refusal, plan_proto, refusal};
+use crate::dataplane::probe;
 use crate::dataplane::punt::Port;
 use crate::dataplane::samples::Sample;
 use crate::dataplane::threads::{ThreadStatus, monotonic_ms};
 use crate::netlink::path_mtu::{Mismatched, PathMtuTable};
+use crate::observe::compared::compared;
 use crate::observe::explained::explained;
 use crate::observe::health::Health;
-use crate::observe::metrics::page::{self, ConnectionCounts};
+use crate::observe::metrics::page::{self, ConnectionCounts, Probes};
 use crate::proto;
 
 impl Control {
@@ -50,7 +52,7 @@ impl Control {
         let shown = self.shown.load_full();
         let empty = proto::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
+            features: plan::features(),
             key_id: self.key_id(),
             restart_required: shown.restart_required.clone(),
             plan_unsaved: shown.plan_unsaved.clone(),
@@ -77,8 +79,18 @@ impl Control {
             ),
             tables: if with_tables { running.maglev_tables() } else { Vec::new() },
             path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
+            probe_device: self.probe_device(),
             ..empty
         }
+    }
+
+    fn probe_device(&self) -> Option<proto::ProbeDevice> {
+        let counts = self.probing.counts().into_iter();
+        self.probing.is_on().then(|| proto::ProbeDevice {
+            name: probe::DEVICE.to_owned(),
+            problem: self.probing.problem().unwrap_or_default(),
+            packets: counts.map(|(result, count)| (result.to_owned(), count)).collect(),
+        })
     }
 
     /// The counters of the conservation law and those by name.
@@ -143,6 +155,44 @@ impl Control {
         Ok(explained(&running.view, &running.hash, tables, &devices, &key))
     }
 
+    /// What a plan would change. It is decoded by a copy of the planner, and
+    /// the tables are read, without the lock that changes take: what runs may
+    /// be replaced meanwhile, and goes on to be what is compared with.
+    pub fn compare_plan(
+        &self,
+        message: plan_proto::Plan,
+    ) -> Result<proto::ComparePlanResponse, Refusal> {
+        let (mut planner, running, restart_required) = {
+            let changes = self.lock();
+            let running = self.shown.load_full().running.clone();
+            let machine = changes.machine.as_ref();
+            let restart_required = machine.and_then(|machine| machine.restart_required(&message));
+            (changes.planner.clone(), running, restart_required.unwrap_or_default())
+        };
+        let Some(running) = running else {
+            let problem = "no plan yet: there is nothing to compare with";
+            return Err(Refusal::Precondition(problem.to_owned()));
+        };
+        let after = planner.plan(message).map_err(refusal)?;
+        let before = &running.view.plan;
+        let held = running.engine.connections_by_service();
+        let quota_reached = |service: &plan::Service| {
+            let is_full = |(id, count): &(u16, u32)| *id == service.id.0 && *count >= service.quota;
+            held.iter().flatten().any(is_full)
+        };
+        let untracked = |count: fn(&datapath::counters::ConnectionCounters) -> u64| {
+            let counters = running.engine.counters().iter();
+            counters.map(|counters| count(&counters.connections)).sum()
+        };
+        Ok(proto::ComparePlanResponse {
+            generation: before.generation,
+            services: compared(before, &after, running.engine.tables(), quota_reached),
+            restart_required,
+            untracked_table_full: untracked(|counters| counters.refused_full.get()),
+            untracked_quota: untracked(|counters| counters.refused_quota.get()),
+        })
+    }
+
     /// The latest dropped frames of each reason.
     #[must_use]
     pub fn drop_samples(&self) -> proto::GetDropSamplesResponse {
@@ -193,6 +243,10 @@ impl Control {
             heard: self.path_mtus.heard(),
             path_mtus_paused: self.path_mtus.mismatched().iter().filter(|seen| seen.paused).count(),
             build: running.build,
+            probes: self.probing.is_on().then(|| Probes {
+                device_up: self.probing.problem().is_none(),
+                packets: self.probing.counts(),
+            }),
         });
         page::render(running.as_ref(), shown.plan_saved, self.taken_over.get())
     }
@@ -245,7 +299,7 @@ impl Forwarding {
 
     fn maglev_tables(&self) -> Vec<proto::Table> {
         let table = |service: &plan::Service| {
-            let table = service.group.table()?;
+            let table = service.group.selector()?;
             Some(proto::Table {
                 service: service.name.clone(),
                 size: table.entries().len() as u32,

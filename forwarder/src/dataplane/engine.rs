@@ -23,6 +23,7 @@ use crate::dataplane::tables::Tables;
 use crate::dataplane::threads::{Role, Stage, monotonic_ms};
 use crate::dataplane::view_publisher::ViewPublisher;
 use crate::dataplane::worker;
+use sim::{SlowPathServer, Worker};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -182,7 +183,7 @@ impl Engine {
             // Workers live as long as the process, and so do their counters.
             let counters: &'static Counters = Box::leak(Box::default());
             let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
-            let (slow_path, server) = slow_path::pair(slow_waiter.waker(), waiter.waker());
+            let (slow_path, server) = sim::slow_path::pair();
             engine.wakers.push(waiter.waker());
             engine.counters.push(counters);
             engine.tables.push(opened.reader);
@@ -191,17 +192,20 @@ impl Engine {
             engine.samples.push(samples);
             let (tap, source) = capture::pair(&engine.captures);
             engine.lock_sources().get_or_insert_default().push(source);
-            servers.push(server);
+            servers.push((server, waiter.waker()));
+            let datapath =
+                Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
             parts.push(worker::Parts {
                 index,
-                queues: io.queues,
-                pool: io.pool,
-                datapath: Datapath::new(&start.secret, opened.table, counters, opened.clock, index),
-                counters,
-                samples,
-                tap,
-                slow_path,
-                punt,
+                worker: Worker::new(sim::Parts {
+                    queues: io.queues,
+                    pool: io.pool,
+                    datapath,
+                    counters,
+                    slow_path,
+                    platform: worker::Surroundings { samples, tap, punt },
+                }),
+                slow_path: slow_waiter.waker(),
                 publisher: Arc::clone(&engine.publisher),
                 waiter,
                 cpu: (!start.cpus.is_empty()).then(|| start.cpus[index % start.cpus.len()]),
@@ -250,7 +254,7 @@ impl Engine {
     fn start_slow_path(
         &mut self,
         secret: &Secret,
-        servers: Vec<slow_path::SlowPathServer>,
+        servers: Vec<(SlowPathServer, Waker)>,
         waiter: Waiter,
     ) -> Result<()> {
         let path = self.slow_path(secret);

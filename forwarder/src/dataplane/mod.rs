@@ -6,12 +6,14 @@
 //!  devices ─► (steering) ─► workers ─► devices
 //!                             │  └─► punt ─► the kernel's stack, by a TAP
 //!                             └─► slow path ─► the worker that asked
+//!  the controller's probes, by a TUN ─► probe ─► devices
 //! ```
 
 pub mod accounts;
 pub mod capture;
 pub mod engine;
 pub mod liveness;
+pub mod probe;
 pub mod punt;
 pub mod samples;
 pub mod slow_path;

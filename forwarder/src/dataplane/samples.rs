@@ -29,12 +29,12 @@ pub struct DropSamples {
 struct Samples {
     taken: AtomicU64,
     latest_ms: AtomicU64,
-    slots: [Slot; KEPT],
+    cells: [SampleCell; KEPT],
 }
 
 /// A frame. Odd version: being written (a sequence lock).
 #[derive(Debug, Default)]
-struct Slot {
+struct SampleCell {
     version: AtomicU64,
     at_ms: AtomicU64,
     frame_bytes: AtomicU64,
@@ -62,7 +62,7 @@ impl Default for DropSamples {
 }
 
 impl DropSamples {
-    /// Tells the time; the worker's, once a round.
+    /// Sets the time; the worker's, once a round.
     #[inline]
     pub fn begin(&self, now_ms: u64) {
         self.now_ms.store(now_ms, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl DropSamples {
             return;
         }
         samples.latest_ms.store(now_ms, Ordering::Relaxed);
-        samples.slots[taken as usize % KEPT].write(now_ms, frame);
+        samples.cells[taken as usize % KEPT].write(now_ms, frame);
         samples.taken.store(taken + 1, Ordering::Relaxed);
     }
 
@@ -89,7 +89,7 @@ impl DropSamples {
         let mut all = Vec::new();
         for (samples, reason) in self.reasons.iter().zip(DropReason::ALL) {
             let mut kept: Vec<Sample> =
-                samples.slots.iter().filter_map(|slot| slot.read(*reason)).collect();
+                samples.cells.iter().filter_map(|cell| cell.read(*reason)).collect();
             kept.sort_by_key(|sample| std::cmp::Reverse(sample.at_ms));
             all.extend(kept);
         }
@@ -97,7 +97,7 @@ impl DropSamples {
     }
 }
 
-impl Slot {
+impl SampleCell {
     fn write(&self, at_ms: u64, frame: &[u8]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);

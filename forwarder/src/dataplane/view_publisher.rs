@@ -85,7 +85,7 @@ impl ViewPublisher {
         wait_for(&self.threads, |thread| thread.acknowledged() >= epoch, timeout)
     }
 
-    /// Tells all workers to end.
+    /// Orders all workers to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }

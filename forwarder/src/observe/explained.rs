@@ -4,7 +4,7 @@
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
 use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
-use plan::{Affinity, BackendId, Plan, Service};
+use plan::{Affinity, BackendId, Plan, Service, Tracking};
 use wire::FlowKey;
 
 use crate::proto;
@@ -62,12 +62,17 @@ fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
 
 fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
     response.service.clone_from(&service.name);
-    response.table_size = service.group.table().map_or(0, |table| table.entries().len() as u32);
+    response.table_size = service.group.selector().map_or(0, |table| table.entries().len() as u32);
     let affinity = match service.affinity {
         Affinity::Flow => "flow",
         Affinity::Client => "client",
     };
     response.affinity = affinity.to_owned();
+    let mode = match service.tracking {
+        Tracking::Tracked => "stateful",
+        Tracking::Stateless => "stateless",
+    };
+    response.mode = mode.to_owned();
     response.encap = service.encap.name().to_owned();
 }
 

@@ -1,6 +1,7 @@
 //! What others see of the forwarder: its health, its metrics, its answers about
 //! one flow.
 
+pub mod compared;
 pub mod explained;
 pub mod health;
 pub mod metrics;

@@ -4,17 +4,16 @@
 mod plan_file;
 pub mod replay;
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
-use datapath::verdict::DeviceIndex;
-use datapath::{Egress, FlowHash, NextHop, View};
-use plan::{Admission, Affinity, Found, Plan, Planner, Service};
+use datapath::FlowHash;
+use plan::{Found, Plan, Planner};
 use serde_json::json;
 use wire::{Family, FlowKey, Protocol, ip};
 
+use crate::observe::compared::table_changes;
 use crate::observe::explained;
 use crate::process::secret;
 use plan_file::read_plan;
@@ -47,16 +46,9 @@ pub fn explain(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let key = parse_flow(flow)?;
     let plan = read_plan(&mut Planner::default(), plan)?;
-    let hash = FlowHash::new(&secret::for_plan(&plan, secret_file)?);
-    let hop = NextHop {
-        device: DeviceIndex(0),
-        source: replay::OWN,
-        destination: replay::NEXT_HOP,
-        mtu: u16::MAX,
-        path_mtu: None,
-    };
-    let egress = Egress::new(&plan, &hash, |_| vec![hop]);
-    let view = View::new(plan.into(), egress, 0);
+    let secret = secret::for_plan(&plan, secret_file)?;
+    let hash = FlowHash::new(&secret);
+    let view = sim::view::view(plan.into(), &secret, 0, |_| vec![sim::view::next_hop(u16::MAX)]);
     let told = explained::explained(&view, &hash, &[], &["-"], &key);
     serde_json::to_writer_pretty(&mut out, &told)?;
     Ok(writeln!(out)?)
@@ -67,10 +59,7 @@ fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json
         return json!({"flow": flow, "service": null, "backend": null, "slot": null});
     };
     let service = plan.service_of(&matched);
-    let selector = match service.affinity {
-        Affinity::Flow => hash.flow(key),
-        Affinity::Client => hash.client(key),
-    };
+    let selector = hash.selector(service, hash.flow(key), || *key);
     let selected = service.group.select(selector);
     let backend = selected.and_then(|selected| plan.backend(selected.backend));
     json!({
@@ -122,10 +111,7 @@ pub fn diff(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut planner = Planner::default();
     let (before, after) = (read_plan(&mut planner, before)?, read_plan(&mut planner, after)?);
-    let (old, new) = (tables(&before), tables(&after));
-    let names: std::collections::BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
-    for service in names {
-        let change = compare(old.get(service), new.get(service));
+    for (service, change) in table_changes(&before, &after) {
         let line = json!({
             "service": service,
             "entries": change.entries,
@@ -135,72 +121,4 @@ pub fn diff(
         writeln!(out, "{line}")?;
     }
     Ok(())
-}
-
-/// What became of a table.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Change {
-    /// Entries of the later table (of the earlier, if there is no later one).
-    entries: usize,
-    /// Entries that name another backend; all, where only one plan has a
-    /// table or their sizes differ.
-    changed: usize,
-    /// Of these, between backends that both tables have: what no change of
-    /// members explains.
-    moved: usize,
-}
-
-fn compare(old: Option<&Vec<&str>>, new: Option<&Vec<&str>>) -> Change {
-    let (Some(old), Some(new)) = (old, new) else {
-        let entries = old.or(new).map_or(0, Vec::len);
-        return Change { entries, changed: entries, moved: 0 };
-    };
-    if old.len() != new.len() {
-        return Change { entries: new.len(), changed: new.len(), moved: 0 };
-    }
-    let members = |table: &Vec<&str>| {
-        table.iter().map(|name| (*name).to_owned()).collect::<std::collections::HashSet<_>>()
-    };
-    let (had, has) = (members(old), members(new));
-    let differing = || old.iter().zip(new).filter(|(before, after)| before != after);
-    let moved = differing()
-        .filter(|(before, after)| has.contains(**before) && had.contains(**after))
-        .count();
-    Change { entries: new.len(), changed: differing().count(), moved }
-}
-
-/// Each service's table as names of backends; a service without one that
-/// takes new connections has an empty table.
-fn tables(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
-    plan.services().map(|service| (service.name.as_str(), entries(plan, service))).collect()
-}
-
-fn entries<'p>(plan: &'p Plan, service: &'p Service) -> Vec<&'p str> {
-    let Some(table) = service.group.table() else { return Vec::new() };
-    let active = service.group.members().iter().filter(|member| member.admission == Admission::All);
-    let names: Vec<&str> = active
-        .map(|member| plan.backend(member.backend).expect("members are backends").name.as_str())
-        .collect();
-    table.entries().iter().map(|index| names[usize::from(*index)]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_removed_backend_explains_its_own_entries_only() {
-        let old = vec!["a", "b", "c", "a"];
-        let new = vec!["a", "c", "a", "a"];
-        assert_eq!(compare(Some(&old), Some(&new)), Change { entries: 4, changed: 2, moved: 1 });
-    }
-
-    #[test]
-    fn a_table_of_another_size_has_changed_altogether() {
-        assert_eq!(
-            compare(Some(&vec!["a"; 3]), Some(&vec!["a"; 5])),
-            Change { entries: 5, changed: 5, moved: 0 }
-        );
-        assert_eq!(compare(None, Some(&vec!["a"; 5])), Change { entries: 5, changed: 5, moved: 0 });
-    }
 }

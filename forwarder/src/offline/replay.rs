@@ -12,31 +12,21 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use datapath::batch::Verdicts;
 use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
-use datapath::outbox::{Kind, Originated};
+use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, ReturnPaths};
-use datapath::verdict::DeviceIndex;
-use datapath::{
-    Clock, ConnectionTable, Counters, Datapath, DropReason, Egress, FlowHash, Journey, NextHop,
-    Outbox, Secret, SlowPath, Totals, Verdict, View,
-};
+use datapath::{DropReason, Journey, Secret, Totals, Verdict, View};
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
 use serde_json::{Value, json};
-use wire::{
-    BATCH_MAX, Batch, CHUNK_BYTES, FRAME_BYTES_MAX, Family, Fragment, Frame, MacAddress, Protocol,
-    headers,
-};
+use sim::view::{NEXT_HOP, OWN, next_hop};
+use sim::{LoadBalancer, Outcome};
+use wire::{BATCH_MAX, FRAME_BYTES_MAX, Family, Fragment, Protocol, headers};
 
 use crate::offline::plan_file::read_plan;
 use crate::process::secret;
-
-/// Our own Ethernet address.
-pub const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x01]);
-/// That of every next hop.
-pub const NEXT_HOP: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 
 /// What to replay, and where to write what.
 #[derive(Debug, Clone)]
@@ -72,11 +62,10 @@ pub fn replay(options: &Options) -> Result<Value, Failure> {
     let secret = secret::for_plan(&plan, options.secret_file.as_deref())?;
     check_mtu(&plan, options.egress_mtu)?;
     let mut outputs = Outputs::create(options)?;
-    let mut replay = Replay::new(plan, &secret, options.egress_mtu);
+    let mut replay = Replay::new(plan, secret, options)?;
     let mut batch: Vec<Packet> = Vec::with_capacity(BATCH_MAX);
     for packet in Reader::open(&options.input)? {
         let packet = packet?;
-        replay.received += 1;
         let goes_on = batch.first().is_none_or(|first| millisecond(first) == millisecond(&packet));
         if !goes_on || batch.len() == options.batch {
             replay.run(&mut batch, &mut outputs)?;
@@ -117,161 +106,57 @@ fn millisecond(packet: &Packet) -> u64 {
     packet.timestamp_ns / 1_000_000
 }
 
-/// A forwarder of one worker, with the time at which it stands.
+/// A load balancer of one worker, with the time at which it stands.
 struct Replay {
-    view: View,
-    datapath: Datapath<'static>,
-    slow: SlowPath<'static>,
-    outbox: Outbox<'static>,
-    counters: &'static Counters,
-    /// Chunks to use again: memory for more is made where they do not suffice.
-    chunks: Vec<&'static mut [u8]>,
-    received: u64,
+    balancer: LoadBalancer,
     /// The latest time seen, in nanoseconds.
     now_ns: u64,
-    /// That of the last batch, in milliseconds.
-    begun_ms: Option<u64>,
 }
 
 impl Replay {
-    fn new(plan: Plan, secret: &Secret, egress_mtu: u16) -> Replay {
+    fn new(plan: Plan, secret: Secret, options: &Options) -> Result<Replay, Failure> {
         /// The default of `connections_max` in the plan.
         const CONNECTIONS: u64 = 1_000_000;
         let configured =
             plan.message.forwarder.as_ref().map_or(0, |forwarder| forwarder.connections_max);
         let connections = if configured == 0 { CONNECTIONS } else { configured };
-        let hop = NextHop {
-            device: DeviceIndex(0),
-            source: OWN,
-            destination: NEXT_HOP,
-            mtu: egress_mtu,
-            path_mtu: None,
+        let hops = |_| vec![next_hop(options.egress_mtu)];
+        let all = Some(ReplyLink { source: OWN, destination: NEXT_HOP });
+        let return_paths = ReturnPaths { all, ..ReturnPaths::default() };
+        let view = View { return_paths, ..sim::view::view(plan.into(), &secret, 1, hops) };
+        let path = match options.journeys {
+            Some(_) => sim::Path::Specification,
+            None => sim::Path::Batch,
         };
-        let egress = Egress::new(&plan, &FlowHash::new(secret), |_| vec![hop]);
-        let counters: &Counters = Box::leak(Box::default());
-        let (table, reader) = ConnectionTable::in_memory(connections);
-        let view = View::new(plan.into(), egress, 1);
-        Replay {
-            view: View {
-                return_paths: ReturnPaths {
-                    all: Some(ReplyLink { source: OWN, destination: NEXT_HOP }),
-                    ..ReturnPaths::default()
-                },
-                ..view
-            },
-            slow: SlowPath::new(secret, vec![reader], counters, Clock::default()),
-            datapath: Datapath::new(secret, table, counters, Clock::default(), 0),
-            outbox: Outbox::default(),
-            counters,
-            chunks: Vec::new(),
-            received: 0,
-            now_ns: 0,
-            begun_ms: None,
-        }
-    }
-
-    /// Tells the time. A clock of 32 bits takes a step of less than half its
-    /// range: captures may have gaps that are longer.
-    fn begin(&mut self) {
-        let now_ms = self.now_ns / 1_000_000;
-        let mut ms = self.begun_ms.unwrap_or(now_ms);
-        loop {
-            ms = now_ms.min(ms + i32::MAX as u64);
-            self.datapath.begin(ms as u32, &self.view);
-            self.slow.begin(ms as u32);
-            if ms == now_ms {
-                break;
-            }
-        }
-        self.begun_ms = Some(now_ms);
+        let setup = sim::Setup { workers: 0..1, devices: 1, connections, secret, path };
+        let balancer = LoadBalancer::new(Arc::new(view), setup)
+            .map_err(|error| format!("memory for {connections} connections: {error}"))?;
+        Ok(Replay { balancer, now_ns: 0 })
     }
 
     /// Forwards a batch of one millisecond and writes what comes of it.
     fn run(&mut self, batch: &mut Vec<Packet>, outputs: &mut Outputs) -> Result<(), Failure> {
         let Some(first) = batch.first() else { return Ok(()) };
         self.now_ns = self.now_ns.max(first.timestamp_ns);
-        self.begin();
-        let (mut frames, refused) = self.frames(batch);
-        let mut verdicts = Verdicts::new();
-        let (journeys, originated) =
-            self.forward(&mut frames, &mut verdicts, outputs.journeys.is_some());
-        let mut forwarded = frames.into_iter().zip(verdicts).zip(journeys);
-        let mut originated = originated.into_iter().peekable();
-        let mut index = 0;
-        for (packet, refused) in batch.drain(..).zip(refused) {
+        self.balancer.set_time(self.now_ns / 1_000_000);
+        let received: Vec<&[u8]> = batch
+            .iter()
+            .filter(|packet| refusal(packet).is_none())
+            .map(|packet| &packet.bytes[..])
+            .collect();
+        let mut outcomes = self.balancer.forward(0, 0, &received).into_iter();
+        for packet in batch.drain(..) {
             self.now_ns = self.now_ns.max(packet.timestamp_ns);
-            let Some(((frame, verdict), journey)) =
-                (if refused.is_none() { forwarded.next() } else { None })
-            else {
-                let verdict = Verdict::Drop(refused.expect("forwarded ones are one for each"));
-                self.counters.count(verdict);
-                outputs.write(
-                    &self.view.plan,
-                    self.now_ns,
-                    &packet,
-                    None,
-                    verdict,
-                    &Journey::default(),
-                )?;
-                continue;
+            let outcome = match refusal(&packet) {
+                Some(reason) => {
+                    self.balancer.refuse(reason);
+                    refused(reason)
+                }
+                None => outcomes.next().expect("an outcome for each frame received"),
             };
-            self.counters.count(verdict);
-            outputs.write(
-                &self.view.plan,
-                self.now_ns,
-                &packet,
-                Some(&frame),
-                verdict,
-                &journey,
-            )?;
-            self.chunks.push(frame.into_chunk());
-            while let Some(more) = originated.next_if(|more| more.after == index) {
-                self.counters.count_taken(more.counts);
-                outputs.emit(self.now_ns, more.frame.bytes())?;
-                self.chunks.push(more.frame.into_chunk());
-            }
-            index += 1;
+            outputs.write(&self.balancer.view.plan, self.now_ns, &packet, &outcome)?;
         }
         Ok(())
-    }
-
-    /// The batch's frames, and why some did not become one.
-    fn frames(&mut self, batch: &[Packet]) -> (Batch<'static>, Vec<Option<DropReason>>) {
-        let refused: Vec<Option<DropReason>> = batch.iter().map(refusal).collect();
-        let accepted = batch.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
-        (accepted.map(|(packet, _)| self.frame(packet)).collect(), refused)
-    }
-
-    /// The verdict on each frame, its journey (empty unless `record`), and
-    /// what was originated, in order.
-    fn forward(
-        &mut self,
-        frames: &mut Batch<'static>,
-        verdicts: &mut Verdicts,
-        record: bool,
-    ) -> (Vec<Journey>, Vec<Originated<'static>>) {
-        self.lend_chunks();
-        let mut journeys = vec![Journey::default(); frames.len()];
-        if record {
-            for (index, (frame, journey)) in frames.iter_mut().zip(&mut journeys).enumerate() {
-                self.outbox.at = index;
-                verdicts.push(self.datapath.forward(&self.view, frame, &mut self.outbox, journey));
-            }
-        } else {
-            self.datapath.forward_batch(&self.view, frames, &mut self.outbox, verdicts);
-        }
-        let mut originated: Vec<_> = self.outbox.frames.drain(..).collect();
-        let slow = frames.iter_mut().zip(verdicts.iter_mut()).zip(&mut journeys).enumerate();
-        for (index, ((frame, verdict), journey)) in slow {
-            let Verdict::Slow(recursion_limit) = *verdict else { continue };
-            self.lend_chunks();
-            self.outbox.at = index;
-            *verdict =
-                self.slow.forward(&self.view, frame, recursion_limit, &mut self.outbox, journey);
-            originated.extend(self.outbox.frames.drain(..));
-        }
-        originated.sort_by_key(|originated| originated.after);
-        (journeys, originated)
     }
 
     /// True if the slow path may have to decide: ICMP, fragments, and what
@@ -280,23 +165,13 @@ impl Replay {
         let Ok(Some(headers)) = headers::parse(&packet.bytes) else { return false };
         headers.fragment != Fragment::Whole
             || matches!(headers.key.protocol, Protocol::ICMP | Protocol::ICMPV6)
-            || self.view.takes_tunnel(&headers.key)
+            || self.balancer.view.takes_tunnel(&headers.key)
     }
+}
 
-    fn lend_chunks(&mut self) {
-        while !self.outbox.chunks.is_full() {
-            let chunk = self.chunk();
-            self.outbox.chunks.push(chunk);
-        }
-    }
-
-    fn chunk(&mut self) -> &'static mut [u8] {
-        self.chunks.pop().unwrap_or_else(|| Vec::leak(vec![0; CHUNK_BYTES]))
-    }
-
-    fn frame(&mut self, packet: &Packet) -> Frame<'static> {
-        Frame::copy_of(self.chunk(), &packet.bytes).expect("refusal() checked the length")
-    }
+fn refused(reason: DropReason) -> Outcome {
+    let (journey, frame, originated) = Default::default();
+    Outcome { verdict: Verdict::Drop(reason), journey, frame, originated }
 }
 
 /// What a device would not have received whole.
@@ -338,25 +213,20 @@ impl Outputs {
         plan: &Plan,
         now_ns: u64,
         packet: &Packet,
-        frame: Option<&Frame<'_>>,
-        verdict: Verdict,
-        journey: &Journey,
+        outcome: &Outcome,
     ) -> Result<(), Failure> {
         self.frames += 1;
-        match (verdict, frame) {
-            (
-                Verdict::Send(_) | Verdict::Reply | Verdict::ReplyBy(_) | Verdict::Redirect(_),
-                Some(frame),
-            ) => self.emit(now_ns, frame.bytes())?,
-            (Verdict::Pass, _) => {
-                if let Some(passed) = &mut self.passed {
-                    passed.write(now_ns, packet.original_len, &packet.bytes)?;
-                }
-            }
-            _ => {}
+        if outcome.device().is_some() {
+            self.emit(now_ns, &outcome.frame)?;
+        }
+        for made in &outcome.originated {
+            self.emit(now_ns, &made.bytes)?;
+        }
+        if let (Verdict::Pass, Some(passed)) = (outcome.verdict, &mut self.passed) {
+            passed.write(now_ns, packet.original_len, &packet.bytes)?;
         }
         if let Some((_, journeys)) = &mut self.journeys {
-            journeys.push(journey_json(plan, self.frames, verdict, journey));
+            journeys.push(journey_json(plan, self.frames, outcome.verdict, &outcome.journey));
         }
         Ok(())
     }
@@ -368,7 +238,7 @@ impl Outputs {
     fn finish(self, replay: &Replay) -> Result<Value, Failure> {
         self.output.finish()?;
         self.passed.map(Writer::finish).transpose()?;
-        let counters = counters_json(replay.received, &replay.counters.totals());
+        let counters = counters_json(replay.balancer.received(), &replay.balancer.totals());
         if let Some(path) = &self.counters {
             write_text(path, &format!("{counters:#}\n"))?;
         }

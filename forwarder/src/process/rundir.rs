@@ -54,7 +54,7 @@ pub enum RunDirError {
     InUse {
         /// The lock file or the socket.
         path: PathBuf,
-        /// As well as we can tell.
+        /// As far as can be seen.
         owner: String,
     },
     /// Something that is no socket lies where ours should be.
@@ -224,7 +224,7 @@ fn sign(file: &mut File) {
     let _ = written.and_then(|()| writeln!(file, "{}", std::process::id()));
 }
 
-/// Who has the run directory, as well as we can tell.
+/// Who has the run directory, as far as can be seen.
 #[must_use]
 pub fn holder_of(path: &Path) -> String {
     match File::open(path.join(LOCK)) {
@@ -359,7 +359,7 @@ mod tests {
     fn groups_and_users_are_found_by_name() {
         let text = "root:x:0:\nguidewayx:x:7:\nguideway:x:990:alice,bob\n";
         assert_eq!(id_of(text, "guideway"), Some(990));
-        assert_eq!(id_of(text, "nobody"), None);
+        assert_eq!(id_of(text, "daemon"), None);
         assert_eq!((user_id("root"), user_id("4711")), (Some(0), Some(4711)));
     }
 }

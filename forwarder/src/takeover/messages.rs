@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::handover::{QuiescedState, Running, Wants};
+use crate::control::handover::{QuiescedState, Requirements, Running};
 
 /// To be raised whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Opens the conversation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Hello {
     #[serde(default)]
     pub pid: u32,
     /// What must be the same in both.
-    pub wants: Wants,
+    pub requirements: Requirements,
 }
 
 /// Answers [`Hello`].

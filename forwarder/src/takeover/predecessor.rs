@@ -10,11 +10,11 @@ use std::sync::Weak;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use daemon::notify::Manager;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tokio::sync::oneshot;
 
 use crate::control::{Control, Handover};
-use crate::process::notify::Manager;
 use crate::takeover::channel::Channel;
 use crate::takeover::messages::{Answer, Hello, Offer, PROTOCOL, Step};
 use crate::takeover::process::Process;
@@ -126,7 +126,7 @@ fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Handover
             hello.protocol
         ));
     }
-    control.lend(&hello.wants)
+    control.lend(&hello.requirements)
 }
 
 fn offer(channel: &mut Channel, assets: &Assets, handover: &Handover<'_>) -> Result<()> {

@@ -7,12 +7,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use daemon::notify::Manager;
 use rustix::fd::OwnedFd;
 
 use crate::control::Control;
-use crate::control::handover::{QuiescedState, Running, Wants};
+use crate::control::handover::{QuiescedState, Requirements, Running};
 use crate::dataplane::threads::monotonic_ns;
-use crate::process::notify::Manager;
 use crate::process::rundir;
 use crate::proto::TakenOver;
 use crate::takeover::channel::Channel;
@@ -49,7 +49,7 @@ pub struct Predecessor {
 }
 
 /// Asks the forwarder in the run directory; None: there is none.
-pub fn ask(run_dir: &Path, wants: Wants) -> Result<Option<Predecessor>> {
+pub fn ask(run_dir: &Path, requirements: Requirements) -> Result<Option<Predecessor>> {
     let path = run_dir.join(rundir::TAKE_OVER_SOCKET);
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
@@ -74,7 +74,7 @@ pub fn ask(run_dir: &Path, wants: Wants) -> Result<Option<Predecessor>> {
         .into()
     };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let hello = Hello { protocol: PROTOCOL, version, pid: own.pid, wants };
+    let hello = Hello { protocol: PROTOCOL, version, pid: own.pid, requirements };
     let sent = channel.send(&hello, &[own.handle()]);
     let (answer, descriptors) = match sent.and_then(|()| channel.receive(ANSWER_TIMEOUT)) {
         Ok(answer) => answer,

@@ -88,7 +88,7 @@ class Plan:
         """What all services of an address agree on; those of prefix groups have the defaults."""
         values = {service.get(key, default) for service in self.by_address.get(address, [])} or {default}
         if len(values) > 1:
-            raise Wrong(f"services on {address} differ in {key}: this checker cannot tell them apart")
+            raise Wrong(f"services on {address} differ in {key}: this checker cannot distinguish them")
         return values.pop()
 
 
@@ -123,7 +123,7 @@ def check_outer(outer, plan, targets):
 
 
 def unwrap(outer, plan, recursion=0):
-    """The encapsulation's name, what tells flows apart, and the inner packet's bytes."""
+    """The encapsulation's name, what distinguishes flows, and the inner packet's bytes."""
     six = isinstance(outer, IPv6)
     protocol, after = (outer.nh, outer.original[40:]) if six else (outer.proto, outer.original[20:])
     label = outer.fl if six else None

@@ -68,7 +68,7 @@ def lie4(frame, at, new):
 
 
 def options4(frame, options):
-    """An IPv4 frame with these option bytes, padded to a multiple of four by whoever calls."""
+    """An IPv4 frame with these option bytes, padded to a multiple of four by the caller."""
     frame = frame[:34] + bytes(options) + frame[34:]
     frame = change(frame, 14, [0x45 + len(options) // 4])
     return seal(change(frame, 16, struct.pack("!H", len(frame) - 14)))

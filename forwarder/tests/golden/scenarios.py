@@ -267,7 +267,7 @@ def fragments_are_dropped_where_no_service_takes_them(c):
     c.add("fragment", "IPv4, last, of eight bytes: too short for a TCP header", lie4(
         change(tcp()[:42], 16, [0, 28]), 20, [0x00, 0x03]))
     c.add("fragment", "IPv4, not to be fragmented but a fragment", lie4(big, 20, [0x40, 0xB9]))
-    c.add("fragment", "IPv4, to a port that no service wants", lie4(udp(9), 20, [0x20, 0]))
+    c.add("fragment", "IPv4, to a port that no service matches", lie4(udp(9), 20, [0x20, 0]))
     c.add("fragment", "IPv6, first", fragment6(big6, 0, 1))
     c.add("fragment", "IPv6, middle", fragment6(big6, 1400, 1))
     c.add("fragment", "IPv6, last", fragment6(big6, 2800, 0))
@@ -422,7 +422,7 @@ def icmp_to_a_vip_is_answered_forwarded_or_dropped(c):
         c.add("sent", f"{what} over IPv6", bytes(ether() / IPv6(src="2001:db8:ffff::1", dst=VIP6) / error / ours6),
               table="hit", like=flow6)
     other = icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001))
-    untracked = c.add("sent", "about a connection that nobody tracks: by hash", other, table="miss")
+    untracked = c.add("sent", "about a connection that is not tracked: by hash", other, table="miss")
     c.wait(1)
     c.add("sent", "that connection", tcp(flags="A", client_port=40001), table="miss", like=untracked)
     c.add("icmp", "quoting another source: forged, or not ours", icmp_error(IP(src="203.0.113.99", dst=CLIENT) / TCP()))
@@ -585,7 +585,7 @@ def what_peers_send_is_permitted_less(c):
     first, _, last = pieces(udp(80, payload=bytes(400)), 160)
     c.add("recursion", "from a peer, zero further encapsulations", tunnel(tcp(), "10.0.0.2", recursion=0))
     c.add("sent", "from a peer, one", tunnel(tcp(), "10.0.0.2", recursion=1), service="web")
-    c.add("held", "a later fragment: whoever is in charge, this machine keeps it", tunnel(last, "10.0.0.2", recursion=1))
+    c.add("held", "a later fragment: this machine keeps it, also where a peer is the owner", tunnel(last, "10.0.0.2", recursion=1))
     like = c.add("sent", "its first one", tunnel(first, "10.0.0.2", recursion=1), service="web")
     c.add("sent", "and again", tunnel(last, "10.0.0.3", recursion=1), service="web", like=like)
     error = icmp_error(IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001))
@@ -661,7 +661,7 @@ def a_tcp_connection_from_its_first_packet_to_its_reuse(c):
     c.wait(60_000)
     c.add("sent", "the last ACK, a minute later", tcp(flags="A"), table="hit", like=syn)
     c.wait(10)
-    c.add("sent", "the same ports again: its backend can tell what that means", tcp(), table="hit", like=syn)
+    c.add("sent", "the same ports again: its backend knows what that means", tcp(), table="hit", like=syn)
     c.wait(200)
     c.add("sent", "its ACK", tcp(flags="A"), table="hit", like=syn)
     c.wait(200)
@@ -699,6 +699,33 @@ def beyond_its_quota_a_service_is_forwarded_by_hash_alone(c):
     c.add("sent", "another service has its own quota", tcp(443), table="miss", service="other")
     c.wait(200)
     c.add("sent", "and uses it", tcp(443, flags="A"), table="hit", service="other")
+
+
+@scenario
+def a_stateless_service_decides_each_packet_by_its_bucket(c):
+    c.journeys = True
+    for to, source in ((VIP, CLIENT), (VIP6, CLIENT6)):
+        for port in range(40000, 40020):
+            syn = c.add("sent", f"flow {port}", tcp(to=to, client_port=port), table="none", service="web")
+            c.add("sent", "data", tcp(to=to, client_port=port, flags="A"), table="none", service="web", like=syn)
+            c.wait(1)
+            c.add("sent", "FIN", tcp(to=to, client_port=port, flags="FA"), table="none", service="web", like=syn)
+        c.add("sent", "UDP", udp(to=to), table="none", service="web")
+    c.wait(3_600_000)
+    first = c.add("sent", "in the middle of a connection, an hour later", tcp(flags="A", client_port=40000), table="none", like=1)
+    quoted = IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40000) / Raw(b"data")
+    c.add("sent", "an error about it goes where it goes", icmp_error(quoted), table="none", service="web", like=first)
+    whole = udp(80, client_port=7000, payload=bytes(range(200)) * 2)
+    pieces_of = list(pieces(whole, 160, number=100))
+    like = c.add("sent", "a first fragment", pieces_of[0], table="none", service="web")
+    c.add("sent", "the middle follows it", pieces_of[1], service="web", like=like)
+    c.add("sent", "the flow's whole datagrams go there too", udp(80, client_port=7000), table="none", like=like)
+    for client in range(1, 11):
+        source = f"192.0.2.{client}"
+        like = c.add("sent", f"client {client}", tcp(source=source, to="203.0.113.11"), table="none", service="clients")
+        c.add("sent", "another connection, another port", tcp(443, source=source, to="203.0.113.11", client_port=7),
+              table="none", service="clients", like=like)
+    c.add("no_backend", "no backend has a bucket", tcp(to="203.0.113.12"), table="none", service="drained")
 
 
 @scenario

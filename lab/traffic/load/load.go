@@ -272,7 +272,7 @@ func (l *Load) currentMark() int {
 }
 
 // reasonOf an error, short enough for a table: without addresses, which the
-// flow tells.
+// flow has.
 func reasonOf(err error) string {
 	var operation *net.OpError
 	if !errors.As(err, &operation) {

@@ -1,18 +1,18 @@
 //! What can be refused before anything is made: unknown features and choices,
 //! and what is more than the limits.
 
-use super::{FEATURES, PlanError, refuse};
+use super::{PlanError, features, refuse};
 use crate::{limits, proto};
 
 pub(super) fn check_features(message: &proto::Plan) -> Result<(), PlanError> {
-    let unknown =
-        (0..).zip(&message.requires).find(|(_, feature)| !FEATURES.contains(&feature.as_str()));
+    let known = features();
+    let unknown = (0..).zip(&message.requires).find(|(_, feature)| !known.contains(feature));
     match unknown {
         Some((index, feature)) => refuse(
             format!("requires[{index}]"),
             format!(
                 "this forwarder does not know `{feature}`; it knows [{}]: upgrade it",
-                FEATURES.join(", ")
+                known.join(", ")
             ),
         ),
         None => Ok(()),
@@ -45,6 +45,10 @@ pub(super) fn check_choices(message: &proto::Plan) -> Result<(), PlanError> {
                 vip.protocol,
             )?;
         }
+    }
+    let assigned = message.probing.iter().flat_map(|probing| &probing.assigned).enumerate();
+    for (index, assignment) in assigned {
+        check::<proto::Encap>(|| format!("probing.assigned[{index}].encap"), assignment.encap)?;
     }
     for (index, group) in message.groups.iter().enumerate() {
         for (at, member) in group.members.iter().enumerate() {
@@ -88,17 +92,6 @@ pub(super) fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
             "forwarder.connections_max",
             format!("{connections_max} is more than {}", limits::CONNECTIONS_MAX),
         );
-    }
-    Ok(())
-}
-
-/// What is in the contract but not in this forwarder yet.
-pub(super) fn refuse_unsupported(message: &proto::Service, path: &str) -> Result<(), PlanError> {
-    let refused = |field: &str, what: &str| {
-        refuse(format!("{path}.{field}"), format!("{what} is not yet supported"))
-    };
-    if message.mode() == proto::Mode::Stateless {
-        return refused("mode", "stateless");
     }
     Ok(())
 }

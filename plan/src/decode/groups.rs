@@ -7,14 +7,23 @@ use std::sync::{Arc, Weak};
 use super::{PlanError, Planner, refuse};
 use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
+use crate::select::Selector;
+use crate::select::buckets::BucketMap;
 use crate::select::maglev::{Candidate, Table};
 use crate::{limits, proto};
 
 /// All that a group depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GroupKey {
-    pub table_size: u32,
+    pub selector: SelectorKey,
     pub members: Vec<MemberKey>,
+}
+
+/// What a group's selector is made from, beside its members.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum SelectorKey {
+    Maglev { table_size: u32 },
+    Buckets { generation: u64, by_bucket: Box<[u16]> },
 }
 
 /// What a group's content depends on, of one member.
@@ -52,16 +61,29 @@ fn build_group(key: &GroupKey) -> Group {
         backend: *backend,
         admission: *admission,
     });
+    let (selector, candidates) = match &key.selector {
+        SelectorKey::Maglev { table_size } => maglev_table(&key.members, *table_size),
+        SelectorKey::Buckets { generation, by_bucket } => {
+            let names = key.members.iter().map(|member| member.name.as_str());
+            let map = || BucketMap::new(by_bucket.clone(), names, *generation);
+            let selector = (!by_bucket.is_empty()).then(|| Selector::Buckets(map()));
+            (selector, (0..key.members.len() as u16).collect())
+        }
+    };
+    Group::new(members.collect(), selector, candidates)
+}
+
+/// A table of the members that take new connections, and their indices.
+fn maglev_table(members: &[MemberKey], table_size: u32) -> (Option<Selector>, Vec<u16>) {
     let takes_new = |(_, member): &(u16, &MemberKey)| member.admission == Admission::All;
-    let indices: Vec<u16> =
-        (0..).zip(&key.members).filter(takes_new).map(|(index, _)| index).collect();
+    let indices: Vec<u16> = (0..).zip(members).filter(takes_new).map(|(index, _)| index).collect();
     let candidates: Vec<Candidate> = indices
         .iter()
-        .map(|index| &key.members[usize::from(*index)])
+        .map(|index| &members[usize::from(*index)])
         .map(|member| Candidate { name: member.name.clone(), weight: member.weight })
         .collect();
-    let table = (!candidates.is_empty()).then(|| Table::build(&candidates, key.table_size));
-    Group::new(members.collect(), table, indices)
+    let build = || Selector::Maglev(Table::build(&candidates, table_size));
+    ((!candidates.is_empty()).then(build), indices)
 }
 
 /// The message's groups, each checked once, by name; and one without members

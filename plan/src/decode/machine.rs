@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::{PlanError, parse_address, parse_prefix, refuse};
+use super::{PlanError, parse_address, refuse};
 use crate::matching::low_mask;
 use crate::peers::Peer;
 use crate::plan::TunnelOptions;
 use crate::proto;
+use crate::text::parse_prefix;
 
 /// The outer source addresses, one per family.
 #[derive(Debug, Clone, Copy, Default)]

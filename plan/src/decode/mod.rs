@@ -4,11 +4,13 @@
 //!  check ─► machine ─► ids ─► groups ─► counting ─► vips, services ─► Plan
 //! ```
 
+mod buckets;
 mod check;
 mod counting;
 mod groups;
 mod ids;
 mod machine;
+mod probing;
 mod services;
 mod vips;
 
@@ -17,38 +19,46 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use wire::{Encap, Family, ip};
+use wire::{Encap, Family};
 
 use check::{check_choices, check_features, check_limits};
 use counting::Counting;
 use groups::{GroupKey, GroupUse, MemberGroups};
 use ids::backend_addresses;
 use machine::{Sources, encapsulators, own_addresses, peers, routers, sources, tunnel};
+use probing::probing;
 
 use crate::group::Group;
 use crate::ids::{BackendId, Ids, ServiceId};
-use crate::matching::{VipsBuilder, low_mask};
+use crate::matching::VipsBuilder;
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
-use crate::select::maglev::Table;
+use crate::select::Selector;
 use crate::service::{Backend, Dscp, Service};
 use crate::{limits, proto};
 
-/// What this forwarder knows beyond the first version; `requires` may name
-/// these.
-pub const FEATURES: &[&str] = &[
-    "encap-geneve",
-    "encap-gue",
-    "encap-ipip",
-    "encapsulators",
-    "fragments",
-    "groups",
-    "path-mtu-learn",
-    "source-prefix",
-    "spill",
-    "steering-software",
-    "udp6-checksum",
-];
+/// What this forwarder knows beyond the first version, sorted; `requires` may
+/// name these.
+#[must_use]
+pub fn features() -> Vec<String> {
+    let others = [
+        "encapsulators",
+        "fragments",
+        "groups",
+        "path-mtu-learn",
+        "probing",
+        "source-prefix",
+        "spill",
+        "stateless",
+        "steering-software",
+        "udp6-checksum",
+    ];
+    let encaps = Encap::ALL.into_iter().filter(|encap| *encap != Encap::Gre);
+    let mut features: Vec<String> = encaps.map(|encap| format!("encap-{}", encap.name())).collect();
+    features.extend(others.map(str::to_owned));
+    features.sort_unstable();
+    features
+}
 
 /// Plans decoded so far, and one.
 static DECODED: AtomicU64 = AtomicU64::new(1);
@@ -78,7 +88,7 @@ fn refuse_for_now<T>(path: &str) -> Result<T, PlanError> {
 
 /// Makes Plans out of messages, and remembers between them what must be
 /// stable (ids) or need not be built again (groups with their tables).
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Planner {
     ids: Arc<Ids>,
     groups: HashMap<GroupKey, Weak<Group>>,
@@ -139,8 +149,9 @@ impl Planner {
         for (index, service) in message.services.iter().enumerate() {
             decoding.service(index, service, ids[index], counting.of_service[index])?;
         }
+        let probing = probing(&message, &backend_ids, &decoding.profiles)?;
         let plan = decoding.finish(&message)?;
-        Ok(Plan { message, members: counting.members, ..plan })
+        Ok(Plan { message, members: counting.members, probing, ..plan })
     }
 }
 
@@ -207,8 +218,10 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let cluster = message.cluster.clone().unwrap_or_default();
         let mut distinct: HashMap<*const Group, u64> = HashMap::new();
         for service in &self.services {
-            distinct
-                .insert(Arc::as_ptr(&service.group), service.group.table().map_or(0, Table::bytes));
+            distinct.insert(
+                Arc::as_ptr(&service.group),
+                service.group.selector().map_or(0, Selector::bytes),
+            );
         }
         let table_bytes: u64 = distinct.values().sum();
         if table_bytes > limits::TABLE_BYTES_MAX {
@@ -246,6 +259,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
             members: 0,
             profiles: self.profiles,
             groups: self.own_groups,
+            probing: None,
             message: proto::Plan::default(),
         })
     }
@@ -261,20 +275,6 @@ fn listed(services: &[Service]) -> Box<[Option<u16>]> {
     listed.into()
 }
 
-/// Of an address or prefix that was parsed.
-pub(crate) fn is_v6(text: &str) -> bool {
-    text.contains(':')
-}
-
 fn parse_address(text: &str, path: impl Fn() -> String) -> Result<IpAddr, PlanError> {
     text.parse().or_else(|_| refuse(path(), format!("`{text}` is not an IP address")))
-}
-
-/// A prefix as its address and length; the bits behind the length are zero.
-pub(crate) fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = text.split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let bits: u8 = bits.parse().ok()?;
-    let host = Family::of(address).address_bits().checked_sub(u32::from(bits))?;
-    (ip::address_bits(address) & low_mask(host) == 0).then_some((address, bits))
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use wire::ip::{self, AddressBits};
 use wire::{Encap, Family};
 
-use super::check::refuse_unsupported;
+use super::buckets::by_bucket;
 use super::counting::Counted;
-use super::groups::{GroupKey, GroupUse, MemberKey, admission};
+use super::groups::{GroupKey, GroupUse, MemberKey, SelectorKey, admission};
 use super::vips::ports;
-use super::{Decoding, PlanError, parse_prefix, refuse};
+use super::{Decoding, PlanError, refuse};
 use crate::group::Group;
 use crate::ids::ServiceId;
 use crate::matching::{AddressInfo, Matched, low_mask};
 use crate::select::maglev;
-use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts};
+use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts, Tracking};
+use crate::text::parse_prefix;
 use crate::{limits, proto};
 
 impl<'m> Decoding<'m, '_> {
@@ -27,7 +28,6 @@ impl<'m> Decoding<'m, '_> {
         counted: Counted,
     ) -> Result<(), PlanError> {
         let path = format!("services[{index}]");
-        refuse_unsupported(message, &path)?;
         let info = AddressInfo {
             unmatched_pass: message.unmatched() == proto::Unmatched::Pass,
             fragments: match message.fragments() {
@@ -36,9 +36,14 @@ impl<'m> Decoding<'m, '_> {
                 proto::Fragments::Auto => self.peers.is_empty(),
             },
         };
-        let group = self.members(&path, message)?;
+        let tracking = tracking(&path, message)?;
+        let group = match tracking {
+            Tracking::Tracked => self.members(&path, message)?,
+            Tracking::Stateless => self.members_by_bucket(&path, message)?,
+        };
         let service = Service {
             id,
+            tracking,
             name: message.name.clone(),
             first_member: counted.first_member,
             affinity: match message.affinity() {
@@ -69,6 +74,7 @@ impl<'m> Decoding<'m, '_> {
             matched: 0,
             first_member: counted.first_member,
             group: self.group(&service.group),
+            tracking,
             alone: counted.alone
                 && vips.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
@@ -116,9 +122,46 @@ impl<'m> Decoding<'m, '_> {
             weight: member.weight,
             admission: admission(member, key.on_down, open),
         });
-        let group = self.planner.group(GroupKey { table_size, members: members.collect() });
+        let selector = SelectorKey::Maglev { table_size };
+        let group = self.planner.group(GroupKey { selector, members: members.collect() });
         self.decoded_groups.insert(key, Arc::clone(&group));
         Ok(group)
+    }
+
+    /// The members of a stateless service, whose map says who has which bucket.
+    fn members_by_bucket(
+        &mut self,
+        path: &str,
+        message: &'m proto::Service,
+    ) -> Result<Arc<Group>, PlanError> {
+        let group = &self.member_groups.groups[self.member_groups.of(path, message)?];
+        let map = message.bucket_map.as_ref().expect("a stateless service has one");
+        let by_bucket = by_bucket(&format!("{path}.bucket_map"), map, &group.members)?;
+        let members = group.members.iter().map(|(member, id)| MemberKey {
+            name: member.backend.clone(),
+            backend: *id,
+            weight: member.weight,
+            admission: admission(member, message.on_down(), false),
+        });
+        let selector = SelectorKey::Buckets { generation: map.generation, by_bucket };
+        let members = members.collect();
+        Ok(self.planner.group(GroupKey { selector, members }))
+    }
+}
+
+/// Whether packets are decided by buckets, with what that needs.
+fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError> {
+    let is_stateless = message.mode() == proto::Mode::Stateless;
+    match (is_stateless, &message.bucket_map) {
+        (false, None) => Ok(Tracking::Tracked),
+        (false, Some(_)) => refuse(format!("{path}.bucket_map"), "is for stateless services only"),
+        (true, None) => {
+            refuse(format!("{path}.bucket_map"), "is missing, but the mode is stateless")
+        }
+        (true, Some(_)) if message.encap() != proto::Encap::Geneve => {
+            refuse(format!("{path}.encap"), "has to be geneve for a stateless service")
+        }
+        (true, Some(_)) => Ok(Tracking::Stateless),
     }
 }
 
@@ -169,10 +212,15 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
 
 /// The contract names tunnels as `wire` does.
 fn encap(path: &str, message: &proto::Service) -> Result<Encap, PlanError> {
-    let name = message.encap().as_str_name().trim_start_matches("ENCAP_").to_ascii_lowercase();
+    encap_of(&format!("{path}.encap"), message.encap())
+}
+
+/// The encapsulation of a choice, which the field of that path has.
+pub(super) fn encap_of(path: &str, choice: proto::Encap) -> Result<Encap, PlanError> {
+    let name = choice.as_str_name().trim_start_matches("ENCAP_").to_ascii_lowercase();
     match Encap::by_name(&name) {
         Some(encap) => Ok(encap),
-        None => refuse(format!("{path}.encap"), format!("`{name}` is not yet supported")),
+        None => refuse(path, format!("`{name}` is not yet supported")),
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use wire::ip::{self, AddressBits};
 use wire::{Family, Protocol};
 
-use super::{Decoding, PlanError, parse_address, parse_prefix, refuse};
+use super::{Decoding, PlanError, parse_address, refuse};
 use crate::matching::{AddressInfo, AddressPattern, Matched, Ports, low_mask};
 use crate::plan::Match;
 use crate::proto;
+use crate::text::parse_prefix;
 
 impl<'m> Decoding<'m, '_> {
     /// Makes a class for each family and prefix length of the group.

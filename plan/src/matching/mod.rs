@@ -27,6 +27,7 @@ pub use ports_v4::LookupV4;
 use ports_v4::PortsV4;
 
 use crate::ids::ServiceId;
+use crate::service::Tracking;
 
 /// The service a packet is for, with all that most of its packets need: a
 /// service in itself is another line of the cache. Of one plan only.
@@ -45,6 +46,8 @@ pub struct Matched {
     pub first_member: u32,
     /// Which of the plan's groups is the service's.
     pub group: u32,
+    /// As [`crate::Service`] has it.
+    pub tracking: Tracking,
     /// Nothing else counts where its members are counted, no other match of the
     /// service and no other service: it is what is counted for the match.
     pub alone: bool,

@@ -92,12 +92,6 @@ impl Table {
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
-
-    /// Bytes the entries take.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.entries.len() as u64 * 2
-    }
 }
 
 /// Pseudocode 1 with weights: in round t a backend takes entries while
@@ -607,6 +601,32 @@ mod tests {
                 .count();
             assert!(moved < 65_537 / 50, "{moved} entries moved");
         }
+    }
+
+    /// What the controller's slow start does: it multiplies all weights by five.
+    #[test]
+    fn a_slow_start_moves_few_entries_between_backends_that_stay() {
+        let weights = |fifths: u32| {
+            move |index: usize| match (index, fifths) {
+                (50, _) => fifths,
+                (_, 5) => 1,
+                _ => 5,
+            }
+        };
+        let whole = Table::build(&candidates(100, |_| 1), 65_537);
+        assert_eq!(Table::build(&candidates(100, |_| 5), 65_537).entries(), whole.entries());
+        let mut former = Table::build(&candidates(100, weights(1)), 65_537);
+        for fifths in 2..=5u32 {
+            let weight = |index| if fifths == 5 { 1 } else { weights(fifths)(index) };
+            let table = Table::build(&candidates(100, weight), 65_537);
+            let pairs = || former.entries().iter().zip(table.entries());
+            let changed = pairs().filter(|(x, y)| x != y).count();
+            let moved = pairs().filter(|(x, y)| x != y && **x != 50 && **y != 50).count();
+            println!("{fifths} fifths: {changed} entries change, {moved} between others");
+            assert!(changed < 65_537 / 100, "{changed} entries change");
+            former = table;
+        }
+        assert_eq!(former.entries(), whole.entries());
     }
 
     #[test]

@@ -202,7 +202,7 @@ fn ratio(results: &Results) -> Range {
     quotients(&forwarder.forwarded_mpps, &reflector.forwarded_mpps)
 }
 
-/// The same by CPU time, which does not depend on who else wants the cores:
+/// The same by CPU time, which does not depend on what else runs on the cores:
 /// what the reflector takes for a packet over what the forwarder takes.
 fn cpu_ratio(results: &Results) -> Range {
     let [forwarder, reflector, _] = results;

@@ -26,7 +26,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A cable with `queues` queues at both ends; `name` tells it from others.
+    /// A cable with `queues` queues at both ends; `name` distinguishes it from others.
     pub fn new(name: &str, queues: u16) -> Result<Net, String> {
         let namespace = |end: &str| format!("gw-fig-{}-{name}-{end}", id());
         let net = Net { sender: namespace("s"), tested: namespace("t") };

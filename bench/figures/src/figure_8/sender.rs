@@ -47,7 +47,7 @@ fn parse_mac(text: &str) -> Result<MacAddress, String> {
     bytes.map(MacAddress).ok_or_else(|| format!("{text:?} is not like 02:00:00:00:00:01"))
 }
 
-/// Sends, and tells.
+/// Sends, and reports.
 pub fn run(options: &Options) -> Result<Value, String> {
     let name = options.interface.clone();
     let source = nic::Interface::find(&name).map_err(|error| error.to_string())?.mac;

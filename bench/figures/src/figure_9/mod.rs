@@ -173,8 +173,8 @@ fn text(options: &Options, table: &Table) -> String {
          Frames of 60 bytes; non-SYN: {} connections for each worker; tables for {}; {} backends.\n\
          CPU time, medians of {} rounds of {} packets, forwarding and bare loop in turns.\n\
          Machine: {}\n\n{table}\n\
-         Paper: a NIC of 10 Gbit/s is saturated (14.88 Mpps at 64 bytes, by Ethernet's arithmetic) by so many\n\
-         packet threads, beside a thread that steers; \"about 350ns\" per packet and thread (3.2) is 2.9 Mpps.\n",
+         Paper: a NIC of 10 Gbit/s is saturated (14.88 Mpps at 64 bytes, by Ethernet's arithmetic) by the number of\n\
+         packet threads shown in its figure, beside a thread that steers; \"about 350ns\" per packet and thread (3.2) is 2.9 Mpps.\n",
         options.connections,
         options.connections_max,
         options.backends,

@@ -3,8 +3,9 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use guideway_bench::setup;
+use guideway_bench::{setup, worker};
 use plan::{Planner, proto};
+use sim::LoadBalancer;
 use wire::{BATCH_MAX, Batch, CHUNK_BYTES, Frame, HEADROOM_BYTES};
 
 use super::{Kind, Options};
@@ -16,7 +17,7 @@ const BATCHES_PER_MS: u32 = 64;
 
 /// A worker, its packets and 64 chunks.
 pub struct Worker {
-    worker: guideway_bench::worker::Worker,
+    worker: LoadBalancer,
     chunks: Vec<&'static mut [u8]>,
     batch: Batch<'static>,
     template: Template,
@@ -33,7 +34,7 @@ impl Worker {
         let plan = Planner::default().plan(message(options)).map_err(|error| error.to_string())?;
         let view = Arc::new(setup::view(Arc::new(plan), 1));
         Ok(Worker {
-            worker: guideway_bench::worker::Worker::new(view, 0, options.connections_max)?,
+            worker: worker::new(view, 0, options.connections_max)?,
             chunks: Vec::leak(vec![0; BATCH_MAX * CHUNK_BYTES]).chunks_mut(CHUNK_BYTES).collect(),
             batch: Batch::new(),
             template: Template::tcp(kind == Kind::Syn),
@@ -100,7 +101,7 @@ impl Worker {
         if self.batches.is_multiple_of(BATCHES_PER_MS) {
             self.now_ms += 1;
         }
-        self.worker.forward(self.now_ms, &mut self.batch);
+        self.worker.forward_in_place(self.now_ms, &mut self.batch);
     }
 
     #[inline]
@@ -110,7 +111,7 @@ impl Worker {
 
     /// What was measured has to be what the figure says it is.
     pub fn check(&self) -> Result<(), String> {
-        let totals = self.worker.counters.totals();
+        let totals = self.worker.totals();
         if totals.sent != totals.accounted() {
             return Err(format!(
                 "only {} of {} packets were sent on",
@@ -118,7 +119,7 @@ impl Worker {
                 totals.accounted()
             ));
         }
-        let (hits, misses) = self.worker.hits_and_misses();
+        let (hits, misses) = worker::hits_and_misses(&self.worker);
         let expected = if self.kind == Kind::Syn { misses > hits } else { hits > misses };
         if !expected {
             return Err(format!(

@@ -7,12 +7,13 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use datapath::View;
-use guideway_bench::setup::{self, Setup};
+use guideway_bench::setup::{self, Decides, Setup};
 use guideway_bench::traffic::{Frames, Kind, Traffic};
-use guideway_bench::worker::Worker;
+use guideway_bench::worker;
 use plan::proto::Encap;
 use plan::{Group, Plan, Planner, proto};
 use serde::{Deserialize, Serialize};
+use sim::LoadBalancer;
 use wire::tcp;
 
 use crate::machine::thread_time;
@@ -103,7 +104,7 @@ impl One {
             packet_bytes: 46,
             ipv6: false,
             encap: Encap::Gre,
-            hash_only: false,
+            decides: Decides::Tracking,
         }
     }
 }
@@ -176,7 +177,7 @@ struct Crew(Vec<Hand>);
 
 /// A worker with frames and a clock of its own.
 struct Hand {
-    worker: Worker,
+    worker: LoadBalancer,
     frames: Frames,
     now_ms: u32,
 }
@@ -184,14 +185,14 @@ struct Hand {
 impl Crew {
     fn new(one: &One, setup: &Setup, view: &Arc<View>) -> Result<Crew, String> {
         let worker = |index| {
-            let worker = Worker::new(Arc::clone(view), index, setup.connections)?;
+            let worker = worker::new(Arc::clone(view), index, setup.connections)?;
             Ok(Hand { worker, frames: Frames::new(FRAMES)?, now_ms: 0 })
         };
         Ok(Crew((0..one.workers as usize).map(worker).collect::<Result<_, String>>()?))
     }
 
     fn connections_bytes(&self) -> f64 {
-        self.0.iter().map(|hand| hand.worker.table_bytes as f64).sum()
+        self.0.iter().map(|hand| hand.worker.table_bytes() as f64).sum()
     }
 
     /// Nanoseconds of a packet, all workers at work.
@@ -212,7 +213,7 @@ impl Hand {
     /// With all flows of the setup established, and no others.
     fn cost(&mut self, setup: &Setup, packets: u64, together: &Barrier) -> Result<f64, String> {
         let mut traffic = Traffic::new(setup, Kind::Data)?;
-        self.worker.clear();
+        self.worker.clear_tables();
         for flags in [tcp::Flags::SYN, tcp::Flags::ACK] {
             for first in (0..setup.flows).step_by(self.frames.len()) {
                 traffic.fill_in_order(&mut self.frames, first, flags);
@@ -232,7 +233,7 @@ impl Hand {
             }
             rounds.push(ms * 1e6 / (passes * self.frames.len()) as f64);
         }
-        let totals = self.worker.counters.totals();
+        let totals = self.worker.totals();
         if totals.sent != totals.accounted() {
             return Err(format!(
                 "only {} of {} packets were sent",
@@ -245,7 +246,7 @@ impl Hand {
 
     fn forward(&mut self) {
         for batch in &mut self.frames.batches {
-            self.worker.forward(self.now_ms, batch);
+            self.worker.forward_in_place(self.now_ms, batch);
         }
     }
 }

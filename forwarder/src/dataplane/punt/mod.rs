@@ -5,7 +5,7 @@
 //!  worker ─ copy ─► ring ─► this thread ─► TAP beside the device it came from ─► kernel
 //! ```
 //!
-//! One TAP for each interface (`gw-eth1` beside eth1), so that people can tell
+//! One TAP for each interface (`gw-eth1` beside eth1), so that people can see
 //! in their firewall's rules where a packet came from, and with its hardware
 //! address, or the kernel would take the frames for another host's. Nothing
 //! that we send, and nothing for a VIP, ever comes by a TAP, and it is no
@@ -43,7 +43,7 @@ const RING: usize = 1024;
 /// How often TAPs are looked after.
 const CARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Nice value of the thread: a tenth of what a worker gets that wants the same
+/// Nice value of the thread: a tenth of what a worker gets that needs the same
 /// core.
 const NICE: i32 = 10;
 

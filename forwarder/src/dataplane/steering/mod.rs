@@ -16,7 +16,7 @@
 //! (`worker_full`). A device that takes no more lets the rings back fill up,
 //! and workers then drop (`tx_full`): here nothing is lost and no thread waits.
 
-pub mod place;
+pub mod dispatch;
 mod rings;
 
 use std::io;
@@ -35,7 +35,7 @@ use crate::dataplane::threads::{
     REST_PAUSE, Role, SLEEP_MAX, Stage, ThreadStatus, monotonic_ms, pin,
 };
 use crate::dataplane::view_publisher::ViewPublisher;
-use place::{Place, Placement};
+use dispatch::{Dispatch, Dispatcher};
 use rings::Link;
 
 /// Frames that a worker may have waiting, from each device: four batches.
@@ -130,7 +130,7 @@ struct Steerer {
     thread: usize,
     view: Arc<View>,
     epoch: u64,
-    placement: Placement,
+    dispatcher: Dispatcher,
     received: Batch<'static>,
     /// Workers that got frames in this round.
     touched: Vec<bool>,
@@ -143,7 +143,7 @@ impl Steerer {
             thread: parts.publisher.thread_of(Role::Steering),
             view: parts.publisher.view(),
             epoch: 0,
-            placement: Placement::new(workers),
+            dispatcher: Dispatcher::new(workers),
             received: Batch::new(),
             touched: vec![false; workers],
             parts,
@@ -216,21 +216,21 @@ impl Steerer {
     fn steer(&mut self, mut frame: Frame<'static>, device: usize) {
         let Parts { hub: Hub { links, pool, .. }, hash, accounts, tap, .. } = &mut self.parts;
         let flow = datapath::steer::flow(&self.view, frame.bytes());
-        let home = flow.map_or(0, |key| self.placement.home(hash.flow(&key)));
-        let worker = match self.placement.place(home, |worker| !links[worker].to[device].is_full())
-        {
-            Place::Home(worker) => worker,
-            Place::Misdirected(worker) => {
-                frame.set_misdirected();
-                accounts.counters.misdirected.add(1);
-                worker
-            }
-            Place::Nowhere => {
-                tap.ended(&frame, Verdict::Drop(DropReason::WorkerFull), device);
-                accounts.drop(DropReason::WorkerFull, &frame);
-                return pool.give_frame(frame);
-            }
-        };
+        let own = flow.map_or(0, |key| self.dispatcher.worker_of(hash.flow(&key)));
+        let worker =
+            match self.dispatcher.dispatch(own, |worker| !links[worker].to[device].is_full()) {
+                Dispatch::Own(worker) => worker,
+                Dispatch::Misdirected(worker) => {
+                    frame.set_misdirected();
+                    accounts.counters.misdirected.add(1);
+                    worker
+                }
+                Dispatch::AllFull => {
+                    tap.ended(&frame, Verdict::Drop(DropReason::WorkerFull), device);
+                    accounts.drop(DropReason::WorkerFull, &frame);
+                    return pool.give_frame(frame);
+                }
+            };
         let pushed = links[worker].to[device].push(frame);
         assert!(pushed.is_ok(), "there was room, and this is the only producer");
         self.touched[worker] = true;

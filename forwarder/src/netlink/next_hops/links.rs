@@ -67,6 +67,12 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.up).map(|(index, _)| *index).collect()
     }
 
+    /// Ethernets that are up, but for our own devices: what answers come by.
+    pub fn carrying(&self) -> impl Iterator<Item = u32> {
+        let carries = |link: &Link| link.up && link.mac.is_some() && !link.name.starts_with("gw-");
+        self.links.iter().filter(move |(_, link)| carries(link)).map(|(index, _)| *index)
+    }
+
     /// What people call it.
     pub fn name(&self, index: u32) -> String {
         self.get(index).map_or_else(|| format!("interface {index}"), |link| link.name.clone())

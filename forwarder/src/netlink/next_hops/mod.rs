@@ -16,7 +16,7 @@
 //! us. One thread does all of it; workers see only tables made from snapshots.
 
 mod follow;
-mod links;
+pub(crate) mod links;
 mod neighbours;
 mod resolve;
 mod routes;

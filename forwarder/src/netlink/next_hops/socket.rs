@@ -101,7 +101,7 @@ impl Requests {
 pub enum Notification {
     /// About a link or a neighbour: to be entered in what is known of them.
     Message(Box<RouteNetlinkMessage>),
-    /// Routes, rules, addresses: to be asked for anew.
+    /// Routes, rules, addresses: to be read anew.
     RoutesChanged,
     /// Notifications were lost, or one could not be read: start afresh.
     Lost,

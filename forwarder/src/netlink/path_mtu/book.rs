@@ -1,4 +1,4 @@
-//! What was learned, and what is believed. Knows no socket and no clock.
+//! What was learned, and what is accepted. Knows no socket and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use crate::netlink::path_mtu::{Heard, Mismatched, PathMtuTable};
 pub const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Less than these no link carries (RFC 8200) and no host takes (RFC 791). What
-/// is believed of it for packets inside, see `datapath::encapsulate`.
+/// is accepted of it for packets inside, see `datapath::encapsulate`.
 const FLOOR_V4: u16 = 576;
 const FLOOR_V6: u16 = 1280;
 
@@ -28,7 +28,7 @@ pub const MISMATCHES_MAX: u32 = 100;
 /// all tunnels made anew.
 pub const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whose errors are believed: the outer headers that we write.
+/// Whose errors are accepted: the outer headers that we write.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Absent: nothing is learned.
@@ -108,7 +108,7 @@ impl Wanted {
 }
 
 impl Book {
-    /// Replaces what is believed; targets that are gone are forgotten.
+    /// Replaces the targets whose errors are accepted; targets that are gone are forgotten.
     pub fn set(&mut self, wanted: Wanted) {
         let stays = |target: &IpAddr| wanted.hash.is_some() && wanted.targets.contains(target);
         self.learned.retain(|target, _| stays(target));

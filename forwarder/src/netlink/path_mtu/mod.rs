@@ -7,9 +7,9 @@
 //!
 //! Our packets bypass the kernel, so it cannot match such errors to a socket
 //! of its own: we read them beside it, those alone that report an MTU (a filter
-//! in the kernel sees to that). What is believed is bounded, because errors are
+//! in the kernel sees to that). What is accepted is bounded, because errors are
 //! easily forged: it must quote a tunnel packet from our address to one of the
-//! plan's tunnel targets with what only the cluster's key tells
+//! plan's tunnel targets with what only holders of the cluster's key know
 //! (`datapath::quoted`), and too many that do not end learning for a while; it
 //! lowers an MTU to the floor at most; it is forgotten after [`LIFETIME`]; and
 //! a flood costs a bounded share of one thread ([`REST`]). Workers see only
@@ -115,7 +115,7 @@ impl PathMtus {
         Ok(PathMtus { book, tables, waker: Some(waker), thread: Some(thread) })
     }
 
-    /// Replaces what is believed errors about. What was learnt about targets
+    /// Replaces the targets about which errors are accepted. What was learnt about targets
     /// that stay is kept.
     pub fn set(&self, wanted: Wanted) {
         lock(&self.book).book.set(wanted);

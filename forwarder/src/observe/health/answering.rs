@@ -92,7 +92,7 @@ fn accept(listener: &OwnedFd, clients: &mut Vec<Client>) {
     clients.push(Client { socket, process, asked: Instant::now() });
 }
 
-/// The client that has not asked for longest, of the process that has the most.
+/// The client whose last request is the oldest, of the process that has the most.
 fn dispensable(clients: &[Client]) -> usize {
     let mut connections = BTreeMap::<i32, usize>::new();
     for client in clients {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use daemon::notify::Notifier;
+
 use crate::observe::health::Health;
-use crate::process::notify::Notifier;
 
 /// A thread that packets need and that has not gone round for this long is not
 /// alive; the service manager then ends us, so that the routes go.
 const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(2);
 
-/// Tells the service manager each `interval`, on a thread of its own.
+/// Notifies the service manager each `interval`, on a thread of its own.
 pub fn watch(
     notifier: Notifier,
     interval: Duration,

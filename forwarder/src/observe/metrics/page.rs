@@ -46,6 +46,16 @@ pub struct Running<'a> {
     pub path_mtus_paused: usize,
     /// Time it took to build the plan's tables.
     pub build: Duration,
+    /// Health checks through the tunnels; None: the plan has none.
+    pub probes: Option<Probes>,
+}
+
+/// Health checks through the tunnels.
+pub struct Probes {
+    /// Their device is there, and the kernel's rules for it.
+    pub device_up: bool,
+    /// Their packets by what became of them.
+    pub packets: Vec<(&'static str, u64)>,
 }
 
 /// The page.
@@ -74,6 +84,9 @@ pub fn render(
         running.devices(&mut page);
         running.given_back(&mut page);
         running.workers(&mut page);
+        if let Some(probes) = &running.probes {
+            probes.write(&mut page);
+        }
     }
     page.into_text()
 }
@@ -100,6 +113,25 @@ fn take_over(page: &mut Page, note: &TakenOver) {
     .value(note.emptied.len());
 }
 
+impl Probes {
+    fn write(&self, page: &mut Page) {
+        let mut packets = page.metric(
+            "guideway_tunnel_probe_packets_total",
+            Counter,
+            "Packets of health checks through the tunnels, by what became of them.",
+        );
+        for (result, count) in &self.packets {
+            packets.sample(&[("result", result)], *count);
+        }
+        page.metric(
+            "guideway_tunnel_probe_device_up",
+            Gauge,
+            "1: health checks through the tunnels leave by their device.",
+        )
+        .value(u8::from(self.device_up));
+    }
+}
+
 impl Running<'_> {
     fn plan(&self, page: &mut Page) {
         let generation =
@@ -123,7 +155,7 @@ impl Running<'_> {
             "Always 1; the label is equal on all machines with the same members.",
         );
         for service in self.plan.services() {
-            if let Some(table) = service.group.table() {
+            if let Some(table) = service.group.selector() {
                 let fingerprint = format!("{:016x}", table.fingerprint());
                 tables.sample(&[("service", &service.name), ("fingerprint", &fingerprint)], 1);
             }

@@ -27,13 +27,15 @@ use std::sync::Arc;
 use ebpf::xdp::Mode;
 use wire::BATCH_MAX;
 
-use super::{Abilities, Driver, Inheritance, InheritedQueue, Port, QueueOwners};
 use crate::claim::Claim;
 use crate::device::Queue;
+use crate::driver::{
+    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Port, QueueOptions,
+    QueueOwners,
+};
 use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pool};
-use crate::open::{Device, DeviceConfig, Lane, QueueOptions};
 use program::Program;
 use socket::Group;
 

@@ -25,7 +25,6 @@ mod queue;
 mod ring;
 mod socket;
 
-pub use program::ProgramFailure;
 pub use queue::XdpQueue;
 
 use std::io;
@@ -34,13 +33,15 @@ use std::sync::Arc;
 
 use ebpf::xdp::Mode;
 
-use super::{Abilities, Driver, Inheritance, InheritedQueue, Port, QueueOwners};
 use crate::claim::Claim;
 use crate::device::Queue;
+use crate::driver::{
+    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Port, QUEUES_MAX,
+    QueueOptions, QueueOwners,
+};
 use crate::error::OpenError;
 use crate::interface::Interface;
 use crate::memory::{Memory, Pool};
-use crate::open::{Device, DeviceConfig, Lane, QUEUES_MAX, QueueOptions};
 use program::Program;
 use socket::{Binding, Socket, Umem};
 
@@ -174,10 +175,14 @@ fn failed(interface: &Interface, queue: u32) -> impl Fn(io::Error) -> OpenError 
 fn refuse_what_cannot_work(interface: &Interface) -> Result<(), OpenError> {
     let name = interface.name.clone();
     if interface.mtu > MTU_MAX {
-        return Err(OpenError::Mtu { name, mtu: interface.mtu });
+        return Err(OpenError::Mtu { name, mtu: interface.mtu, mtu_max: MTU_MAX });
     }
     if interface.rx_queues > QUEUES_MAX {
-        return Err(OpenError::Queues { name, queues: interface.rx_queues });
+        return Err(OpenError::Queues {
+            name,
+            queues: interface.rx_queues,
+            queues_max: QUEUES_MAX,
+        });
     }
     let longest = interface.mtu as usize + wire::ethernet::HEADER_BYTES;
     if longest > wire::FRAME_BYTES_MAX {

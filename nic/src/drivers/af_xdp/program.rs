@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use aya::Ebpf;
 use aya::maps::{MapData, MapError, XskMap};
 use aya::programs::Xdp;
-use ebpf::xdp::{self, AttachError, Mode, ModePreference};
+use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Link, ObjectError};
 
+use crate::error::ProgramFailure;
 use crate::filter::Filter;
 use crate::interface::Interface;
 
@@ -22,17 +23,6 @@ pub(super) struct Program {
     sockets: XskMap<MapData>,
     mode: Mode,
     link: Link,
-}
-
-/// Why the filter cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramFailure {
-    /// The kernel takes the filter or a table of it not.
-    #[error("the XDP filter: {0}")]
-    Object(#[from] ObjectError),
-    /// The interface takes it not.
-    #[error("the XDP filter: {0}")]
-    Attach(#[from] AttachError),
 }
 
 impl Program {

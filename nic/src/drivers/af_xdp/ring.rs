@@ -73,10 +73,10 @@ impl<T: Copy> Producer<T> {
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         assert!(self.0.ours.wrapping_sub(self.0.theirs) < self.0.size, "pushed into a full ring");
-        let slot = self.0.slot(self.0.ours);
-        // SAFETY: the slot lies inside the mapping, and (asserted) behind the
+        let place = self.0.entry_at(self.0.ours);
+        // SAFETY: the place lies inside the mapping, and (asserted) behind the
         // entries that the other side may read.
-        unsafe { slot.write(entry) };
+        unsafe { place.write(entry) };
         self.0.ours = self.0.ours.wrapping_add(1);
     }
 
@@ -127,7 +127,7 @@ impl<T: Copy> Consumer<T> {
         self.0.ours
     }
 
-    /// The next entry. Its slot goes back with [`Consumer::release`].
+    /// The next entry. It goes back with [`Consumer::release`].
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.0.ours == self.0.theirs {
@@ -136,15 +136,15 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        let slot = self.0.slot(self.0.ours);
-        // SAFETY: the slot lies inside the mapping, and the producer has
+        let place = self.0.entry_at(self.0.ours);
+        // SAFETY: the place lies inside the mapping, and the producer has
         // passed it, so it is written and ours until we release it.
-        let entry = unsafe { slot.read() };
+        let entry = unsafe { place.read() };
         self.0.ours = self.0.ours.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the slots of all entries taken back to the other side.
+    /// Gives all entries taken back to the other side.
     #[inline]
     pub(super) fn release(&mut self) {
         self.0.consumer().store(self.0.ours, Ordering::Release);
@@ -157,7 +157,7 @@ struct Ring<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
-    slots: NonNull<T>,
+    entries: NonNull<T>,
     size: u32,
     ours: u32,
     theirs: u32,
@@ -199,7 +199,7 @@ impl<T: Copy> Ring<T> {
             producer: at(layout.producer).cast(),
             consumer: at(layout.consumer).cast(),
             flags: at(layout.flags).cast(),
-            slots: at(layout.desc).cast(),
+            entries: at(layout.desc).cast(),
             size: entries,
             ours: 0,
             theirs: 0,
@@ -208,9 +208,9 @@ impl<T: Copy> Ring<T> {
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> NonNull<T> {
-        // SAFETY: masked, the index is below the number of slots.
-        unsafe { self.slots.add((index & (self.size - 1)) as usize) }
+    fn entry_at(&self, index: u32) -> NonNull<T> {
+        // SAFETY: masked, the index is below the number of entries.
+        unsafe { self.entries.add((index & (self.size - 1)) as usize) }
     }
 
     #[inline]

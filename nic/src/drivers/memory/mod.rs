@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::{BATCH_MAX, Batch};
 
-use super::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::device::{Meter, Queue, Tally};
+use crate::driver::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::memory::Pool;
 
 /// Frames that a test pushes in and takes out.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use wire::{BATCH_MAX, Batch, FRAME_BYTES_MAX};
 
-use super::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::device::{Meter, Queue, Tally};
+use crate::driver::{Abilities, Driver, QueueOwners, inherits_nothing, opens_nothing};
 use crate::memory::Pool;
 use crate::pcap::{Error, Packet, Problem, Reader, Writer};
 

@@ -65,7 +65,9 @@ type Config struct {
 	// Prometheus metrics and health of the controller.
 	Metrics *Metrics `protobuf:"bytes,12,opt,name=metrics,proto3" json:"metrics,omitempty"`
 	// The longest packets that the paths to the backends carry.
-	PathMtu       *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
+	PathMtu *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
+	// The controller's API over TCP. Absent: it is on unix sockets only.
+	Api           *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +193,208 @@ func (x *Config) GetPathMtu() *PathMtu {
 	return nil
 }
 
+func (x *Config) GetApi() *Api {
+	if x != nil {
+		return x.Api
+	}
+	return nil
+}
+
+type Api struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address and port that the API is served on, with TLS 1.3 and to clients with
+	// a certificate only.
+	Listen string `protobuf:"bytes,1,opt,name=listen,proto3" json:"listen,omitempty"`
+	// The certificates. A file that changes is read anew within a second; one that
+	// cannot be used is told in the log, and the former one serves.
+	Tls *ApiTls `protobuf:"bytes,2,opt,name=tls,proto3" json:"tls,omitempty"`
+	// Who may do what. A certificate without a role is refused.
+	Roles         *ApiRoles `protobuf:"bytes,3,opt,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Api) Reset() {
+	*x = Api{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Api) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Api) ProtoMessage() {}
+
+func (x *Api) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Api.ProtoReflect.Descriptor instead.
+func (*Api) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Api) GetListen() string {
+	if x != nil {
+		return x.Listen
+	}
+	return ""
+}
+
+func (x *Api) GetTls() *ApiTls {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+func (x *Api) GetRoles() *ApiRoles {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+type ApiTls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// This machine's certificate, and what it is signed with up to a root that
+	// clients have: PEM. Relative paths start at this config file's directory.
+	CertFile string `protobuf:"bytes,1,opt,name=cert_file,json=certFile,proto3" json:"cert_file,omitempty"`
+	// Its key: PEM, without a password, readable by the controller only.
+	KeyFile string `protobuf:"bytes,2,opt,name=key_file,json=keyFile,proto3" json:"key_file,omitempty"`
+	// Certificates of the authorities that sign clients' certificates: PEM.
+	CaFile        string `protobuf:"bytes,3,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApiTls) Reset() {
+	*x = ApiTls{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApiTls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApiTls) ProtoMessage() {}
+
+func (x *ApiTls) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApiTls.ProtoReflect.Descriptor instead.
+func (*ApiTls) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ApiTls) GetCertFile() string {
+	if x != nil {
+		return x.CertFile
+	}
+	return ""
+}
+
+func (x *ApiTls) GetKeyFile() string {
+	if x != nil {
+		return x.KeyFile
+	}
+	return ""
+}
+
+func (x *ApiTls) GetCaFile() string {
+	if x != nil {
+		return x.CaFile
+	}
+	return ""
+}
+
+// Names of certificates: an alternative name (URI such as
+// `spiffe://example.org/alice`, e-mail address, DNS name) or the subject's common
+// name, all of it. If several have a role, the one with most rights counts.
+type ApiRoles struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// May look: states, counters, the history.
+	View []string `protobuf:"bytes,1,rep,name=view,proto3" json:"view,omitempty"`
+	// May also drain, reload, and read configs.
+	Operate []string `protobuf:"bytes,2,rep,name=operate,proto3" json:"operate,omitempty"`
+	// May also apply configs.
+	Admin         []string `protobuf:"bytes,3,rep,name=admin,proto3" json:"admin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApiRoles) Reset() {
+	*x = ApiRoles{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApiRoles) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApiRoles) ProtoMessage() {}
+
+func (x *ApiRoles) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApiRoles.ProtoReflect.Descriptor instead.
+func (*ApiRoles) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ApiRoles) GetView() []string {
+	if x != nil {
+		return x.View
+	}
+	return nil
+}
+
+func (x *ApiRoles) GetOperate() []string {
+	if x != nil {
+		return x.Operate
+	}
+	return nil
+}
+
+func (x *ApiRoles) GetAdmin() []string {
+	if x != nil {
+		return x.Admin
+	}
+	return nil
+}
+
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster's name. Without a `secret_file` the flow hash's key is derived
@@ -215,7 +419,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +431,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +444,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Cluster) GetName() string {
@@ -272,14 +476,18 @@ type Machine struct {
 	Shard *string `protobuf:"bytes,2,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
 	// This machine's addresses towards the backends, one IPv4, one IPv6 or both:
 	// the sources of the tunnels. Each family that a backend has needs one.
-	Addresses     []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Source ports of health checks with `via: tunnel`, one for each backend,
+	// encapsulation and check: a range below net.ipv4.ip_local_port_range, in which
+	// nothing on this machine listens. Default: `20000-32767`.
+	ProbePorts    *string `protobuf:"bytes,4,opt,name=probe_ports,json=probePorts,proto3,oneof" json:"probe_ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -291,7 +499,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -304,7 +512,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Machine) GetName() string {
@@ -328,6 +536,13 @@ func (x *Machine) GetAddresses() []string {
 	return nil
 }
 
+func (x *Machine) GetProbePorts() string {
+	if x != nil && x.ProbePorts != nil {
+		return *x.ProbePorts
+	}
+	return ""
+}
+
 type Peer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer's `machine.name`.
@@ -340,7 +555,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +567,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +580,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Peer) GetName() string {
@@ -398,7 +613,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +625,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +638,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -452,7 +667,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +679,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +692,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PathMtu) GetLearn() bool {
@@ -500,7 +715,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +727,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +740,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -554,7 +769,9 @@ type Service struct {
 	// backend reached twice counts once.
 	Pools []string `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`
 	// `stateful`: connections are tracked, and selected by Maglev hashing.
-	// `stateless`: every packet is decided alone, by bucket. Default: `stateful`.
+	// `stateless`: every packet is decided alone, by its bucket; needs
+	// `encap: geneve`, and a machine without `peers`. A bucket that moves to another
+	// backend takes its connections along, which breaks them. Default: `stateful`.
 	Mode *string `protobuf:"bytes,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
 	// `flow`: each connection is selected by itself. `client`: all connections
 	// from one source address go to one backend. Default: `flow`.
@@ -594,17 +811,38 @@ type Service struct {
 	// DSCP of the outer header: `copy` (the inner packet's) or 0 to 63.
 	// Default: `copy`.
 	Dscp *string `protobuf:"bytes,15,opt,name=dscp,proto3,oneof" json:"dscp,omitempty"`
-	// A packet to the VIP's address that no service wants. `drop`, or `pass`: to
+	// A packet to the VIP's address that no service matches. `drop`, or `pass`: to
 	// the kernel. Counts for the address: one service's `pass` is enough.
 	// Default: `drop`.
-	Unmatched     *string `protobuf:"bytes,16,opt,name=unmatched,proto3,oneof" json:"unmatched,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Unmatched *string `protobuf:"bytes,16,opt,name=unmatched,proto3,oneof" json:"unmatched,omitempty"`
+	// With fewer active backends than this the service counts as having none:
+	// `backup_pools` are used beside those that are left, and where that is not
+	// enough, `spill` or `when_none` applies. New connections are then spilled if
+	// a cluster named there does not fail its probes; `withdraw` withdraws the
+	// route; with `fail_open` those that are down are used, too; with `keep` those
+	// that are left go on. Default: 1.
+	BackendsMin *uint32 `protobuf:"varint,17,opt,name=backends_min,json=backendsMin,proto3,oneof" json:"backends_min,omitempty"`
+	// Names of pools that are used while fewer than `backends_min` of the service's
+	// own backends are active; by default: while none is. When they are back,
+	// connections at these stay where they are, and new ones go to the own. A
+	// backend that `pools` reach, too, is one of the own.
+	BackupPools []string `protobuf:"bytes,18,rep,name=backup_pools,json=backupPools,proto3" json:"backup_pools,omitempty"`
+	// Of a stateless service: into how many buckets flows are hashed. A power of
+	// two, at least 8 for each backend. It cannot be changed while the service
+	// exists. Default: 4096.
+	Buckets *uint32 `protobuf:"varint,19,opt,name=buckets,proto3,oneof" json:"buckets,omitempty"`
+	// Communities that the service's routes are announced with, beside
+	// `bgp.communities`. A route that several services share has those of all.
+	Communities []string `protobuf:"bytes,20,rep,name=communities,proto3" json:"communities,omitempty"`
+	// The same for large communities, beside `bgp.large_communities`.
+	LargeCommunities []string `protobuf:"bytes,21,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +854,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +867,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Service) GetName() string {
@@ -744,6 +982,41 @@ func (x *Service) GetUnmatched() string {
 	return ""
 }
 
+func (x *Service) GetBackendsMin() uint32 {
+	if x != nil && x.BackendsMin != nil {
+		return *x.BackendsMin
+	}
+	return 0
+}
+
+func (x *Service) GetBackupPools() []string {
+	if x != nil {
+		return x.BackupPools
+	}
+	return nil
+}
+
+func (x *Service) GetBuckets() uint32 {
+	if x != nil && x.Buckets != nil {
+		return *x.Buckets
+	}
+	return 0
+}
+
+func (x *Service) GetCommunities() []string {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
+func (x *Service) GetLargeCommunities() []string {
+	if x != nil {
+		return x.LargeCommunities
+	}
+	return nil
+}
+
 // Either `address`, or `prefix_group` with `suffix`.
 type Vip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -765,7 +1038,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1050,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1063,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Vip) GetAddress() string {
@@ -844,7 +1117,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1129,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1142,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -912,7 +1185,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1197,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1210,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -969,14 +1242,21 @@ type Pool struct {
 	HealthChecks []string `protobuf:"bytes,4,rep,name=health_checks,json=healthChecks,proto3" json:"health_checks,omitempty"`
 	// How many per cent of the pool's own backends may be down by their probes
 	// before the rest is kept in regardless. Default: 100, dead is dead.
-	EjectionMax   *uint32 `protobuf:"varint,5,opt,name=ejection_max,json=ejectionMax,proto3,oneof" json:"ejection_max,omitempty"`
+	EjectionMax *uint32 `protobuf:"varint,5,opt,name=ejection_max,json=ejectionMax,proto3,oneof" json:"ejection_max,omitempty"`
+	// Keep a backend down that goes up and down again and again. Give `{}` or
+	// fields. Default: none, a backend is used as soon as its checks say so.
+	Damping *Damping `protobuf:"bytes,6,opt,name=damping,proto3" json:"damping,omitempty"`
+	// A backend that becomes active again gets a fifth of its weight at once and
+	// the rest in four steps, the last after this time. Tracked connections stay
+	// where they are. Default: none, all of its weight at once.
+	SlowStart     *durationpb.Duration `protobuf:"bytes,7,opt,name=slow_start,json=slowStart,proto3" json:"slow_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1268,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1281,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Pool) GetName() string {
@@ -1039,6 +1319,86 @@ func (x *Pool) GetEjectionMax() uint32 {
 	return 0
 }
 
+func (x *Pool) GetDamping() *Damping {
+	if x != nil {
+		return x.Damping
+	}
+	return nil
+}
+
+func (x *Pool) GetSlowStart() *durationpb.Duration {
+	if x != nil {
+		return x.SlowStart
+	}
+	return nil
+}
+
+// A backend that its checks find down `flaps` times `within` a time is held: it
+// stays down until its checks have passed for `hold` without finding it down
+// again. Then the count begins anew. A restart of the controller ends it.
+type Damping struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many times. Default: 3.
+	Flaps *uint32 `protobuf:"varint,1,opt,name=flaps,proto3,oneof" json:"flaps,omitempty"`
+	// Within which time. Default: 5m.
+	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
+	// How long its checks must then pass. Default: 5m.
+	Hold          *durationpb.Duration `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Damping) Reset() {
+	*x = Damping{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Damping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Damping) ProtoMessage() {}
+
+func (x *Damping) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Damping.ProtoReflect.Descriptor instead.
+func (*Damping) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Damping) GetFlaps() uint32 {
+	if x != nil && x.Flaps != nil {
+		return *x.Flaps
+	}
+	return 0
+}
+
+func (x *Damping) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+func (x *Damping) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The backend's name. The Maglev table is built from it: keep it when the
@@ -1057,7 +1417,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1429,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1442,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Backend) GetName() string {
@@ -1106,15 +1466,31 @@ func (x *Backend) GetWeight() uint32 {
 	return 0
 }
 
-// Exactly one of `http` and `tcp`.
+// Exactly one kind: `http`, `https`, `tcp`, `tls`, `grpc`, `dns`, `udp` or
+// `icmp`. Each probe is a connection of its own.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The check's name, unique.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Passes when an HTTP/1.1 request is answered with a wanted status.
 	Http *HttpCheck `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
+	// Passes when the same is answered over TLS, by a server whose certificate is
+	// good.
+	Https *HttpsCheck `protobuf:"bytes,9,opt,name=https,proto3" json:"https,omitempty"`
 	// Passes when a TCP connection is accepted.
 	Tcp *TcpCheck `protobuf:"bytes,3,opt,name=tcp,proto3" json:"tcp,omitempty"`
+	// Passes when a TLS handshake succeeds and the certificate is good.
+	Tls *TlsCheck `protobuf:"bytes,10,opt,name=tls,proto3" json:"tls,omitempty"`
+	// Passes when the server's health service (grpc.health.v1) answers SERVING.
+	Grpc *GrpcCheck `protobuf:"bytes,11,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	// Passes when a name server answers a question as wanted.
+	Dns *DnsCheck `protobuf:"bytes,12,opt,name=dns,proto3" json:"dns,omitempty"`
+	// Passes when a datagram is answered as wanted.
+	Udp *UdpCheck `protobuf:"bytes,13,opt,name=udp,proto3" json:"udp,omitempty"`
+	// Passes when an ICMP echo request (ping) is answered. It takes CAP_NET_RAW,
+	// which the packaged unit has, or a group in net.ipv4.ping_group_range. Not
+	// with `via: tunnel`.
+	Icmp *IcmpCheck `protobuf:"bytes,14,opt,name=icmp,proto3" json:"icmp,omitempty"`
 	// From the start of one probe to the start of the next. Default: 1s.
 	Interval *durationpb.Duration `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
 	// When a probe counts as failed; at most the interval. Default: 500ms, or
@@ -1125,8 +1501,10 @@ type HealthCheck struct {
 	Rise *uint32 `protobuf:"varint,6,opt,name=rise,proto3,oneof" json:"rise,omitempty"`
 	// Probes in a row that must fail before a backend is down. Default: 3.
 	Fall *uint32 `protobuf:"varint,7,opt,name=fall,proto3,oneof" json:"fall,omitempty"`
-	// `direct`: to the backend's address. `tunnel`: through the encapsulation to
-	// the VIP, as traffic goes. Default: `direct`.
+	// `direct`: to the backend's address. `tunnel`: through each service's
+	// encapsulation to each of its VIPs that is an address, as traffic goes; the
+	// result counts for the services that have that VIP. VIPs of prefix groups are
+	// not probed. It needs a machine address of the VIP's family. Default: `direct`.
 	Via           *string `protobuf:"bytes,8,opt,name=via,proto3,oneof" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1134,7 +1512,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1524,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1537,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1176,9 +1554,51 @@ func (x *HealthCheck) GetHttp() *HttpCheck {
 	return nil
 }
 
+func (x *HealthCheck) GetHttps() *HttpsCheck {
+	if x != nil {
+		return x.Https
+	}
+	return nil
+}
+
 func (x *HealthCheck) GetTcp() *TcpCheck {
 	if x != nil {
 		return x.Tcp
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetTls() *TlsCheck {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetGrpc() *GrpcCheck {
+	if x != nil {
+		return x.Grpc
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetDns() *DnsCheck {
+	if x != nil {
+		return x.Dns
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetUdp() *UdpCheck {
+	if x != nil {
+		return x.Udp
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetIcmp() *IcmpCheck {
+	if x != nil {
+		return x.Icmp
 	}
 	return nil
 }
@@ -1227,14 +1647,21 @@ type HttpCheck struct {
 	// Host header. Default: the backend's address.
 	Host *string `protobuf:"bytes,3,opt,name=host,proto3,oneof" json:"host,omitempty"`
 	// Statuses that pass. Default: 200.
-	Status        []uint32 `protobuf:"varint,4,rep,packed,name=status,proto3" json:"status,omitempty"`
+	Status []uint32 `protobuf:"varint,4,rep,packed,name=status,proto3" json:"status,omitempty"`
+	// Method of the request. Default: `GET`.
+	Method *string `protobuf:"bytes,5,opt,name=method,proto3,oneof" json:"method,omitempty"`
+	// Further header lines of the request, like `"X-Probe: guideway"`; quote them,
+	// YAML would read a mapping. The Host header is `host`.
+	Headers []string `protobuf:"bytes,6,rep,name=headers,proto3" json:"headers,omitempty"`
+	// Text that the body must contain, within its first 64 KiB. Default: any body.
+	Body          *string `protobuf:"bytes,7,opt,name=body,proto3,oneof" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1673,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1686,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -1290,6 +1717,215 @@ func (x *HttpCheck) GetStatus() []uint32 {
 	return nil
 }
 
+func (x *HttpCheck) GetMethod() string {
+	if x != nil && x.Method != nil {
+		return *x.Method
+	}
+	return ""
+}
+
+func (x *HttpCheck) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *HttpCheck) GetBody() string {
+	if x != nil && x.Body != nil {
+		return *x.Body
+	}
+	return ""
+}
+
+// The fields of `http`, and how TLS is spoken.
+type HttpsCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TCP port.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Path and query of the request. Default: `/`.
+	Path *string `protobuf:"bytes,2,opt,name=path,proto3,oneof" json:"path,omitempty"`
+	// Host header, and the default of `tls.server_name`. Default: the backend's
+	// address.
+	Host *string `protobuf:"bytes,3,opt,name=host,proto3,oneof" json:"host,omitempty"`
+	// Statuses that pass. Default: 200.
+	Status []uint32 `protobuf:"varint,4,rep,packed,name=status,proto3" json:"status,omitempty"`
+	// Method of the request. Default: `GET`.
+	Method *string `protobuf:"bytes,5,opt,name=method,proto3,oneof" json:"method,omitempty"`
+	// Further header lines of the request, like `"X-Probe: guideway"`; quote them,
+	// YAML would read a mapping. The Host header is `host`.
+	Headers []string `protobuf:"bytes,6,rep,name=headers,proto3" json:"headers,omitempty"`
+	// Text that the body must contain, within its first 64 KiB. Default: any body.
+	Body *string `protobuf:"bytes,7,opt,name=body,proto3,oneof" json:"body,omitempty"`
+	// Which certificate is good.
+	Tls           *Tls `protobuf:"bytes,8,opt,name=tls,proto3" json:"tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HttpsCheck) Reset() {
+	*x = HttpsCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HttpsCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HttpsCheck) ProtoMessage() {}
+
+func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
+func (*HttpsCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *HttpsCheck) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *HttpsCheck) GetPath() string {
+	if x != nil && x.Path != nil {
+		return *x.Path
+	}
+	return ""
+}
+
+func (x *HttpsCheck) GetHost() string {
+	if x != nil && x.Host != nil {
+		return *x.Host
+	}
+	return ""
+}
+
+func (x *HttpsCheck) GetStatus() []uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *HttpsCheck) GetMethod() string {
+	if x != nil && x.Method != nil {
+		return *x.Method
+	}
+	return ""
+}
+
+func (x *HttpsCheck) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *HttpsCheck) GetBody() string {
+	if x != nil && x.Body != nil {
+		return *x.Body
+	}
+	return ""
+}
+
+func (x *HttpsCheck) GetTls() *Tls {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+type Tls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name sent to the server (SNI), and which its certificate must be for.
+	// Default: `host` of an HTTPS check; else none is sent, and the certificate
+	// must be for the address.
+	ServerName *string `protobuf:"bytes,1,opt,name=server_name,json=serverName,proto3,oneof" json:"server_name,omitempty"`
+	// File with the certificates (PEM) of the authorities that may have signed the
+	// server's. It is read anew when it changes; a relative path starts at this config
+	// file's directory. Default: the system's authorities.
+	CaFile *string `protobuf:"bytes,2,opt,name=ca_file,json=caFile,proto3,oneof" json:"ca_file,omitempty"`
+	// `false`: any certificate passes, also an expired one. Default: true.
+	Verify *bool `protobuf:"varint,3,opt,name=verify,proto3,oneof" json:"verify,omitempty"`
+	// A certificate that expires in fewer days is warned of: in `show backends`,
+	// the log and the metrics. Default: 14.
+	ExpiryDays    *uint32 `protobuf:"varint,4,opt,name=expiry_days,json=expiryDays,proto3,oneof" json:"expiry_days,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tls) Reset() {
+	*x = Tls{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tls) ProtoMessage() {}
+
+func (x *Tls) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tls.ProtoReflect.Descriptor instead.
+func (*Tls) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Tls) GetServerName() string {
+	if x != nil && x.ServerName != nil {
+		return *x.ServerName
+	}
+	return ""
+}
+
+func (x *Tls) GetCaFile() string {
+	if x != nil && x.CaFile != nil {
+		return *x.CaFile
+	}
+	return ""
+}
+
+func (x *Tls) GetVerify() bool {
+	if x != nil && x.Verify != nil {
+		return *x.Verify
+	}
+	return false
+}
+
+func (x *Tls) GetExpiryDays() uint32 {
+	if x != nil && x.ExpiryDays != nil {
+		return *x.ExpiryDays
+	}
+	return 0
+}
+
 type TcpCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// TCP port.
@@ -1300,7 +1936,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1948,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,12 +1961,369 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
 	if x != nil {
 		return x.Port
+	}
+	return 0
+}
+
+type TlsCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TCP port.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Name sent to the server (SNI), and which its certificate must be for.
+	// Default: none is sent, and the certificate must be for the address.
+	ServerName *string `protobuf:"bytes,2,opt,name=server_name,json=serverName,proto3,oneof" json:"server_name,omitempty"`
+	// As `ca_file` of `https.tls`.
+	CaFile *string `protobuf:"bytes,3,opt,name=ca_file,json=caFile,proto3,oneof" json:"ca_file,omitempty"`
+	// As `verify` of `https.tls`.
+	Verify *bool `protobuf:"varint,4,opt,name=verify,proto3,oneof" json:"verify,omitempty"`
+	// As `expiry_days` of `https.tls`.
+	ExpiryDays    *uint32 `protobuf:"varint,5,opt,name=expiry_days,json=expiryDays,proto3,oneof" json:"expiry_days,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TlsCheck) Reset() {
+	*x = TlsCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TlsCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TlsCheck) ProtoMessage() {}
+
+func (x *TlsCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
+func (*TlsCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TlsCheck) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *TlsCheck) GetServerName() string {
+	if x != nil && x.ServerName != nil {
+		return *x.ServerName
+	}
+	return ""
+}
+
+func (x *TlsCheck) GetCaFile() string {
+	if x != nil && x.CaFile != nil {
+		return *x.CaFile
+	}
+	return ""
+}
+
+func (x *TlsCheck) GetVerify() bool {
+	if x != nil && x.Verify != nil {
+		return *x.Verify
+	}
+	return false
+}
+
+func (x *TlsCheck) GetExpiryDays() uint32 {
+	if x != nil && x.ExpiryDays != nil {
+		return *x.ExpiryDays
+	}
+	return 0
+}
+
+type GrpcCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TCP port.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// The service whose health is wanted, as the server names it, like
+	// `helloworld.Greeter`. Default: the server as a whole.
+	Service *string `protobuf:"bytes,2,opt,name=service,proto3,oneof" json:"service,omitempty"`
+	// Give `{}` or fields for a server that speaks TLS. Default: it does not.
+	Tls           *Tls `protobuf:"bytes,3,opt,name=tls,proto3" json:"tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrpcCheck) Reset() {
+	*x = GrpcCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrpcCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrpcCheck) ProtoMessage() {}
+
+func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
+func (*GrpcCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GrpcCheck) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *GrpcCheck) GetService() string {
+	if x != nil && x.Service != nil {
+		return *x.Service
+	}
+	return ""
+}
+
+func (x *GrpcCheck) GetTls() *Tls {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+type DnsCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UDP or TCP port. Default: 53.
+	Port *uint32 `protobuf:"varint,1,opt,name=port,proto3,oneof" json:"port,omitempty"`
+	// The name that is looked up, like `www.example.com`.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The type of record that is looked up. Default: `A`.
+	Type *string `protobuf:"bytes,3,opt,name=type,proto3,oneof" json:"type,omitempty"`
+	// The response code that passes. With `NOERROR` there must be a record of the
+	// type, or an alias. Default: `NOERROR`.
+	Rcode *string `protobuf:"bytes,4,opt,name=rcode,proto3,oneof" json:"rcode,omitempty"`
+	// Over which protocol. Default: `udp`.
+	Protocol      *string `protobuf:"bytes,5,opt,name=protocol,proto3,oneof" json:"protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DnsCheck) Reset() {
+	*x = DnsCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DnsCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DnsCheck) ProtoMessage() {}
+
+func (x *DnsCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
+func (*DnsCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DnsCheck) GetPort() uint32 {
+	if x != nil && x.Port != nil {
+		return *x.Port
+	}
+	return 0
+}
+
+func (x *DnsCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DnsCheck) GetType() string {
+	if x != nil && x.Type != nil {
+		return *x.Type
+	}
+	return ""
+}
+
+func (x *DnsCheck) GetRcode() string {
+	if x != nil && x.Rcode != nil {
+		return *x.Rcode
+	}
+	return ""
+}
+
+func (x *DnsCheck) GetProtocol() string {
+	if x != nil && x.Protocol != nil {
+		return *x.Protocol
+	}
+	return ""
+}
+
+type UdpCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UDP port.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// What is sent. In double quotes YAML's escapes work: `"PING\r\n"`.
+	// Default: an empty datagram.
+	Payload *string `protobuf:"bytes,2,opt,name=payload,proto3,oneof" json:"payload,omitempty"`
+	// The same for bytes that are no text, in hexadecimal: `00ff`. Spaces are
+	// ignored.
+	PayloadHex *string `protobuf:"bytes,3,opt,name=payload_hex,json=payloadHex,proto3,oneof" json:"payload_hex,omitempty"`
+	// Text that the answer must contain. Default: any answer passes, an empty one
+	// too.
+	Answer *string `protobuf:"bytes,4,opt,name=answer,proto3,oneof" json:"answer,omitempty"`
+	// The same for bytes that are no text, in hexadecimal.
+	AnswerHex     *string `protobuf:"bytes,5,opt,name=answer_hex,json=answerHex,proto3,oneof" json:"answer_hex,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UdpCheck) Reset() {
+	*x = UdpCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UdpCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UdpCheck) ProtoMessage() {}
+
+func (x *UdpCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
+func (*UdpCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UdpCheck) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *UdpCheck) GetPayload() string {
+	if x != nil && x.Payload != nil {
+		return *x.Payload
+	}
+	return ""
+}
+
+func (x *UdpCheck) GetPayloadHex() string {
+	if x != nil && x.PayloadHex != nil {
+		return *x.PayloadHex
+	}
+	return ""
+}
+
+func (x *UdpCheck) GetAnswer() string {
+	if x != nil && x.Answer != nil {
+		return *x.Answer
+	}
+	return ""
+}
+
+func (x *UdpCheck) GetAnswerHex() string {
+	if x != nil && x.AnswerHex != nil {
+		return *x.AnswerHex
+	}
+	return ""
+}
+
+type IcmpCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of data in the request; the answer must have the same. Default: 56.
+	Size          *uint32 `protobuf:"varint,1,opt,name=size,proto3,oneof" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IcmpCheck) Reset() {
+	*x = IcmpCheck{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IcmpCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IcmpCheck) ProtoMessage() {}
+
+func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
+func (*IcmpCheck) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *IcmpCheck) GetSize() uint32 {
+	if x != nil && x.Size != nil {
+		return *x.Size
 	}
 	return 0
 }
@@ -1343,14 +2336,27 @@ type Bgp struct {
 	Neighbors []*Neighbor `protobuf:"bytes,2,rep,name=neighbors,proto3" json:"neighbors,omitempty"`
 	// Communities that routes are announced with: `"64512:100"` (RFC 1997),
 	// each half 0 to 65535. Quote them: YAML would read a number.
-	Communities   []string `protobuf:"bytes,3,rep,name=communities,proto3" json:"communities,omitempty"`
+	Communities []string `protobuf:"bytes,3,rep,name=communities,proto3" json:"communities,omitempty"`
+	// Large communities that routes are announced with: `"64512:1:100"` (RFC 8092),
+	// each part 0 to 4294967295.
+	LargeCommunities []string `protobuf:"bytes,4,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"`
+	// This machine's BGP identifier, an IPv4 address that no other router in the
+	// AS has. A change ends every session. Default: the machine's IPv4 address; if
+	// it has none, a number made from its name.
+	RouterId *string `protobuf:"bytes,5,opt,name=router_id,json=routerId,proto3,oneof" json:"router_id,omitempty"`
+	// The most routes that this machine may announce: a config with more is
+	// refused, and the one in use goes on. Give what the routers accept, since a
+	// router whose limit is exceeded ends the session, which withdraws all.
+	// Counted are the routes that are announced while every service has a
+	// backend. Default: no limit.
+	RoutesMax     *uint32 `protobuf:"varint,6,opt,name=routes_max,json=routesMax,proto3,oneof" json:"routes_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +2368,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +2381,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -1399,6 +2405,27 @@ func (x *Bgp) GetCommunities() []string {
 	return nil
 }
 
+func (x *Bgp) GetLargeCommunities() []string {
+	if x != nil {
+		return x.LargeCommunities
+	}
+	return nil
+}
+
+func (x *Bgp) GetRouterId() string {
+	if x != nil && x.RouterId != nil {
+		return *x.RouterId
+	}
+	return ""
+}
+
+func (x *Bgp) GetRoutesMax() uint32 {
+	if x != nil && x.RoutesMax != nil {
+		return *x.RoutesMax
+	}
+	return 0
+}
+
 type Neighbor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The router's address.
@@ -1406,7 +2433,7 @@ type Neighbor struct {
 	// The router's autonomous system number.
 	Asn uint32 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
 	// After this long without a message the session is down: 0 (never), or 3s
-	// to 18h in whole seconds (RFC 4271). The router may ask for less.
+	// to 18h in whole seconds (RFC 4271). The router may offer less.
 	// Default: 9s.
 	HoldTime *durationpb.Duration `protobuf:"bytes,3,opt,name=hold_time,json=holdTime,proto3" json:"hold_time,omitempty"`
 	// Bidirectional forwarding detection (RFC 5880, single hop): the router
@@ -1415,20 +2442,39 @@ type Neighbor struct {
 	Bfd *Bfd `protobuf:"bytes,4,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	// File with the password of the session (TCP MD5, RFC 2385): 1 to 80 bytes,
 	// not counting white space at the end. A relative path starts at this
-	// config file's directory. Default: no password.
+	// config file's directory. When it changes, the session begins anew with what it
+	// holds. Default: no password.
 	PasswordFile *string `protobuf:"bytes,5,opt,name=password_file,json=passwordFile,proto3,oneof" json:"password_file,omitempty"`
 	// Packets of the session are sent with TTL 255, and others than these are
-	// dropped, so that nobody beyond the link can disturb it (GTSM, RFC 5082).
+	// dropped, so that a sender beyond the link cannot disturb it (GTSM, RFC 5082).
 	// The router needs the same: `ttl security on` in BIRD, `ttl-security hops 1`
 	// in FRR. BFD always works so. Default: false.
-	TtlSecurity   bool `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`
+	TtlSecurity bool `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`
+	// The session's own address, of the same family as `address`; this machine
+	// must have it. Default: the kernel chooses by its routes.
+	Source *string `protobuf:"bytes,7,opt,name=source,proto3,oneof" json:"source,omitempty"`
+	// The router is not on the same link: packets of the session may pass this
+	// many hops (TTL). For a router of another AS, where the default is 1; a
+	// session inside the AS has no such limit. Not beside `ttl_security` or `bfd`,
+	// which are for the same link.
+	Multihop *uint32 `protobuf:"varint,8,opt,name=multihop,proto3,oneof" json:"multihop,omitempty"`
+	// Multi-exit discriminator of routes to this router: of paths from one AS the
+	// lowest is preferred. Default: none is sent.
+	Med *uint32 `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
+	// Local preference of routes to this router, which must be of the same AS:
+	// the highest is preferred. Default: 100.
+	LocalPref *uint32 `protobuf:"varint,10,opt,name=local_pref,json=localPref,proto3,oneof" json:"local_pref,omitempty"`
+	// How many times more than once the own AS number stands in the AS path of
+	// routes to this router, which must be of another AS: the shortest path is
+	// preferred. Default: 0.
+	Prepend       *uint32 `protobuf:"varint,11,opt,name=prepend,proto3,oneof" json:"prepend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +2486,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +2499,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1498,6 +2544,41 @@ func (x *Neighbor) GetTtlSecurity() bool {
 	return false
 }
 
+func (x *Neighbor) GetSource() string {
+	if x != nil && x.Source != nil {
+		return *x.Source
+	}
+	return ""
+}
+
+func (x *Neighbor) GetMultihop() uint32 {
+	if x != nil && x.Multihop != nil {
+		return *x.Multihop
+	}
+	return 0
+}
+
+func (x *Neighbor) GetMed() uint32 {
+	if x != nil && x.Med != nil {
+		return *x.Med
+	}
+	return 0
+}
+
+func (x *Neighbor) GetLocalPref() uint32 {
+	if x != nil && x.LocalPref != nil {
+		return *x.LocalPref
+	}
+	return 0
+}
+
+func (x *Neighbor) GetPrepend() uint32 {
+	if x != nil && x.Prepend != nil {
+		return *x.Prepend
+	}
+	return 0
+}
+
 type Bfd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How often packets are sent and expected. Default: 100ms.
@@ -1510,7 +2591,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +2603,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +2616,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -1571,7 +2652,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +2664,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +2677,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -1635,7 +2716,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +2728,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +2741,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Interface) GetName() string {
@@ -1701,7 +2782,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +2794,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +2807,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Metrics) GetListen() string {
@@ -1747,7 +2828,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x05\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xff\x05\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -1762,20 +2843,36 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	" \x01(\v2\x17.guideway.config.v1.BgpR\x03bgp\x12;\n" +
 	"\tforwarder\x18\v \x01(\v2\x1d.guideway.config.v1.ForwarderR\tforwarder\x125\n" +
 	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x126\n" +
-	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\"\xa3\x01\n" +
+	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\x12)\n" +
+	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\"\x97\x01\n" +
+	"\x03Api\x12\x1e\n" +
+	"\x06listen\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06listen\x124\n" +
+	"\x03tls\x18\x02 \x01(\v2\x1a.guideway.config.v1.ApiTlsB\x06\xbaH\x03\xc8\x01\x01R\x03tls\x12:\n" +
+	"\x05roles\x18\x03 \x01(\v2\x1c.guideway.config.v1.ApiRolesB\x06\xbaH\x03\xc8\x01\x01R\x05roles\"q\n" +
+	"\x06ApiTls\x12#\n" +
+	"\tcert_file\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bcertFile\x12!\n" +
+	"\bkey_file\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\akeyFile\x12\x1f\n" +
+	"\aca_file\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06caFile\"x\n" +
+	"\bApiRoles\x12 \n" +
+	"\x04view\x18\x01 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\x04view\x12&\n" +
+	"\aoperate\x18\x02 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\aoperate\x12\"\n" +
+	"\x05admin\x18\x03 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\x05admin\"\xa3\x01\n" +
 	"\aCluster\x124\n" +
 	"\x04name\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x04name\x88\x01\x01\x12-\n" +
 	"\vsecret_file\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\n" +
 	"secretFile\x88\x01\x01\x12\x1a\n" +
 	"\bprefixes\x18\x03 \x03(\tR\bprefixesB\a\n" +
 	"\x05_nameB\x0e\n" +
-	"\f_secret_file\"\xb2\x01\n" +
+	"\f_secret_file\"\x88\x02\n" +
 	"\aMachine\x124\n" +
 	"\x04name\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x04name\x88\x01\x01\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x01R\x05shard\x88\x01\x01\x12&\n" +
-	"\taddresses\x18\x03 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddressesB\a\n" +
+	"\taddresses\x18\x03 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\x12D\n" +
+	"\vprobe_ports\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[0-9]{1,5}-[0-9]{1,5}$H\x02R\n" +
+	"probePorts\x88\x01\x01B\a\n" +
 	"\x05_nameB\b\n" +
-	"\x06_shard\"b\n" +
+	"\x06_shardB\x0e\n" +
+	"\f_probe_ports\"b\n" +
 	"\x04Peer\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12&\n" +
 	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\"r\n" +
@@ -1788,7 +2885,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xd9\a\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xdd\t\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
@@ -1809,7 +2906,12 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x05spill\x18\x0e \x03(\v2\x19.guideway.config.v1.SpillR\x05spill\x12 \n" +
 	"\x04dscp\x18\x0f \x01(\tB\a\xbaH\x04r\x02\x10\x01H\tR\x04dscp\x88\x01\x01\x124\n" +
 	"\tunmatched\x18\x10 \x01(\tB\x11\xbaH\x0er\fR\x04dropR\x04passH\n" +
-	"R\tunmatched\x88\x01\x01B\b\n" +
+	"R\tunmatched\x88\x01\x01\x123\n" +
+	"\fbackends_min\x18\x11 \x01(\rB\v\xbaH\b*\x06\x18\xe8\xfb\x03(\x01H\vR\vbackendsMin\x88\x01\x01\x12!\n" +
+	"\fbackup_pools\x18\x12 \x03(\tR\vbackupPools\x12*\n" +
+	"\abuckets\x18\x13 \x01(\rB\v\xbaH\b*\x06\x18\x80@(\x80\x02H\fR\abuckets\x88\x01\x01\x12*\n" +
+	"\vcommunities\x18\x14 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
+	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunitiesB\b\n" +
 	"\x06_shardB\a\n" +
 	"\x05_modeB\v\n" +
 	"\t_affinityB\b\n" +
@@ -1824,7 +2926,10 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"_fragmentsB\a\n" +
 	"\x05_dscpB\f\n" +
 	"\n" +
-	"_unmatched\"\x81\x02\n" +
+	"_unmatchedB\x0f\n" +
+	"\r_backends_minB\n" +
+	"\n" +
+	"\b_buckets\"\x81\x02\n" +
 	"\x03Vip\x12&\n" +
 	"\aaddress\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\aaddress\x88\x01\x01\x12/\n" +
 	"\fprefix_group\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\vprefixGroup\x88\x01\x01\x12$\n" +
@@ -1845,24 +2950,41 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03udp\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\xa082\x02\b\x01R\x03udp\"R\n" +
 	"\x05Spill\x12)\n" +
 	"\fprefix_group\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\vprefixGroup\x12\x1e\n" +
-	"\x06prefix\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06prefix\"\xf0\x01\n" +
+	"\x06prefix\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06prefix\"\xf2\x02\n" +
 	"\x04Pool\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x127\n" +
 	"\bbackends\x18\x02 \x03(\v2\x1b.guideway.config.v1.BackendR\bbackends\x12\x14\n" +
 	"\x05pools\x18\x03 \x03(\tR\x05pools\x12#\n" +
 	"\rhealth_checks\x18\x04 \x03(\tR\fhealthChecks\x12/\n" +
-	"\fejection_max\x18\x05 \x01(\rB\a\xbaH\x04*\x02\x18dH\x00R\vejectionMax\x88\x01\x01B\x0f\n" +
-	"\r_ejection_max\"\x9c\x01\n" +
+	"\fejection_max\x18\x05 \x01(\rB\a\xbaH\x04*\x02\x18dH\x00R\vejectionMax\x88\x01\x01\x125\n" +
+	"\adamping\x18\x06 \x01(\v2\x1b.guideway.config.v1.DampingR\adamping\x12I\n" +
+	"\n" +
+	"slow_start\x18\a \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\tslowStartB\x0f\n" +
+	"\r_ejection_max\"\xbf\x01\n" +
+	"\aDamping\x12$\n" +
+	"\x05flaps\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\x14(\x02H\x00R\x05flaps\x88\x01\x01\x12C\n" +
+	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x06within\x12?\n" +
+	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x04holdB\b\n" +
+	"\x06_flaps\"\x9c\x01\n" +
 	"\aBackend\x124\n" +
 	"\x04name\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x04name\x88\x01\x01\x12 \n" +
 	"\aaddress\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aaddress\x12%\n" +
 	"\x06weight\x18\x03 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aH\x01R\x06weight\x88\x01\x01B\a\n" +
 	"\x05_nameB\t\n" +
-	"\a_weight\"\xc7\x03\n" +
+	"\a_weight\"\xf3\x05\n" +
 	"\vHealthCheck\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x121\n" +
-	"\x04http\x18\x02 \x01(\v2\x1d.guideway.config.v1.HttpCheckR\x04http\x12.\n" +
-	"\x03tcp\x18\x03 \x01(\v2\x1c.guideway.config.v1.TcpCheckR\x03tcp\x12I\n" +
+	"\x04http\x18\x02 \x01(\v2\x1d.guideway.config.v1.HttpCheckR\x04http\x124\n" +
+	"\x05https\x18\t \x01(\v2\x1e.guideway.config.v1.HttpsCheckR\x05https\x12.\n" +
+	"\x03tcp\x18\x03 \x01(\v2\x1c.guideway.config.v1.TcpCheckR\x03tcp\x12.\n" +
+	"\x03tls\x18\n" +
+	" \x01(\v2\x1c.guideway.config.v1.TlsCheckR\x03tls\x121\n" +
+	"\x04grpc\x18\v \x01(\v2\x1d.guideway.config.v1.GrpcCheckR\x04grpc\x12.\n" +
+	"\x03dns\x18\f \x01(\v2\x1c.guideway.config.v1.DnsCheckR\x03dns\x12.\n" +
+	"\x03udp\x18\r \x01(\v2\x1c.guideway.config.v1.UdpCheckR\x03udp\x121\n" +
+	"\x04icmp\x18\x0e \x01(\v2\x1d.guideway.config.v1.IcmpCheckR\x04icmp\x12I\n" +
 	"\binterval\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x03\b\xd8\x042\x05\x10\x80\xe1\xeb\x17R\binterval\x12F\n" +
 	"\atimeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b<2\x05\x10\x80\xad\xe2\x04R\atimeout\x12\"\n" +
 	"\x04rise\x18\x06 \x01(\rB\t\xbaH\x06*\x04\x18d(\x01H\x00R\x04rise\x88\x01\x01\x12\"\n" +
@@ -1870,28 +2992,138 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03via\x18\b \x01(\tB\x15\xbaH\x12r\x10R\x06directR\x06tunnelH\x02R\x03via\x88\x01\x01B\a\n" +
 	"\x05_riseB\a\n" +
 	"\x05_fallB\x06\n" +
-	"\x04_via\"\xae\x01\n" +
+	"\x04_via\"\xc9\x02\n" +
 	"\tHttpCheck\x12\"\n" +
 	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12 \n" +
 	"\x04path\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\x04path\x88\x01\x01\x12 \n" +
 	"\x04host\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x04host\x88\x01\x01\x12'\n" +
-	"\x06status\x18\x04 \x03(\rB\x0f\xbaH\f\x92\x01\t\"\a*\x05\x18\xd7\x04(dR\x06statusB\a\n" +
+	"\x06status\x18\x04 \x03(\rB\x0f\xbaH\f\x92\x01\t\"\a*\x05\x18\xd7\x04(dR\x06status\x12<\n" +
+	"\x06method\x18\x05 \x01(\tB\x1f\xbaH\x1cr\x1aR\x03GETR\x04HEADR\aOPTIONSR\x04POSTH\x02R\x06method\x88\x01\x01\x12\"\n" +
+	"\aheaders\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\aheaders\x12#\n" +
+	"\x04body\x18\a \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x03R\x04body\x88\x01\x01B\a\n" +
 	"\x05_pathB\a\n" +
-	"\x05_host\".\n" +
+	"\x05_hostB\t\n" +
+	"\a_methodB\a\n" +
+	"\x05_body\"\xf5\x02\n" +
+	"\n" +
+	"HttpsCheck\x12\"\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12 \n" +
+	"\x04path\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\x04path\x88\x01\x01\x12 \n" +
+	"\x04host\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x04host\x88\x01\x01\x12'\n" +
+	"\x06status\x18\x04 \x03(\rB\x0f\xbaH\f\x92\x01\t\"\a*\x05\x18\xd7\x04(dR\x06status\x12<\n" +
+	"\x06method\x18\x05 \x01(\tB\x1f\xbaH\x1cr\x1aR\x03GETR\x04HEADR\aOPTIONSR\x04POSTH\x02R\x06method\x88\x01\x01\x12\"\n" +
+	"\aheaders\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\aheaders\x12#\n" +
+	"\x04body\x18\a \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x03R\x04body\x88\x01\x01\x12)\n" +
+	"\x03tls\x18\b \x01(\v2\x17.guideway.config.v1.TlsR\x03tlsB\a\n" +
+	"\x05_pathB\a\n" +
+	"\x05_hostB\t\n" +
+	"\a_methodB\a\n" +
+	"\x05_body\"\xe1\x01\n" +
+	"\x03Tls\x12-\n" +
+	"\vserver_name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\n" +
+	"serverName\x88\x01\x01\x12%\n" +
+	"\aca_file\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x06caFile\x88\x01\x01\x12\x1b\n" +
+	"\x06verify\x18\x03 \x01(\bH\x02R\x06verify\x88\x01\x01\x120\n" +
+	"\vexpiry_days\x18\x04 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xc2\x1c(\x00H\x03R\n" +
+	"expiryDays\x88\x01\x01B\x0e\n" +
+	"\f_server_nameB\n" +
+	"\n" +
+	"\b_ca_fileB\t\n" +
+	"\a_verifyB\x0e\n" +
+	"\f_expiry_days\".\n" +
 	"\bTcpCheck\x12\"\n" +
-	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\"\x87\x01\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\"\x8a\x02\n" +
+	"\bTlsCheck\x12\"\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12-\n" +
+	"\vserver_name\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\n" +
+	"serverName\x88\x01\x01\x12%\n" +
+	"\aca_file\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x06caFile\x88\x01\x01\x12\x1b\n" +
+	"\x06verify\x18\x04 \x01(\bH\x02R\x06verify\x88\x01\x01\x120\n" +
+	"\vexpiry_days\x18\x05 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xc2\x1c(\x00H\x03R\n" +
+	"expiryDays\x88\x01\x01B\x0e\n" +
+	"\f_server_nameB\n" +
+	"\n" +
+	"\b_ca_fileB\t\n" +
+	"\a_verifyB\x0e\n" +
+	"\f_expiry_days\"\x91\x01\n" +
+	"\tGrpcCheck\x12\"\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12)\n" +
+	"\aservice\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x00R\aservice\x88\x01\x01\x12)\n" +
+	"\x03tls\x18\x03 \x01(\v2\x17.guideway.config.v1.TlsR\x03tlsB\n" +
+	"\n" +
+	"\b_service\"\xb1\x02\n" +
+	"\bDnsCheck\x12$\n" +
+	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x00R\x04port\x88\x01\x01\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12J\n" +
+	"\x04type\x18\x03 \x01(\tB1\xbaH.r,R\x01AR\x04AAAAR\x05CNAMER\x02MXR\x02NSR\x03PTRR\x03SOAR\x03SRVR\x03TXTH\x01R\x04type\x88\x01\x01\x12<\n" +
+	"\x05rcode\x18\x04 \x01(\tB!\xbaH\x1er\x1cR\aNOERRORR\bNXDOMAINR\aREFUSEDH\x02R\x05rcode\x88\x01\x01\x120\n" +
+	"\bprotocol\x18\x05 \x01(\tB\x0f\xbaH\fr\n" +
+	"R\x03udpR\x03tcpH\x03R\bprotocol\x88\x01\x01B\a\n" +
+	"\x05_portB\a\n" +
+	"\x05_typeB\b\n" +
+	"\x06_rcodeB\v\n" +
+	"\t_protocol\"\x98\x02\n" +
+	"\bUdpCheck\x12\"\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12'\n" +
+	"\apayload\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x00R\apayload\x88\x01\x01\x120\n" +
+	"\vpayload_hex\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x01R\n" +
+	"payloadHex\x88\x01\x01\x12'\n" +
+	"\x06answer\x18\x04 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x02R\x06answer\x88\x01\x01\x12.\n" +
+	"\n" +
+	"answer_hex\x18\x05 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x03R\tanswerHex\x88\x01\x01B\n" +
+	"\n" +
+	"\b_payloadB\x0e\n" +
+	"\f_payload_hexB\t\n" +
+	"\a_answerB\r\n" +
+	"\v_answer_hex\"9\n" +
+	"\tIcmpCheck\x12#\n" +
+	"\x04size\x18\x01 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xf8\n" +
+	"(\x00H\x00R\x04size\x88\x01\x01B\a\n" +
+	"\x05_size\"\xc2\x02\n" +
 	"\x03Bgp\x12\x18\n" +
 	"\x03asn\x18\x01 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12D\n" +
-	"\tneighbors\x18\x02 \x03(\v2\x1c.guideway.config.v1.NeighborB\b\xbaH\x05\x92\x01\x02\b\x01R\tneighbors\x12 \n" +
-	"\vcommunities\x18\x03 \x03(\tR\vcommunities\"\xa1\x02\n" +
+	"\tneighbors\x18\x02 \x03(\v2\x1c.guideway.config.v1.NeighborB\b\xbaH\x05\x92\x01\x02\b\x01R\tneighbors\x12*\n" +
+	"\vcommunities\x18\x03 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
+	"\x11large_communities\x18\x04 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunities\x12)\n" +
+	"\trouter_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\brouterId\x88\x01\x01\x120\n" +
+	"\n" +
+	"routes_max\x18\x06 \x01(\rB\f\xbaH\t*\a\x18\x80\xad\xe2\x04(\x01H\x01R\troutesMax\x88\x01\x01B\f\n" +
+	"\n" +
+	"_router_idB\r\n" +
+	"\v_routes_max\"\xb2\x04\n" +
 	"\bNeighbor\x12 \n" +
 	"\aaddress\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aaddress\x12\x18\n" +
 	"\x03asn\x18\x02 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12F\n" +
 	"\thold_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\xa0\xfa\x032\x00R\bholdTime\x12)\n" +
 	"\x03bfd\x18\x04 \x01(\v2\x17.guideway.config.v1.BfdR\x03bfd\x121\n" +
 	"\rpassword_file\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fpasswordFile\x88\x01\x01\x12!\n" +
-	"\fttl_security\x18\x06 \x01(\bR\vttlSecurityB\x10\n" +
-	"\x0e_password_file\"\x8f\x01\n" +
+	"\fttl_security\x18\x06 \x01(\bR\vttlSecurity\x12$\n" +
+	"\x06source\x18\a \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x06source\x88\x01\x01\x12+\n" +
+	"\bmultihop\x18\b \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xff\x01(\x02H\x02R\bmultihop\x88\x01\x01\x12$\n" +
+	"\x03med\x18\t \x01(\rB\r\xbaH\n" +
+	"*\b\x18\xff\xff\xff\xff\x0f(\x00H\x03R\x03med\x88\x01\x01\x121\n" +
+	"\n" +
+	"local_pref\x18\n" +
+	" \x01(\rB\r\xbaH\n" +
+	"*\b\x18\xff\xff\xff\xff\x0f(\x01H\x04R\tlocalPref\x88\x01\x01\x12(\n" +
+	"\aprepend\x18\v \x01(\rB\t\xbaH\x06*\x04\x18\x10(\x00H\x05R\aprepend\x88\x01\x01B\x10\n" +
+	"\x0e_password_fileB\t\n" +
+	"\a_sourceB\v\n" +
+	"\t_multihopB\x06\n" +
+	"\x04_medB\r\n" +
+	"\v_local_prefB\n" +
+	"\n" +
+	"\b_prepend\"\x8f\x01\n" +
 	"\x03Bfd\x12H\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b\n" +
 	"2\x05\x10\x80\xad\xe2\x04R\binterval\x12/\n" +
@@ -1932,67 +3164,93 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
-	(*Cluster)(nil),             // 1: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 2: guideway.config.v1.Machine
-	(*Peer)(nil),                // 3: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 4: guideway.config.v1.Tunnel
-	(*PathMtu)(nil),             // 5: guideway.config.v1.PathMtu
-	(*PrefixGroup)(nil),         // 6: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 7: guideway.config.v1.Service
-	(*Vip)(nil),                 // 8: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 9: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 10: guideway.config.v1.Spill
-	(*Pool)(nil),                // 11: guideway.config.v1.Pool
-	(*Backend)(nil),             // 12: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 13: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 14: guideway.config.v1.HttpCheck
-	(*TcpCheck)(nil),            // 15: guideway.config.v1.TcpCheck
-	(*Bgp)(nil),                 // 16: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 17: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 18: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 19: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 20: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 21: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
+	(*Api)(nil),                 // 1: guideway.config.v1.Api
+	(*ApiTls)(nil),              // 2: guideway.config.v1.ApiTls
+	(*ApiRoles)(nil),            // 3: guideway.config.v1.ApiRoles
+	(*Cluster)(nil),             // 4: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 5: guideway.config.v1.Machine
+	(*Peer)(nil),                // 6: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 7: guideway.config.v1.Tunnel
+	(*PathMtu)(nil),             // 8: guideway.config.v1.PathMtu
+	(*PrefixGroup)(nil),         // 9: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 10: guideway.config.v1.Service
+	(*Vip)(nil),                 // 11: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 12: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 13: guideway.config.v1.Spill
+	(*Pool)(nil),                // 14: guideway.config.v1.Pool
+	(*Damping)(nil),             // 15: guideway.config.v1.Damping
+	(*Backend)(nil),             // 16: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 17: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 18: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 19: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 20: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 21: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 22: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 23: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 24: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 25: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 26: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 27: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 28: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 29: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 30: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 31: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 32: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	1,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	2,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	3,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	4,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	6,  // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	7,  // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	11, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	13, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	16, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	19, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	21, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	5,  // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
-	8,  // 12: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	9,  // 13: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	10, // 14: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	22, // 15: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	22, // 16: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	22, // 17: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	22, // 18: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	12, // 19: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	14, // 20: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	15, // 21: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	22, // 22: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	22, // 23: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	17, // 24: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	22, // 25: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	18, // 26: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	22, // 27: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	20, // 28: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	4,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	5,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	6,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	7,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	9,  // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	10, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	14, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	17, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	27, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	30, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	32, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	8,  // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
+	1,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	2,  // 13: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	3,  // 14: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	11, // 15: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	12, // 16: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	13, // 17: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	33, // 18: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	33, // 19: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	33, // 20: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	33, // 21: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	16, // 22: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	15, // 23: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	33, // 24: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	33, // 25: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	33, // 26: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	18, // 27: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	19, // 28: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	21, // 29: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	22, // 30: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	23, // 31: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	24, // 32: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	25, // 33: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	26, // 34: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	33, // 35: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	33, // 36: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	20, // 37: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	20, // 38: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	28, // 39: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	33, // 40: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	29, // 41: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	33, // 42: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	31, // 43: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -2000,28 +3258,37 @@ func file_guideway_config_v1_config_proto_init() {
 	if File_guideway_config_v1_config_proto != nil {
 		return
 	}
-	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[2].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[4].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[29].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[31].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

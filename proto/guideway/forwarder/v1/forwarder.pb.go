@@ -199,6 +199,380 @@ func (x *GetPlanResponse) GetPlan() *v1.Plan {
 	return nil
 }
 
+type ComparePlanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          *v1.Plan               `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ComparePlanRequest) Reset() {
+	*x = ComparePlanRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComparePlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComparePlanRequest) ProtoMessage() {}
+
+func (x *ComparePlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComparePlanRequest.ProtoReflect.Descriptor instead.
+func (*ComparePlanRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ComparePlanRequest) GetPlan() *v1.Plan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+type ComparePlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The running plan's, which the given one was compared with.
+	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Of either plan, in order of name.
+	Services []*ServiceComparison `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	// Not empty: SetPlan would refuse the plan, because of this change of devices
+	// or of the secret.
+	RestartRequired string `protobuf:"bytes,3,opt,name=restart_required,json=restartRequired,proto3" json:"restart_required,omitempty"`
+	// New flows, since this forwarder started, that are not tracked because the
+	// table had no room, or their service no quota left. Such flows have no entry
+	// and are not among the connections below: where the table's entry changes,
+	// they move.
+	UntrackedTableFull uint64 `protobuf:"varint,4,opt,name=untracked_table_full,json=untrackedTableFull,proto3" json:"untracked_table_full,omitempty"`
+	UntrackedQuota     uint64 `protobuf:"varint,5,opt,name=untracked_quota,json=untrackedQuota,proto3" json:"untracked_quota,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *ComparePlanResponse) Reset() {
+	*x = ComparePlanResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComparePlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComparePlanResponse) ProtoMessage() {}
+
+func (x *ComparePlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComparePlanResponse.ProtoReflect.Descriptor instead.
+func (*ComparePlanResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ComparePlanResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ComparePlanResponse) GetServices() []*ServiceComparison {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *ComparePlanResponse) GetRestartRequired() string {
+	if x != nil {
+		return x.RestartRequired
+	}
+	return ""
+}
+
+func (x *ComparePlanResponse) GetUntrackedTableFull() uint64 {
+	if x != nil {
+		return x.UntrackedTableFull
+	}
+	return 0
+}
+
+func (x *ComparePlanResponse) GetUntrackedQuota() uint64 {
+	if x != nil {
+		return x.UntrackedQuota
+	}
+	return 0
+}
+
+type ServiceComparison struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Entries of the Maglev table afterwards (before, if there is none then).
+	Entries uint32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Entries that name another backend afterwards; all of them where only one
+	// plan has a table, or the sizes differ.
+	EntriesChanged uint32 `protobuf:"varint,3,opt,name=entries_changed,json=entriesChanged,proto3" json:"entries_changed,omitempty"`
+	// Of these, those between backends that both tables have.
+	EntriesMoved uint32 `protobuf:"varint,4,opt,name=entries_moved,json=entriesMoved,proto3" json:"entries_moved,omitempty"`
+	// In order of name: the members of either plan.
+	Backends []*BackendShare `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
+	// Connections that go on: established TCP, and flows of other protocols with
+	// more than one packet.
+	Established *ConnectionOutcomes `protobuf:"bytes,6,opt,name=established,proto3" json:"established,omitempty"`
+	// Connections of which one packet was seen, or a FIN or RST.
+	OpeningOrClosing *ConnectionOutcomes `protobuf:"bytes,7,opt,name=opening_or_closing,json=openingOrClosing,proto3" json:"opening_or_closing,omitempty"`
+	// The service holds its quota of connections: others of it are not tracked.
+	QuotaReached  bool `protobuf:"varint,8,opt,name=quota_reached,json=quotaReached,proto3" json:"quota_reached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceComparison) Reset() {
+	*x = ServiceComparison{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceComparison) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceComparison) ProtoMessage() {}
+
+func (x *ServiceComparison) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceComparison.ProtoReflect.Descriptor instead.
+func (*ServiceComparison) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ServiceComparison) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ServiceComparison) GetEntries() uint32 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *ServiceComparison) GetEntriesChanged() uint32 {
+	if x != nil {
+		return x.EntriesChanged
+	}
+	return 0
+}
+
+func (x *ServiceComparison) GetEntriesMoved() uint32 {
+	if x != nil {
+		return x.EntriesMoved
+	}
+	return 0
+}
+
+func (x *ServiceComparison) GetBackends() []*BackendShare {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+func (x *ServiceComparison) GetEstablished() *ConnectionOutcomes {
+	if x != nil {
+		return x.Established
+	}
+	return nil
+}
+
+func (x *ServiceComparison) GetOpeningOrClosing() *ConnectionOutcomes {
+	if x != nil {
+		return x.OpeningOrClosing
+	}
+	return nil
+}
+
+func (x *ServiceComparison) GetQuotaReached() bool {
+	if x != nil {
+		return x.QuotaReached
+	}
+	return false
+}
+
+type BackendShare struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	// Entries of the service's Maglev table.
+	EntriesBefore uint32 `protobuf:"varint,2,opt,name=entries_before,json=entriesBefore,proto3" json:"entries_before,omitempty"`
+	EntriesAfter  uint32 `protobuf:"varint,3,opt,name=entries_after,json=entriesAfter,proto3" json:"entries_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackendShare) Reset() {
+	*x = BackendShare{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackendShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackendShare) ProtoMessage() {}
+
+func (x *BackendShare) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackendShare.ProtoReflect.Descriptor instead.
+func (*BackendShare) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BackendShare) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *BackendShare) GetEntriesBefore() uint32 {
+	if x != nil {
+		return x.EntriesBefore
+	}
+	return 0
+}
+
+func (x *BackendShare) GetEntriesAfter() uint32 {
+	if x != nil {
+		return x.EntriesAfter
+	}
+	return 0
+}
+
+// What becomes of tracked connections.
+type ConnectionOutcomes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// They stay with their backend.
+	Staying uint64 `protobuf:"varint,1,opt,name=staying,proto3" json:"staying,omitempty"`
+	// Their backend would keep them, but their entry no longer decides (it expires
+	// by the plan's timeouts, or the VIP is another service's), and the table
+	// selects another backend.
+	Moving uint64 `protobuf:"varint,2,opt,name=moving,proto3" json:"moving,omitempty"`
+	// Their backend is gone or refuses them, or no service has their VIP.
+	Breaking uint64 `protobuf:"varint,3,opt,name=breaking,proto3" json:"breaking,omitempty"`
+	// Kept or not: an entry names neither its VIP, of which some move to another
+	// service, nor its client, by whose address the service selects.
+	Unknown       uint64 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectionOutcomes) Reset() {
+	*x = ConnectionOutcomes{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectionOutcomes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectionOutcomes) ProtoMessage() {}
+
+func (x *ConnectionOutcomes) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectionOutcomes.ProtoReflect.Descriptor instead.
+func (*ConnectionOutcomes) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ConnectionOutcomes) GetStaying() uint64 {
+	if x != nil {
+		return x.Staying
+	}
+	return 0
+}
+
+func (x *ConnectionOutcomes) GetMoving() uint64 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+func (x *ConnectionOutcomes) GetBreaking() uint64 {
+	if x != nil {
+		return x.Breaking
+	}
+	return 0
+}
+
+func (x *ConnectionOutcomes) GetUnknown() uint64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
 type GetStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Answer with `tables` too: one for each service, some 40 bytes each.
@@ -209,7 +583,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[4]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -221,7 +595,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[4]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -234,7 +608,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{4}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetStatusRequest) GetWithTables() bool {
@@ -274,13 +648,15 @@ type GetStatusResponse struct {
 	// Peers without a next hop to any of their addresses, by each: such a peer is
 	// in charge of no fragments.
 	UnresolvedPeers []*UnresolvedPeer `protobuf:"bytes,15,rep,name=unresolved_peers,json=unresolvedPeers,proto3" json:"unresolved_peers,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Absent: the plan has no health check through the tunnels.
+	ProbeDevice   *ProbeDevice `protobuf:"bytes,16,opt,name=probe_device,json=probeDevice,proto3" json:"probe_device,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[5]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +668,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[5]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +681,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{5}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -413,6 +789,77 @@ func (x *GetStatusResponse) GetUnresolvedPeers() []*UnresolvedPeer {
 	return nil
 }
 
+func (x *GetStatusResponse) GetProbeDevice() *ProbeDevice {
+	if x != nil {
+		return x.ProbeDevice
+	}
+	return nil
+}
+
+// The device by which the kernel hands health checks over that go through the
+// tunnels.
+type ProbeDevice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Not empty: why health checks do not leave by it, or their answers not come.
+	Problem string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Packets from it by what became of them: sent, or why not.
+	Packets       map[string]uint64 `protobuf:"bytes,3,rep,name=packets,proto3" json:"packets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeDevice) Reset() {
+	*x = ProbeDevice{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeDevice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeDevice) ProtoMessage() {}
+
+func (x *ProbeDevice) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeDevice.ProtoReflect.Descriptor instead.
+func (*ProbeDevice) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ProbeDevice) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProbeDevice) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ProbeDevice) GetPackets() map[string]uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return nil
+}
+
 type UnresolvedPeer struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -425,7 +872,7 @@ type UnresolvedPeer struct {
 
 func (x *UnresolvedPeer) Reset() {
 	*x = UnresolvedPeer{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +884,7 @@ func (x *UnresolvedPeer) String() string {
 func (*UnresolvedPeer) ProtoMessage() {}
 
 func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[6]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +897,7 @@ func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedPeer.ProtoReflect.Descriptor instead.
 func (*UnresolvedPeer) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{6}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UnresolvedPeer) GetName() string {
@@ -483,7 +930,7 @@ type PathMtu struct {
 	// Errors within the last ten minutes that quoted a tunnel packet to this
 	// address which we did not send.
 	Mismatched uint32 `protobuf:"varint,3,opt,name=mismatched,proto3" json:"mismatched,omitempty"`
-	// There were so many of them that nothing is learned for the time being.
+	// They were too frequent (100 in ten minutes): nothing is learned for the time being.
 	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,7 +938,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +950,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[7]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +963,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{7}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PathMtu) GetAddress() string {
@@ -564,7 +1011,7 @@ type TakenOver struct {
 
 func (x *TakenOver) Reset() {
 	*x = TakenOver{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +1023,7 @@ func (x *TakenOver) String() string {
 func (*TakenOver) ProtoMessage() {}
 
 func (x *TakenOver) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[8]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +1036,7 @@ func (x *TakenOver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakenOver.ProtoReflect.Descriptor instead.
 func (*TakenOver) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{8}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TakenOver) GetTimeMs() uint64 {
@@ -647,7 +1094,7 @@ type Thread struct {
 
 func (x *Thread) Reset() {
 	*x = Thread{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +1106,7 @@ func (x *Thread) String() string {
 func (*Thread) ProtoMessage() {}
 
 func (x *Thread) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[9]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +1119,7 @@ func (x *Thread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thread.ProtoReflect.Descriptor instead.
 func (*Thread) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{9}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Thread) GetRole() string {
@@ -737,7 +1184,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +1196,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[10]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +1209,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{10}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Device) GetInterface() string {
@@ -833,7 +1280,7 @@ type UnresolvedBackend struct {
 
 func (x *UnresolvedBackend) Reset() {
 	*x = UnresolvedBackend{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +1292,7 @@ func (x *UnresolvedBackend) String() string {
 func (*UnresolvedBackend) ProtoMessage() {}
 
 func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +1305,7 @@ func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedBackend.ProtoReflect.Descriptor instead.
 func (*UnresolvedBackend) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnresolvedBackend) GetName() string {
@@ -895,7 +1342,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1354,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1367,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Table) GetService() string {
@@ -959,7 +1406,7 @@ type GetCountersRequest struct {
 
 func (x *GetCountersRequest) Reset() {
 	*x = GetCountersRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1418,7 @@ func (x *GetCountersRequest) String() string {
 func (*GetCountersRequest) ProtoMessage() {}
 
 func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1431,7 @@ func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersRequest.ProtoReflect.Descriptor instead.
 func (*GetCountersRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
 }
 
 type GetCountersResponse struct {
@@ -1007,7 +1454,7 @@ type GetCountersResponse struct {
 
 func (x *GetCountersResponse) Reset() {
 	*x = GetCountersResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1466,7 @@ func (x *GetCountersResponse) String() string {
 func (*GetCountersResponse) ProtoMessage() {}
 
 func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1479,7 @@ func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersResponse.ProtoReflect.Descriptor instead.
 func (*GetCountersResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetCountersResponse) GetReceived() uint64 {
@@ -1125,7 +1572,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1584,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1597,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Drop) GetReason() string {
@@ -1191,7 +1638,7 @@ type Originated struct {
 
 func (x *Originated) Reset() {
 	*x = Originated{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1650,7 @@ func (x *Originated) String() string {
 func (*Originated) ProtoMessage() {}
 
 func (x *Originated) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1663,7 @@ func (x *Originated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Originated.ProtoReflect.Descriptor instead.
 func (*Originated) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Originated) GetKind() string {
@@ -1248,7 +1695,7 @@ type ServiceCounters struct {
 
 func (x *ServiceCounters) Reset() {
 	*x = ServiceCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1707,7 @@ func (x *ServiceCounters) String() string {
 func (*ServiceCounters) ProtoMessage() {}
 
 func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1720,7 @@ func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCounters.ProtoReflect.Descriptor instead.
 func (*ServiceCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServiceCounters) GetService() string {
@@ -1340,7 +1787,7 @@ type BackendCounters struct {
 
 func (x *BackendCounters) Reset() {
 	*x = BackendCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1799,7 @@ func (x *BackendCounters) String() string {
 func (*BackendCounters) ProtoMessage() {}
 
 func (x *BackendCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1812,7 @@ func (x *BackendCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCounters.ProtoReflect.Descriptor instead.
 func (*BackendCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BackendCounters) GetService() string {
@@ -1413,7 +1860,7 @@ type GetConnectionsRequest struct {
 
 func (x *GetConnectionsRequest) Reset() {
 	*x = GetConnectionsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1872,7 @@ func (x *GetConnectionsRequest) String() string {
 func (*GetConnectionsRequest) ProtoMessage() {}
 
 func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1885,7 @@ func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*GetConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetConnectionsRequest) GetLookup() *FlowKey {
@@ -1462,7 +1909,7 @@ type FlowKey struct {
 
 func (x *FlowKey) Reset() {
 	*x = FlowKey{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1921,7 @@ func (x *FlowKey) String() string {
 func (*FlowKey) ProtoMessage() {}
 
 func (x *FlowKey) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1934,7 @@ func (x *FlowKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowKey.ProtoReflect.Descriptor instead.
 func (*FlowKey) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FlowKey) GetSource() string {
@@ -1537,7 +1984,7 @@ type GetConnectionsResponse struct {
 
 func (x *GetConnectionsResponse) Reset() {
 	*x = GetConnectionsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1996,7 @@ func (x *GetConnectionsResponse) String() string {
 func (*GetConnectionsResponse) ProtoMessage() {}
 
 func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +2009,7 @@ func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*GetConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetConnectionsResponse) GetConnectionsMax() uint64 {
@@ -1599,7 +2046,7 @@ type ConnectionCount struct {
 
 func (x *ConnectionCount) Reset() {
 	*x = ConnectionCount{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +2058,7 @@ func (x *ConnectionCount) String() string {
 func (*ConnectionCount) ProtoMessage() {}
 
 func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +2071,7 @@ func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionCount.ProtoReflect.Descriptor instead.
 func (*ConnectionCount) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConnectionCount) GetService() string {
@@ -1668,7 +2115,7 @@ type Connection struct {
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +2127,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +2140,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Connection) GetWorker() uint32 {
@@ -1742,7 +2189,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +2201,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +2214,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetMetricsRequest) GetFresh() bool {
@@ -1786,7 +2233,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +2245,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +2258,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetMetricsResponse) GetText() string {
@@ -1830,7 +2277,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2289,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2302,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRequest) GetFlow() *FlowKey {
@@ -1881,10 +2328,13 @@ type ExplainResponse struct {
 	// flow, client: what of the flow selects.
 	Affinity string `protobuf:"bytes,7,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// Hex of 8 bytes: the hash that selects.
-	Selector  string  `protobuf:"bytes,8,opt,name=selector,proto3" json:"selector,omitempty"`
-	Slot      *uint32 `protobuf:"varint,9,opt,name=slot,proto3,oneof" json:"slot,omitempty"`
-	TableSize uint32  `protobuf:"varint,10,opt,name=table_size,json=tableSize,proto3" json:"table_size,omitempty"`
-	// The backend in that slot.
+	Selector string `protobuf:"bytes,8,opt,name=selector,proto3" json:"selector,omitempty"`
+	// The slot of the Maglev table that the hash falls on; of a stateless service
+	// its bucket.
+	Slot *uint32 `protobuf:"varint,9,opt,name=slot,proto3,oneof" json:"slot,omitempty"`
+	// The number of slots, or of buckets.
+	TableSize uint32 `protobuf:"varint,10,opt,name=table_size,json=tableSize,proto3" json:"table_size,omitempty"`
+	// The backend in that slot, or the one that has that bucket.
 	BackendByHash string `protobuf:"bytes,11,opt,name=backend_by_hash,json=backendByHash,proto3" json:"backend_by_hash,omitempty"`
 	// What a connection table knows of the flow.
 	Tracked *TrackedFlow `protobuf:"bytes,12,opt,name=tracked,proto3" json:"tracked,omitempty"`
@@ -1899,14 +2349,16 @@ type ExplainResponse struct {
 	Outer string `protobuf:"bytes,17,opt,name=outer,proto3" json:"outer,omitempty"`
 	// The address in another cluster that the packet is spilled to, because no
 	// backend is left.
-	Spill         string `protobuf:"bytes,18,opt,name=spill,proto3" json:"spill,omitempty"`
+	Spill string `protobuf:"bytes,18,opt,name=spill,proto3" json:"spill,omitempty"`
+	// stateful, stateless
+	Mode          string `protobuf:"bytes,19,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2370,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2383,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainResponse) GetGeneration() uint64 {
@@ -2060,6 +2512,13 @@ func (x *ExplainResponse) GetSpill() string {
 	return ""
 }
 
+func (x *ExplainResponse) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 type TrackedFlow struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Worker  uint32                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -2074,7 +2533,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2545,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2558,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -2149,7 +2608,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2620,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2633,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -2206,7 +2665,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2677,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2690,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
 }
 
 type GetDropSamplesResponse struct {
@@ -2244,7 +2703,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2715,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2728,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -2294,7 +2753,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2765,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2778,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DropSample) GetReason() string {
@@ -2368,7 +2827,7 @@ type CaptureRequest struct {
 	Reasons []string `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// sent, passed, replied, redirected, held, dropped
 	Verdicts []string `protobuf:"bytes,4,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
-	// One of so many of the packets that the rest chooses.
+	// One of this number of the packets that the other fields select.
 	Sample        uint32 `protobuf:"varint,5,opt,name=sample,proto3" json:"sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2376,7 +2835,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2847,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2860,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -2451,7 +2910,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2922,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2935,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -2515,7 +2974,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2986,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2999,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -2614,7 +3073,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +3085,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,13 +3098,13 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
 }
 
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Another process is about to go on with devices, connections and this
-	// socket. For a moment nobody answers, and frames wait.
+	// socket. For a moment no process answers, and frames wait.
 	HandingOver   bool `protobuf:"varint,1,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2653,7 +3112,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3124,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3137,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchResponse) GetHandingOver() bool {
@@ -2702,10 +3161,38 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\x10\n" +
 	"\x0eGetPlanRequest\"=\n" +
 	"\x0fGetPlanResponse\x12*\n" +
-	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"3\n" +
+	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"@\n" +
+	"\x12ComparePlanRequest\x12*\n" +
+	"\x04plan\x18\x01 \x01(\v2\x16.guideway.plan.v1.PlanR\x04plan\"\x81\x02\n" +
+	"\x13ComparePlanResponse\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12D\n" +
+	"\bservices\x18\x02 \x03(\v2(.guideway.forwarder.v1.ServiceComparisonR\bservices\x12)\n" +
+	"\x10restart_required\x18\x03 \x01(\tR\x0frestartRequired\x120\n" +
+	"\x14untracked_table_full\x18\x04 \x01(\x04R\x12untrackedTableFull\x12'\n" +
+	"\x0funtracked_quota\x18\x05 \x01(\x04R\x0euntrackedQuota\"\xa1\x03\n" +
+	"\x11ServiceComparison\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\rR\aentries\x12'\n" +
+	"\x0fentries_changed\x18\x03 \x01(\rR\x0eentriesChanged\x12#\n" +
+	"\rentries_moved\x18\x04 \x01(\rR\fentriesMoved\x12?\n" +
+	"\bbackends\x18\x05 \x03(\v2#.guideway.forwarder.v1.BackendShareR\bbackends\x12K\n" +
+	"\vestablished\x18\x06 \x01(\v2).guideway.forwarder.v1.ConnectionOutcomesR\vestablished\x12W\n" +
+	"\x12opening_or_closing\x18\a \x01(\v2).guideway.forwarder.v1.ConnectionOutcomesR\x10openingOrClosing\x12#\n" +
+	"\rquota_reached\x18\b \x01(\bR\fquotaReached\"t\n" +
+	"\fBackendShare\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12%\n" +
+	"\x0eentries_before\x18\x02 \x01(\rR\rentriesBefore\x12#\n" +
+	"\rentries_after\x18\x03 \x01(\rR\fentriesAfter\"|\n" +
+	"\x12ConnectionOutcomes\x12\x18\n" +
+	"\astaying\x18\x01 \x01(\x04R\astaying\x12\x16\n" +
+	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
+	"\bbreaking\x18\x03 \x01(\x04R\bbreaking\x12\x18\n" +
+	"\aunknown\x18\x04 \x01(\x04R\aunknown\"3\n" +
 	"\x10GetStatusRequest\x12\x1f\n" +
 	"\vwith_tables\x18\x01 \x01(\bR\n" +
-	"withTables\"\xbf\x05\n" +
+	"withTables\"\x86\x06\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -2727,7 +3214,15 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\n" +
 	"taken_over\x18\r \x01(\v2 .guideway.forwarder.v1.TakenOverR\ttakenOver\x12;\n" +
 	"\tpath_mtus\x18\x0e \x03(\v2\x1e.guideway.forwarder.v1.PathMtuR\bpathMtus\x12P\n" +
-	"\x10unresolved_peers\x18\x0f \x03(\v2%.guideway.forwarder.v1.UnresolvedPeerR\x0funresolvedPeers\"P\n" +
+	"\x10unresolved_peers\x18\x0f \x03(\v2%.guideway.forwarder.v1.UnresolvedPeerR\x0funresolvedPeers\x12E\n" +
+	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDevice\"\xc2\x01\n" +
+	"\vProbeDevice\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\x12I\n" +
+	"\apackets\x18\x03 \x03(\v2/.guideway.forwarder.v1.ProbeDevice.PacketsEntryR\apackets\x1a:\n" +
+	"\fPacketsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"P\n" +
 	"\x0eUnresolvedPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -2846,7 +3341,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
 	"\x0eExplainRequest\x122\n" +
-	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xe1\x04\n" +
+	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xf5\x04\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2869,7 +3364,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\bnext_hop\x18\x0f \x01(\v2\x1e.guideway.forwarder.v1.NextHopR\anextHop\x12\x14\n" +
 	"\x05encap\x18\x10 \x01(\tR\x05encap\x12\x14\n" +
 	"\x05outer\x18\x11 \x01(\tR\x05outer\x12\x14\n" +
-	"\x05spill\x18\x12 \x01(\tR\x05spillB\a\n" +
+	"\x05spill\x18\x12 \x01(\tR\x05spill\x12\x12\n" +
+	"\x04mode\x18\x13 \x01(\tR\x04modeB\a\n" +
 	"\x05_slot\"\x88\x01\n" +
 	"\vTrackedFlow\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\rR\x06worker\x12\x18\n" +
@@ -2913,10 +3409,11 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aas_left\x18\t \x01(\bR\x06asLeft\"\x0e\n" +
 	"\fWatchRequest\"2\n" +
 	"\rWatchResponse\x12!\n" +
-	"\fhanding_over\x18\x01 \x01(\bR\vhandingOver2\xd2\a\n" +
+	"\fhanding_over\x18\x01 \x01(\bR\vhandingOver2\xb8\b\n" +
 	"\tForwarder\x12X\n" +
 	"\aSetPlan\x12%.guideway.forwarder.v1.SetPlanRequest\x1a&.guideway.forwarder.v1.SetPlanResponse\x12X\n" +
-	"\aGetPlan\x12%.guideway.forwarder.v1.GetPlanRequest\x1a&.guideway.forwarder.v1.GetPlanResponse\x12^\n" +
+	"\aGetPlan\x12%.guideway.forwarder.v1.GetPlanRequest\x1a&.guideway.forwarder.v1.GetPlanResponse\x12d\n" +
+	"\vComparePlan\x12).guideway.forwarder.v1.ComparePlanRequest\x1a*.guideway.forwarder.v1.ComparePlanResponse\x12^\n" +
 	"\tGetStatus\x12'.guideway.forwarder.v1.GetStatusRequest\x1a(.guideway.forwarder.v1.GetStatusResponse\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12X\n" +
@@ -2939,96 +3436,112 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
 	(*GetPlanRequest)(nil),         // 2: guideway.forwarder.v1.GetPlanRequest
 	(*GetPlanResponse)(nil),        // 3: guideway.forwarder.v1.GetPlanResponse
-	(*GetStatusRequest)(nil),       // 4: guideway.forwarder.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 5: guideway.forwarder.v1.GetStatusResponse
-	(*UnresolvedPeer)(nil),         // 6: guideway.forwarder.v1.UnresolvedPeer
-	(*PathMtu)(nil),                // 7: guideway.forwarder.v1.PathMtu
-	(*TakenOver)(nil),              // 8: guideway.forwarder.v1.TakenOver
-	(*Thread)(nil),                 // 9: guideway.forwarder.v1.Thread
-	(*Device)(nil),                 // 10: guideway.forwarder.v1.Device
-	(*UnresolvedBackend)(nil),      // 11: guideway.forwarder.v1.UnresolvedBackend
-	(*Table)(nil),                  // 12: guideway.forwarder.v1.Table
-	(*GetCountersRequest)(nil),     // 13: guideway.forwarder.v1.GetCountersRequest
-	(*GetCountersResponse)(nil),    // 14: guideway.forwarder.v1.GetCountersResponse
-	(*Drop)(nil),                   // 15: guideway.forwarder.v1.Drop
-	(*Originated)(nil),             // 16: guideway.forwarder.v1.Originated
-	(*ServiceCounters)(nil),        // 17: guideway.forwarder.v1.ServiceCounters
-	(*BackendCounters)(nil),        // 18: guideway.forwarder.v1.BackendCounters
-	(*GetConnectionsRequest)(nil),  // 19: guideway.forwarder.v1.GetConnectionsRequest
-	(*FlowKey)(nil),                // 20: guideway.forwarder.v1.FlowKey
-	(*GetConnectionsResponse)(nil), // 21: guideway.forwarder.v1.GetConnectionsResponse
-	(*ConnectionCount)(nil),        // 22: guideway.forwarder.v1.ConnectionCount
-	(*Connection)(nil),             // 23: guideway.forwarder.v1.Connection
-	(*GetMetricsRequest)(nil),      // 24: guideway.forwarder.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),     // 25: guideway.forwarder.v1.GetMetricsResponse
-	(*ExplainRequest)(nil),         // 26: guideway.forwarder.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 27: guideway.forwarder.v1.ExplainResponse
-	(*TrackedFlow)(nil),            // 28: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 29: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 30: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 31: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 32: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 33: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 34: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 35: guideway.forwarder.v1.CapturedPacket
-	(*WatchRequest)(nil),           // 36: guideway.forwarder.v1.WatchRequest
-	(*WatchResponse)(nil),          // 37: guideway.forwarder.v1.WatchResponse
-	(*v1.Plan)(nil),                // 38: guideway.plan.v1.Plan
+	(*ComparePlanRequest)(nil),     // 4: guideway.forwarder.v1.ComparePlanRequest
+	(*ComparePlanResponse)(nil),    // 5: guideway.forwarder.v1.ComparePlanResponse
+	(*ServiceComparison)(nil),      // 6: guideway.forwarder.v1.ServiceComparison
+	(*BackendShare)(nil),           // 7: guideway.forwarder.v1.BackendShare
+	(*ConnectionOutcomes)(nil),     // 8: guideway.forwarder.v1.ConnectionOutcomes
+	(*GetStatusRequest)(nil),       // 9: guideway.forwarder.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 10: guideway.forwarder.v1.GetStatusResponse
+	(*ProbeDevice)(nil),            // 11: guideway.forwarder.v1.ProbeDevice
+	(*UnresolvedPeer)(nil),         // 12: guideway.forwarder.v1.UnresolvedPeer
+	(*PathMtu)(nil),                // 13: guideway.forwarder.v1.PathMtu
+	(*TakenOver)(nil),              // 14: guideway.forwarder.v1.TakenOver
+	(*Thread)(nil),                 // 15: guideway.forwarder.v1.Thread
+	(*Device)(nil),                 // 16: guideway.forwarder.v1.Device
+	(*UnresolvedBackend)(nil),      // 17: guideway.forwarder.v1.UnresolvedBackend
+	(*Table)(nil),                  // 18: guideway.forwarder.v1.Table
+	(*GetCountersRequest)(nil),     // 19: guideway.forwarder.v1.GetCountersRequest
+	(*GetCountersResponse)(nil),    // 20: guideway.forwarder.v1.GetCountersResponse
+	(*Drop)(nil),                   // 21: guideway.forwarder.v1.Drop
+	(*Originated)(nil),             // 22: guideway.forwarder.v1.Originated
+	(*ServiceCounters)(nil),        // 23: guideway.forwarder.v1.ServiceCounters
+	(*BackendCounters)(nil),        // 24: guideway.forwarder.v1.BackendCounters
+	(*GetConnectionsRequest)(nil),  // 25: guideway.forwarder.v1.GetConnectionsRequest
+	(*FlowKey)(nil),                // 26: guideway.forwarder.v1.FlowKey
+	(*GetConnectionsResponse)(nil), // 27: guideway.forwarder.v1.GetConnectionsResponse
+	(*ConnectionCount)(nil),        // 28: guideway.forwarder.v1.ConnectionCount
+	(*Connection)(nil),             // 29: guideway.forwarder.v1.Connection
+	(*GetMetricsRequest)(nil),      // 30: guideway.forwarder.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),     // 31: guideway.forwarder.v1.GetMetricsResponse
+	(*ExplainRequest)(nil),         // 32: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 33: guideway.forwarder.v1.ExplainResponse
+	(*TrackedFlow)(nil),            // 34: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 35: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 36: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 37: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 38: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 39: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 40: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 41: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 42: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 43: guideway.forwarder.v1.WatchResponse
+	nil,                            // 44: guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	(*v1.Plan)(nil),                // 45: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	38, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	38, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	9,  // 2: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
-	10, // 3: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
-	11, // 4: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
-	12, // 5: guideway.forwarder.v1.GetStatusResponse.tables:type_name -> guideway.forwarder.v1.Table
-	8,  // 6: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
-	7,  // 7: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
-	6,  // 8: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
-	15, // 9: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
-	16, // 10: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
-	17, // 11: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
-	18, // 12: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
-	20, // 13: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
-	22, // 14: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
-	23, // 15: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
-	20, // 16: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
-	15, // 17: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	28, // 18: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	29, // 19: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	32, // 20: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	35, // 21: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
-	0,  // 22: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 23: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 24: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	13, // 25: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	19, // 26: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	26, // 27: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	30, // 28: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	33, // 29: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	24, // 30: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	36, // 31: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
-	1,  // 32: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 33: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 34: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	14, // 35: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	21, // 36: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	27, // 37: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	31, // 38: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	34, // 39: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	25, // 40: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	37, // 41: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	45, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	45, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	45, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	6,  // 3: guideway.forwarder.v1.ComparePlanResponse.services:type_name -> guideway.forwarder.v1.ServiceComparison
+	7,  // 4: guideway.forwarder.v1.ServiceComparison.backends:type_name -> guideway.forwarder.v1.BackendShare
+	8,  // 5: guideway.forwarder.v1.ServiceComparison.established:type_name -> guideway.forwarder.v1.ConnectionOutcomes
+	8,  // 6: guideway.forwarder.v1.ServiceComparison.opening_or_closing:type_name -> guideway.forwarder.v1.ConnectionOutcomes
+	15, // 7: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
+	16, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
+	17, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
+	18, // 10: guideway.forwarder.v1.GetStatusResponse.tables:type_name -> guideway.forwarder.v1.Table
+	14, // 11: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
+	13, // 12: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
+	12, // 13: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
+	11, // 14: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
+	44, // 15: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	21, // 16: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
+	22, // 17: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
+	23, // 18: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
+	24, // 19: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
+	26, // 20: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
+	28, // 21: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
+	29, // 22: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
+	26, // 23: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
+	21, // 24: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
+	34, // 25: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	35, // 26: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	38, // 27: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	41, // 28: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 29: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 30: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 31: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
+	9,  // 32: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	19, // 33: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	25, // 34: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	32, // 35: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	36, // 36: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	39, // 37: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	30, // 38: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	42, // 39: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 40: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 41: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 42: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
+	10, // 43: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	20, // 44: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	27, // 45: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	33, // 46: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	37, // 47: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	40, // 48: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	31, // 49: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	43, // 50: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	40, // [40:51] is the sub-list for method output_type
+	29, // [29:40] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -3036,14 +3549,14 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[27].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

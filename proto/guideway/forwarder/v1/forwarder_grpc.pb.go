@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Forwarder_SetPlan_FullMethodName        = "/guideway.forwarder.v1.Forwarder/SetPlan"
 	Forwarder_GetPlan_FullMethodName        = "/guideway.forwarder.v1.Forwarder/GetPlan"
+	Forwarder_ComparePlan_FullMethodName    = "/guideway.forwarder.v1.Forwarder/ComparePlan"
 	Forwarder_GetStatus_FullMethodName      = "/guideway.forwarder.v1.Forwarder/GetStatus"
 	Forwarder_GetCounters_FullMethodName    = "/guideway.forwarder.v1.Forwarder/GetCounters"
 	Forwarder_GetConnections_FullMethodName = "/guideway.forwarder.v1.Forwarder/GetConnections"
@@ -46,6 +47,11 @@ type ForwarderClient interface {
 	SetPlan(ctx context.Context, in *SetPlanRequest, opts ...grpc.CallOption) (*SetPlanResponse, error)
 	// NOT_FOUND: no plan yet.
 	GetPlan(ctx context.Context, in *GetPlanRequest, opts ...grpc.CallOption) (*GetPlanResponse, error)
+	// What a plan would change for Maglev tables and tracked connections, against
+	// the running one; nothing changes. Errors as SetPlan's; FAILED_PRECONDITION,
+	// too: no plan yet. The connection tables are read one after the other,
+	// without stopping a worker.
+	ComparePlan(ctx context.Context, in *ComparePlanRequest, opts ...grpc.CallOption) (*ComparePlanResponse, error)
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// The counters of the conservation law, summed over workers.
 	GetCounters(ctx context.Context, in *GetCountersRequest, opts ...grpc.CallOption) (*GetCountersResponse, error)
@@ -61,7 +67,7 @@ type ForwarderClient interface {
 	Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error)
 	// Prometheus text format.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
-	// Tells at once what a poll would see too late: the first message comes
+	// Reports at once what a poll would see too late: the first message comes
 	// immediately, another with every change, until the caller hangs up or the
 	// process ends.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
@@ -89,6 +95,16 @@ func (c *forwarderClient) GetPlan(ctx context.Context, in *GetPlanRequest, opts 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetPlanResponse)
 	err := c.cc.Invoke(ctx, Forwarder_GetPlan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *forwarderClient) ComparePlan(ctx context.Context, in *ComparePlanRequest, opts ...grpc.CallOption) (*ComparePlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ComparePlanResponse)
+	err := c.cc.Invoke(ctx, Forwarder_ComparePlan_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +223,11 @@ type ForwarderServer interface {
 	SetPlan(context.Context, *SetPlanRequest) (*SetPlanResponse, error)
 	// NOT_FOUND: no plan yet.
 	GetPlan(context.Context, *GetPlanRequest) (*GetPlanResponse, error)
+	// What a plan would change for Maglev tables and tracked connections, against
+	// the running one; nothing changes. Errors as SetPlan's; FAILED_PRECONDITION,
+	// too: no plan yet. The connection tables are read one after the other,
+	// without stopping a worker.
+	ComparePlan(context.Context, *ComparePlanRequest) (*ComparePlanResponse, error)
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// The counters of the conservation law, summed over workers.
 	GetCounters(context.Context, *GetCountersRequest) (*GetCountersResponse, error)
@@ -222,7 +243,7 @@ type ForwarderServer interface {
 	Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error
 	// Prometheus text format.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
-	// Tells at once what a poll would see too late: the first message comes
+	// Reports at once what a poll would see too late: the first message comes
 	// immediately, another with every change, until the caller hangs up or the
 	// process ends.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
@@ -241,6 +262,9 @@ func (UnimplementedForwarderServer) SetPlan(context.Context, *SetPlanRequest) (*
 }
 func (UnimplementedForwarderServer) GetPlan(context.Context, *GetPlanRequest) (*GetPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPlan not implemented")
+}
+func (UnimplementedForwarderServer) ComparePlan(context.Context, *ComparePlanRequest) (*ComparePlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ComparePlan not implemented")
 }
 func (UnimplementedForwarderServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
@@ -319,6 +343,24 @@ func _Forwarder_GetPlan_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ForwarderServer).GetPlan(ctx, req.(*GetPlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Forwarder_ComparePlan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ComparePlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwarderServer).ComparePlan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Forwarder_ComparePlan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwarderServer).ComparePlan(ctx, req.(*ComparePlanRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -467,6 +509,10 @@ var Forwarder_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPlan",
 			Handler:    _Forwarder_GetPlan_Handler,
+		},
+		{
+			MethodName: "ComparePlan",
+			Handler:    _Forwarder_ComparePlan_Handler,
 		},
 		{
 			MethodName: "GetStatus",

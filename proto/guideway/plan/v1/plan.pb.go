@@ -593,8 +593,10 @@ type Plan struct {
 	// Backends are counted for each service apart, not for all of a group
 	// together.
 	CountersByService bool `protobuf:"varint,14,opt,name=counters_by_service,json=countersByService,proto3" json:"counters_by_service,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Absent: no health check goes through the tunnels.
+	Probing       *Probing `protobuf:"bytes,15,opt,name=probing,proto3" json:"probing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
@@ -723,6 +725,13 @@ func (x *Plan) GetCountersByService() bool {
 		return x.CountersByService
 	}
 	return false
+}
+
+func (x *Plan) GetProbing() *Probing {
+	if x != nil {
+		return x.Probing
+	}
+	return nil
 }
 
 type Cluster struct {
@@ -1005,6 +1014,124 @@ func (x *PathMtu) GetLearn() bool {
 	return false
 }
 
+// How the controller's probes go through the tunnels to the backends, to VIPs.
+// They are sent with the mark (SO_MARK) 26487, by which the kernel hands them to the
+// forwarder's device `gw-probe`; the source port says which tunnel they take.
+type Probing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Source ports that only probes have.
+	Ports *PortRange `protobuf:"bytes,1,opt,name=ports,proto3" json:"ports,omitempty"`
+	// In order of port; each port once.
+	Assigned      []*ProbePort `protobuf:"bytes,2,rep,name=assigned,proto3" json:"assigned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probing) Reset() {
+	*x = Probing{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probing) ProtoMessage() {}
+
+func (x *Probing) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probing.ProtoReflect.Descriptor instead.
+func (*Probing) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Probing) GetPorts() *PortRange {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *Probing) GetAssigned() []*ProbePort {
+	if x != nil {
+		return x.Assigned
+	}
+	return nil
+}
+
+type ProbePort struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Port    uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Backend string                 `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
+	// One that a service has.
+	Encap         Encap `protobuf:"varint,3,opt,name=encap,proto3,enum=guideway.plan.v1.Encap" json:"encap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbePort) Reset() {
+	*x = ProbePort{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbePort) ProtoMessage() {}
+
+func (x *ProbePort) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
+func (*ProbePort) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ProbePort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ProbePort) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *ProbePort) GetEncap() Encap {
+	if x != nil {
+		return x.Encap
+	}
+	return Encap_ENCAP_GRE
+}
+
 type PrefixGroup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1015,7 +1142,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1154,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[6]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1167,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1068,7 +1195,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1207,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[7]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1220,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Backend) GetName() string {
@@ -1130,14 +1257,16 @@ type Service struct {
 	Dscp      *uint32   `protobuf:"varint,14,opt,name=dscp,proto3,oneof" json:"dscp,omitempty"`
 	Unmatched Unmatched `protobuf:"varint,15,opt,name=unmatched,proto3,enum=guideway.plan.v1.Unmatched" json:"unmatched,omitempty"`
 	// Name of the group whose members serve. Empty: there are none.
-	Group         string `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
+	Group string `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
+	// Of a stateless service, and of no other. Such a service's encap is geneve.
+	BucketMap     *BucketMap `protobuf:"bytes,17,opt,name=bucket_map,json=bucketMap,proto3" json:"bucket_map,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1278,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[8]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1291,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Service) GetName() string {
@@ -1270,6 +1399,78 @@ func (x *Service) GetGroup() string {
 	return ""
 }
 
+func (x *Service) GetBucketMap() *BucketMap {
+	if x != nil {
+		return x.BucketMap
+	}
+	return nil
+}
+
+// Which backend has each bucket of flows.
+type BucketMap struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the maps of one service, from 1. Never goes back.
+	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Members of the service's group, each once.
+	Backends []string `protobuf:"bytes,2,rep,name=backends,proto3" json:"backends,omitempty"`
+	// By bucket, the index in `backends` of the one that has it. Their number is a
+	// power of two, 256 to 8192. Empty: no backend is left.
+	ByBucket      []uint32 `protobuf:"varint,3,rep,packed,name=by_bucket,json=byBucket,proto3" json:"by_bucket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketMap) Reset() {
+	*x = BucketMap{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketMap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketMap) ProtoMessage() {}
+
+func (x *BucketMap) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketMap.ProtoReflect.Descriptor instead.
+func (*BucketMap) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BucketMap) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BucketMap) GetBackends() []string {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+func (x *BucketMap) GetByBucket() []uint32 {
+	if x != nil {
+		return x.ByBucket
+	}
+	return nil
+}
+
 type Vip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Target:
@@ -1286,7 +1487,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1499,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[9]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1512,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1382,7 +1583,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1595,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[10]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1608,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -1442,7 +1643,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1655,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1668,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -1497,7 +1698,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1710,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1723,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Group) GetName() string {
@@ -1551,7 +1752,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1764,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1777,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Member) GetBackend() string {
@@ -1613,7 +1814,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1826,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1839,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -1682,7 +1883,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1895,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1908,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1743,7 +1944,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1956,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1969,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -1804,7 +2005,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +2017,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +2030,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Interface) GetName() string {
@@ -1857,7 +2058,7 @@ var File_guideway_plan_v1_plan_proto protoreflect.FileDescriptor
 
 const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\xb6\x05\n" +
+	"\x1bguideway/plan/v1/plan.proto\x12\x10guideway.plan.v1\"\xeb\x05\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1875,7 +2076,8 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\tforwarder\x18\v \x01(\v2\x1b.guideway.plan.v1.ForwarderR\tforwarder\x124\n" +
 	"\bpath_mtu\x18\f \x01(\v2\x19.guideway.plan.v1.PathMtuR\apathMtu\x12/\n" +
 	"\x06groups\x18\r \x03(\v2\x17.guideway.plan.v1.GroupR\x06groups\x12.\n" +
-	"\x13counters_by_service\x18\x0e \x01(\bR\x11countersByService\"4\n" +
+	"\x13counters_by_service\x18\x0e \x01(\bR\x11countersByService\x123\n" +
+	"\aprobing\x18\x0f \x01(\v2\x19.guideway.plan.v1.ProbingR\aprobing\"4\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\"U\n" +
@@ -1892,13 +2094,20 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\rsource_prefix\x18\x02 \x01(\tR\fsourcePrefix\".\n" +
 	"\aPathMtu\x12\x19\n" +
 	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
-	"\x06_learn\"=\n" +
+	"\x06_learn\"u\n" +
+	"\aProbing\x121\n" +
+	"\x05ports\x18\x01 \x01(\v2\x1b.guideway.plan.v1.PortRangeR\x05ports\x127\n" +
+	"\bassigned\x18\x02 \x03(\v2\x1b.guideway.plan.v1.ProbePortR\bassigned\"h\n" +
+	"\tProbePort\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x18\n" +
+	"\abackend\x18\x02 \x01(\tR\abackend\x12-\n" +
+	"\x05encap\x18\x03 \x01(\x0e2\x17.guideway.plan.v1.EncapR\x05encap\"=\n" +
 	"\vPrefixGroup\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc4\x05\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x80\x06\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x12*\n" +
@@ -1916,8 +2125,16 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x05spill\x18\r \x03(\v2\x17.guideway.plan.v1.SpillR\x05spill\x12\x17\n" +
 	"\x04dscp\x18\x0e \x01(\rH\x00R\x04dscp\x88\x01\x01\x129\n" +
 	"\tunmatched\x18\x0f \x01(\x0e2\x1b.guideway.plan.v1.UnmatchedR\tunmatched\x12\x14\n" +
-	"\x05group\x18\x10 \x01(\tR\x05groupB\a\n" +
-	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"\xdd\x01\n" +
+	"\x05group\x18\x10 \x01(\tR\x05group\x12:\n" +
+	"\n" +
+	"bucket_map\x18\x11 \x01(\v2\x1b.guideway.plan.v1.BucketMapR\tbucketMapB\a\n" +
+	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"d\n" +
+	"\tBucketMap\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
+	"\bbackends\x18\x02 \x03(\tR\bbackends\x12\x1b\n" +
+	"\tby_bucket\x18\x03 \x03(\rR\bbyBucket\"\xdd\x01\n" +
 	"\x03Vip\x12\x1a\n" +
 	"\aaddress\x18\x01 \x01(\tH\x00R\aaddress\x12E\n" +
 	"\rprefix_suffix\x18\x02 \x01(\v2\x1e.guideway.plan.v1.PrefixSuffixH\x00R\fprefixSuffix\x121\n" +
@@ -2014,7 +2231,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
@@ -2033,53 +2250,61 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*Peer)(nil),         // 14: guideway.plan.v1.Peer
 	(*Tunnel)(nil),       // 15: guideway.plan.v1.Tunnel
 	(*PathMtu)(nil),      // 16: guideway.plan.v1.PathMtu
-	(*PrefixGroup)(nil),  // 17: guideway.plan.v1.PrefixGroup
-	(*Backend)(nil),      // 18: guideway.plan.v1.Backend
-	(*Service)(nil),      // 19: guideway.plan.v1.Service
-	(*Vip)(nil),          // 20: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil), // 21: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),    // 22: guideway.plan.v1.PortRange
-	(*Group)(nil),        // 23: guideway.plan.v1.Group
-	(*Member)(nil),       // 24: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 25: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 26: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 27: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 28: guideway.plan.v1.Interface
+	(*Probing)(nil),      // 17: guideway.plan.v1.Probing
+	(*ProbePort)(nil),    // 18: guideway.plan.v1.ProbePort
+	(*PrefixGroup)(nil),  // 19: guideway.plan.v1.PrefixGroup
+	(*Backend)(nil),      // 20: guideway.plan.v1.Backend
+	(*Service)(nil),      // 21: guideway.plan.v1.Service
+	(*BucketMap)(nil),    // 22: guideway.plan.v1.BucketMap
+	(*Vip)(nil),          // 23: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil), // 24: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),    // 25: guideway.plan.v1.PortRange
+	(*Group)(nil),        // 26: guideway.plan.v1.Group
+	(*Member)(nil),       // 27: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil), // 28: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),        // 29: guideway.plan.v1.Spill
+	(*Forwarder)(nil),    // 30: guideway.plan.v1.Forwarder
+	(*Interface)(nil),    // 31: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
 	13, // 1: guideway.plan.v1.Plan.machine:type_name -> guideway.plan.v1.Machine
 	14, // 2: guideway.plan.v1.Plan.peers:type_name -> guideway.plan.v1.Peer
 	15, // 3: guideway.plan.v1.Plan.tunnel:type_name -> guideway.plan.v1.Tunnel
-	17, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
-	18, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
-	19, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	27, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
+	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
+	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
+	30, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	23, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
-	20, // 10: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
-	2,  // 11: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
-	3,  // 12: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
-	4,  // 13: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	25, // 14: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
-	5,  // 15: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
-	6,  // 16: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
-	7,  // 17: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	26, // 18: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
-	8,  // 19: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	21, // 20: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	22, // 21: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 22: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	24, // 23: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	1,  // 24: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	28, // 25: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 26: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 27: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	26, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
+	25, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
+	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
+	23, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
+	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
+	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
+	28, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
+	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
+	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
+	29, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
+	22, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
+	24, // 25: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	25, // 26: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 27: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	27, // 28: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	1,  // 29: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	31, // 30: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 31: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 32: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2088,8 +2313,8 @@ func file_guideway_plan_v1_plan_proto_init() {
 		return
 	}
 	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[8].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[9].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
+	file_guideway_plan_v1_plan_proto_msgTypes[12].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -2099,7 +2324,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

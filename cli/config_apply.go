@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller"
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/spf13/cobra"
+)
+
+// Writing a file, and the forwarder's acceptance: see acceptTimeout there.
+const applyTimeout = 2 * time.Minute
+
+func configApplyCommand() *cobra.Command {
+	var m machine
+	order := &controllerv1.ApplyOrder{}
+	command := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Put a config in the place of the one that runs",
+		Long: "Prints what `guideway config plan` prints, then replaces the controller's config\n" +
+			"file by FILE, as a whole and with this user's rights (its owner and mode stay),\n" +
+			"and returns when the forwarder has accepted the plan. Where it is refused, the\n" +
+			"file is put back. With --server the controller replaces its file with its own\n" +
+			"rights. Refused if something else runs than what FILE was compared\n" +
+			"with, if the config file was edited since it was loaded, and if the config is a\n" +
+			"directory or several files.",
+		Example: "  guideway config apply new.yaml --message 'web-7 is back'",
+		Args:    arguments("FILE"),
+		RunE: func(command *cobra.Command, args []string) error {
+			sources, err := readSources(args)
+			if err != nil {
+				return err
+			}
+			if len(sources) != 1 {
+				return fmt.Errorf("%s has %d files: one file can be applied, a directory cannot", args[0], len(sources))
+			}
+			order.From = sources[0].Name
+			return m.apply(command, sources[0], order)
+		},
+	}
+	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	command.Flags().Uint64Var(&order.Generation, "generation", 0, "the `NUMBER` that config plan printed: refused if another generation runs [default: the one that runs now]")
+	addController(command, &m)
+	return command
+}
+
+// apply a config after its changes were printed.
+func (m machine) apply(command *cobra.Command, source config.Source, order *controllerv1.ApplyOrder) error {
+	plan, err := m.planConfig(command.Context(), []config.Source{source})
+	if err != nil {
+		return err
+	}
+	printWarningLines(command, plan.Warnings)
+	if err := printPlan(command.OutOrStdout(), "table", plan); err != nil {
+		return err
+	}
+	if order.Generation == 0 {
+		order.Generation = plan.Generation
+	}
+	applied, err := m.applyConfig(command.Context(), source, order)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(command.OutOrStdout(), "\napplied: generation %d runs", applied.Generation)
+	if applied.Number > 0 {
+		fmt.Fprintf(command.OutOrStdout(), "; it is number %d of the history", applied.Number)
+	}
+	fmt.Fprintln(command.OutOrStdout())
+	return nil
+}
+
+func printWarningLines(command *cobra.Command, warnings []string) {
+	for _, warning := range warnings {
+		fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
+	}
+}
+
+func (m machine) applyConfig(ctx context.Context, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+	var applied *controllerv1.ApplyConfigResponse
+	var file *controller.Replacement
+	err := m.ask(ctx, applyTimeout, m.controllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
+		stream, err := controllerv1.NewControllerClient(conn).ApplyConfig(ctx)
+		if err != nil {
+			return err
+		}
+		err = sendParts([]config.Source{source}, func(part *controllerv1.ConfigPart) error {
+			return stream.Send(&controllerv1.ApplyConfigRequest{Part: part})
+		})
+		if err == nil {
+			err = stream.Send(&controllerv1.ApplyConfigRequest{Order: order})
+		}
+		target, received := stream.Recv() // has what ended the stream
+		if received != nil {
+			return received
+		}
+		if err != nil {
+			return err
+		}
+		if m.remote.server == "" { // else the controller writes
+			if file, err = controller.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
+				return status.Error(codes.Aborted, err.Error())
+			}
+		}
+		if err := stream.Send(&controllerv1.ApplyConfigRequest{Written: true}); err != nil {
+			return err
+		}
+		applied, err = stream.Recv()
+		return err
+	})
+	if err == nil || file == nil {
+		return applied, err
+	}
+	return nil, m.undo(ctx, file, err)
+}
+
+// undo puts the former config back after a refusal. Where the outcome is not
+// known, the file stays: it may be what runs.
+func (m machine) undo(ctx context.Context, file *controller.Replacement, failed error) error {
+	if r := (refused{}); !errors.As(failed, &r) || r.code != codes.FailedPrecondition && r.code != codes.InvalidArgument {
+		return fmt.Errorf("%w: %s holds the new config all the same; `guideway show services` and `guideway config history` say what runs", failed, file.Path)
+	}
+	if err := file.PutBack(); err != nil {
+		return fmt.Errorf("%w; and the former config could not be put back: %w", failed, err)
+	}
+	// The controller has seen the file that is gone: it reads the former again.
+	err := m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+		_, err := client.Reload(ctx, &controllerv1.ReloadRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w; %s holds the former config again, but: %w", failed, file.Path, err)
+	}
+	return fmt.Errorf("%w; %s holds the former config again", failed, file.Path)
+}
+
+func configRollbackCommand() *cobra.Command {
+	var m machine
+	order := &controllerv1.ApplyOrder{}
+	command := &cobra.Command{
+		Use:   "rollback [NUMBER]",
+		Short: "Return to a config of the history",
+		Long: "Applies the config of that number, or the one that was in use before the one that\n" +
+			"is, as `guideway config apply` applies a file.",
+		Example: "  guideway config rollback\n  guideway config rollback 12 --message 'web-7 is not back'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%q is too much: give one NUMBER, or none", args[1])
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			number, err := m.rollbackTarget(command.Context(), args)
+			if err != nil {
+				return err
+			}
+			former, err := m.recordedConfig(command.Context(), number)
+			if err != nil {
+				return err
+			}
+			if len(former.Files) != 1 {
+				return fmt.Errorf("number %d of the history has %d files, and one can be applied: write them back from `guideway config diff` and `guideway reload`", number, len(former.Files))
+			}
+			order.RollbackTo, order.From = number, fmt.Sprintf("number %d", number)
+			return m.apply(command, config.Source{Name: former.Files[0].Name, Data: former.Files[0].Data}, order)
+		},
+	}
+	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	addController(command, &m)
+	return command
+}
+
+// rollbackTarget is the number given, or that of the config before the one in
+// use.
+func (m machine) rollbackTarget(ctx context.Context, args []string) (uint64, error) {
+	if len(args) == 1 {
+		return recordNumber(args[0])
+	}
+	history, err := m.configHistory(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for i, record := range history.Records {
+		if record.InUse && i+1 < len(history.Records) {
+			return history.Records[i+1].Number, nil
+		}
+	}
+	return 0, errors.New("the history has no config before the one in use: there is nothing to return to")
+}
+
+// edited lines of a message stay on one line of a table.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

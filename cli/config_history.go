@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"google.golang.org/grpc/codes"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/spf13/cobra"
+)
+
+type shownHistory struct {
+	Records     []shownRecord `json:"records"`
+	NotRecorded string        `json:"not_recorded,omitempty"`
+}
+
+type shownRecord struct {
+	Number     uint64   `json:"number"`
+	Time       string   `json:"time"`
+	How        string   `json:"how"`
+	RollbackTo uint64   `json:"rollback_to,omitempty"`
+	User       string   `json:"user,omitempty"`
+	Message    string   `json:"message,omitempty"`
+	From       []string `json:"from"`
+	Digest     string   `json:"digest"`
+	Bytes      uint64   `json:"bytes"`
+	InUse      bool     `json:"in_use"`
+}
+
+func configHistoryCommand() *cobra.Command {
+	var m machine
+	var format string
+	command := &cobra.Command{
+		Use:   "history",
+		Short: "The configs that were in use here: who brought them, when, why",
+		Long:  "Lists the configs that were in use on this machine, the latest first. The\ncontroller keeps the last 50 of them, or 64 MiB, in its state directory.",
+		Args:  noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			response, err := m.configHistory(command.Context())
+			if err != nil {
+				return err
+			}
+			if response.NotRecorded != "" {
+				fmt.Fprintf(command.ErrOrStderr(), "warning: the latest config is not recorded, which is tried again: %s\n", response.NotRecorded)
+			}
+			return historyListing(response).print(command.OutOrStdout(), format)
+		},
+	}
+	addOutput(command, &format, tableFormats)
+	addController(command, &m)
+	return command
+}
+
+func historyListing(response *controllerv1.GetConfigHistoryResponse) listing {
+	shown := shownHistory{Records: []shownRecord{}, NotRecorded: response.NotRecorded}
+	list := listing{
+		header: []string{"NUMBER", "TIME", "HOW", "USER", "MESSAGE", "FROM", "DIGEST"}, wideFrom: 5,
+		none: "no config was in use here yet",
+	}
+	for _, r := range response.Records {
+		shown.Records = append(shown.Records, shownRecord{
+			Number: r.Number, Time: at(r.Time), How: r.How, RollbackTo: r.RollbackTo, User: r.User, Message: r.Message,
+			From: append([]string{}, r.From...), Digest: r.Digest, Bytes: r.Bytes, InUse: r.InUse,
+		})
+		number, how := strconv.FormatUint(r.Number, 10), r.How
+		if r.InUse {
+			number += " (in use)"
+		}
+		if r.RollbackTo > 0 {
+			how = fmt.Sprintf("rollback to %d", r.RollbackTo)
+		}
+		list.rows = append(list.rows, []string{
+			number, r.Time.AsTime().Local().Format("2006-01-02 15:04:05"), how, dash(r.User), dash(oneLine(r.Message)),
+			dash(strings.Join(r.From, " ")), r.Digest,
+		})
+	}
+	list.value = shown
+	return list
+}
+
+func (m machine) configHistory(ctx context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
+	var response *controllerv1.GetConfigHistoryResponse
+	err := m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetConfigHistory(ctx, &controllerv1.GetConfigHistoryRequest{})
+		return err
+	})
+	return response, err
+}
+
+func (m machine) recordedConfig(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error) {
+	var response *controllerv1.GetConfigResponse
+	err := m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetConfig(ctx, &controllerv1.GetConfigRequest{Number: number})
+		return err
+	})
+	if r := (refused{}); errors.As(err, &r) && r.code == codes.Unimplemented {
+		return nil, fmt.Errorf("%w: the controller is of another version than this program", err)
+	}
+	return response, err
+}
+
+func configDiffCommand() *cobra.Command {
+	var m machine
+	command := &cobra.Command{
+		Use:   "diff NUMBER NUMBER",
+		Short: "The lines in which two configs of the history differ",
+		Example: "  guideway config diff 11 12\n" +
+			"  guideway config diff 11 0      # 0 is the one in use",
+		Args: arguments("NUMBER", "NUMBER"),
+		RunE: func(command *cobra.Command, args []string) error {
+			var numbers [2]uint64
+			for i, arg := range args {
+				var err error
+				if numbers[i], err = recordNumber(arg); err != nil {
+					return err
+				}
+			}
+			var configs [2]*controllerv1.GetConfigResponse
+			for i, number := range numbers {
+				var err error
+				if configs[i], err = m.recordedConfig(command.Context(), number); err != nil {
+					return err
+				}
+			}
+			_, err := command.OutOrStdout().Write(differences(configs[0], configs[1]))
+			return err
+		},
+	}
+	addController(command, &m)
+	return command
+}
+
+// recordNumber is a mistake of the command line if it is none; 0 is the one in
+// use.
+func recordNumber(text string) (uint64, error) {
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, usagef("%q is no number of a config: `guideway config history` lists them", text)
+	}
+	return number, nil
+}
+
+// differences of each file that either has; nothing where they are alike.
+func differences(before, after *controllerv1.GetConfigResponse) (out []byte) {
+	files := func(c *controllerv1.GetConfigResponse) (names []string, data map[string][]byte) {
+		data = map[string][]byte{}
+		for _, file := range c.Files {
+			names = append(names, file.Name)
+			data[file.Name] = file.Data
+		}
+		return names, data
+	}
+	oldNames, old := files(before)
+	newNames, new := files(after)
+	for _, name := range newNames {
+		if _, known := old[name]; !known {
+			oldNames = append(oldNames, name)
+		}
+	}
+	for _, name := range oldNames {
+		label := func(c *controllerv1.GetConfigResponse) string {
+			return fmt.Sprintf("%s (number %d)", name, c.Record.GetNumber())
+		}
+		out = append(out, diff.Diff(label(before), old[name], label(after), new[name])...)
+	}
+	return out
+}

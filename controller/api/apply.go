@@ -1,0 +1,123 @@
+package api
+
+// Applying a config, and what was applied before.
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// ErrUnknownConfig: the history does not have it.
+var ErrUnknownConfig = errors.New("the history has no such config: `guideway config history` lists them")
+
+// Applying is a config that its client is about to write.
+type Applying interface {
+	// Target is the file to be replaced, and the digest of what it holds.
+	Target() (path, digest string)
+	// Write the file, for a client that has no rights here.
+	Write() error
+	// PutBack what Write replaced, after Commit has refused it; reason says why,
+	// and the error what became of the file, too.
+	PutBack(ctx context.Context, reason error) error
+	// Commit returns when the forwarder has accepted the plan.
+	Commit(context.Context) (*controllerv1.ApplyConfigResponse, error)
+	Close()
+}
+
+func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) error {
+	applying, err := s.beginApply(stream)
+	if err != nil {
+		return err
+	}
+	defer applying.Close()
+	path, digest := applying.Target()
+	if err := stream.Send(&controllerv1.ApplyConfigResponse{Path: path, Digest: digest}); err != nil {
+		return err
+	}
+	written := false
+	err = receive(stream.Context(), func() error {
+		request, err := stream.Recv()
+		written = request.GetWritten()
+		return err
+	})
+	if err != nil || !written {
+		return errors.Join(err, errNotWritten(err))
+	}
+	elsewhere := callerOf(stream.Context()).Certificate != ""
+	if elsewhere {
+		if err := applying.Write(); err != nil {
+			return configFailure(err)
+		}
+	}
+	response, err := applying.Commit(stream.Context())
+	if err != nil && elsewhere {
+		err = applying.PutBack(stream.Context(), err)
+	}
+	if err != nil {
+		return configFailure(err)
+	}
+	return stream.Send(response)
+}
+
+func errNotWritten(err error) error {
+	if err != nil {
+		return nil // says it
+	}
+	return status.Error(codes.InvalidArgument, "after the order comes that the file is written")
+}
+
+// beginApply receives a config and has it checked.
+func (s *service) beginApply(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) (Applying, error) {
+	done, err := s.limiter.queueUpload(stream.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var u upload
+	var order *controllerv1.ApplyOrder
+	err = receive(stream.Context(), func() error {
+		for order == nil {
+			request, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if err := u.add(request.Part); err != nil {
+				return err
+			}
+			order = request.Order
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	noteRequest(stream.Context(), order)
+	applying, err := s.host.ApplyConfig(stream.Context(), callerOf(stream.Context()).Name, order, u.files)
+	if err != nil {
+		return nil, configFailure(err)
+	}
+	return applying, nil
+}
+
+func (s *service) GetConfigHistory(ctx context.Context, _ *controllerv1.GetConfigHistoryRequest) (*controllerv1.GetConfigHistoryResponse, error) {
+	return s.host.ConfigHistory(ctx)
+}
+
+func (s *service) GetConfig(ctx context.Context, r *controllerv1.GetConfigRequest) (*controllerv1.GetConfigResponse, error) {
+	done, err := s.limiter.queueUpload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	response, err := s.host.RecordedConfig(ctx, r.Number)
+	if errors.Is(err, ErrUnknownConfig) {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	return response, err
+}

@@ -1,0 +1,117 @@
+package brain
+
+// What people see of one backend: its health checks, and what the latest probe of
+// each brought. The work is in proportion to the pools that have it.
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+)
+
+// Probe is what the latest probe of a target brought.
+type Probe struct {
+	Passed bool
+	// What was answered, or why it failed.
+	Result  string
+	Latency time.Duration
+	// When the result came; zero: there was none yet.
+	At      time.Time
+	Warning string
+	Expires time.Time
+}
+
+// CheckView is a health check of one backend.
+type CheckView struct {
+	*config.HealthCheck
+	Kind    string
+	Address netip.Addr // the backend's; through a tunnel, the VIP
+	// Those that name the check and have the backend.
+	Pools   []string
+	Verdict string
+	Since   time.Time
+	// The latest results in a row that contradict the verdict.
+	Contradicting int
+	Last          Probe
+}
+
+// BackendDetail is one backend in each group that has it, and its checks.
+type BackendDetail struct {
+	Backends []BackendView
+	Checks   []CheckView
+}
+
+// Backend returns everything that is known of one; false: no service here has it.
+func (s *State) Backend(name string) (BackendDetail, bool) {
+	if !s.HasBackend(name) {
+		return BackendDetail{}, false
+	}
+	var detail BackendDetail
+	var groups []string
+	checks := map[targetCheck]*CheckView{}
+	pools := slices.Sorted(slices.Values(s.current.poolsOfBackend[name]))
+	for _, pool := range pools {
+		groups = append(groups, s.current.groupsOf[pool]...)
+		for _, c := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: name}] {
+			view := checks[c]
+			if view == nil {
+				view = s.viewCheck(c)
+				checks[c] = view
+			}
+			view.Pools = append(view.Pools, pool)
+		}
+	}
+	for _, view := range checks {
+		detail.Checks = append(detail.Checks, *view)
+	}
+	slices.SortFunc(detail.Checks, func(a, b CheckView) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Address.Compare(b.Address), slices.Compare(a.Pools, b.Pools), cmp.Compare(a.Verdict, b.Verdict))
+	})
+	slices.Sort(groups)
+	for _, group := range slices.Compact(groups) {
+		members := s.current.groups[group]
+		at, found := slices.BinarySearchFunc(members, name, func(m config.Member, name string) int { return cmp.Compare(m.Backend.Name, name) })
+		if found {
+			detail.Backends = append(detail.Backends, s.viewBackend(group, s.current.onlyService(group), members[at]))
+		}
+	}
+	return detail, true
+}
+
+func (s *State) viewCheck(c targetCheck) *CheckView {
+	d := s.health.verdicts[c.target]
+	at, _ := slices.BinarySearchFunc(s.current.targets, c.target, func(t compile.Target, key string) int { return cmp.Compare(t.Key(), key) })
+	target := &s.current.targets[at]
+	return &CheckView{
+		HealthCheck: s.current.config.HealthCheckNamed(c.name), Kind: target.HealthCheck.Kind(), Address: target.Address,
+		Verdict: [...]string{unknown: "unknown", up: "up", down: "down"}[d.verdict], Since: d.since, Contradicting: d.streak, Last: d.last,
+	}
+}
+
+// onlyService of a group; empty: it has several.
+func (in *inputs) onlyService(group string) string {
+	if in.servicesOf[group] != 1 {
+		return ""
+	}
+	return in.rules[group].name
+}
+
+// warnings of the latest probes of a member.
+func (s *State) warnings(m config.Member) []string {
+	var found []string
+	if len(s.health.warned) == 0 {
+		return nil
+	}
+	for _, pool := range m.Pools {
+		for _, c := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
+			if warning := s.health.verdicts[c.target].last.Warning; warning != "" && !slices.Contains(found, warning) {
+				found = append(found, warning)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,164 @@
+package brain
+
+// What a config would change, without adopting it: decided by a copy of the
+// state, by the rules that decide everything else.
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// Snapshot is the state at one moment, for looking ahead: copied in the
+// goroutine that owns the state, asked in any.
+type Snapshot struct{ state *State }
+
+// Foresight is what a config would bring about.
+type Foresight struct {
+	// The plan as it is when the probes of new targets have passed.
+	Plan   *planv1.Plan
+	Routes []RouteChange
+	// Backends that no probe has judged yet: they count as active in Plan.
+	AssumedActive []string
+}
+
+// RouteChange is a route that would be announced or withdrawn.
+type RouteChange struct {
+	Prefix netip.Prefix
+	// Else it would be withdrawn.
+	Announced bool
+	Reason    string
+	Services  []string
+}
+
+// Snapshot copies what the state decides by.
+func (s *State) Snapshot() Snapshot {
+	copied := *s
+	copied.changed = Desired{}
+	copied.health.verdicts = copyValues(s.health.verdicts)
+	copied.health.unconfirmed = slices.Clone(s.health.unconfirmed)
+	copied.health.inherited = maps.Clone(s.health.inherited)
+	copied.health.backends = copyValues(s.health.backends)
+	copied.health.pools = maps.Clone(s.health.pools)
+	copied.health.active = maps.Clone(s.health.active)
+	copied.health.use = maps.Clone(s.health.use)
+	copied.health.dirtyPools = maps.Clone(s.health.dirtyPools)
+	copied.health.drained = maps.Clone(s.health.drained)
+	copied.health.flaps = copyValues(s.health.flaps)
+	copied.health.judgeAgain = maps.Clone(s.health.judgeAgain)
+	copied.health.warned = maps.Clone(s.health.warned)
+	copied.peers.verdicts = copyValues(s.peers.verdicts)
+	copied.peers.inherited = maps.Clone(s.peers.inherited)
+	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
+	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
+	copied.routes.neighbors = maps.Clone(s.routes.neighbors)
+	return Snapshot{&copied}
+}
+
+func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
+	copied := make(map[K]*V, len(from))
+	for key, value := range from {
+		v := *value
+		copied[key] = &v
+	}
+	return copied
+}
+
+// WantedGeneration of the plan; 0: there is none yet.
+func (s *State) WantedGeneration() uint64 { return s.forwarder.wanted.GetGeneration() }
+
+// Accepted returns the config and the generation that the forwarder runs, if
+// that is what is wanted; false: a plan is under way, or was refused, or there
+// is none.
+func (s *State) Accepted() (running *config.Config, generation uint64, accepted bool) {
+	f := &s.forwarder
+	if s.current == nil || f.running.inputs != s.current || f.wanted == nil {
+		return nil, f.accepted, false
+	}
+	return s.current.config, f.accepted, f.accepted == f.wanted.Generation
+}
+
+// Refused returns why this config, which was loaded, is not the one that plans
+// are made of; false: it is.
+func (s *State) Refused(c *config.Config) (problem string, refused bool) {
+	return s.configs.problem, s.current == nil || s.current.config != c
+}
+
+// Config is the one in use.
+func (s Snapshot) Config() *config.Config {
+	if s.state.current == nil {
+		return nil
+	}
+	return s.state.current.config
+}
+
+// Foresee what the config would bring about; to be called once. nil: the
+// forwarder never told what it runs, so no plan is made.
+func (s Snapshot) Foresee(c *config.Config) *Foresight {
+	state := s.state
+	if !state.forwarder.met {
+		return nil
+	}
+	before := copyValues(state.routes.byPrefix)
+	ConfigLoaded{Config: c}.apply(state)
+	foreseen := &Foresight{AssumedActive: state.assumeActive()}
+	state.flush()
+	foreseen.Plan = state.forwarder.wanted
+	state.assumeAccepted()
+	state.decideRoutes()
+	foreseen.Routes = routeChanges(before, state.routes.byPrefix)
+	return foreseen
+}
+
+// assumeActive has the first probes pass of targets that are new.
+func (s *State) assumeActive() []string {
+	assumed := map[string]bool{}
+	for _, t := range s.current.targets {
+		d := s.health.verdicts[t.Key()]
+		if d.probed || d.inherited {
+			continue
+		}
+		d.step(true, "assumed", s.now)
+		for _, at := range t.For {
+			assumed[at.Backend] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(assumed))
+}
+
+// assumeAccepted has the forwarder take the plan and find its next hops.
+func (s *State) assumeAccepted() {
+	f := &s.forwarder
+	f.accepted = f.wanted.Generation
+	if accepted, known := f.pending[f.accepted]; known {
+		f.running = accepted
+	}
+	f.generation, f.unresolved, f.refusal = f.accepted, nil, ""
+}
+
+func routeChanges(before, after map[netip.Prefix]*routeState) []RouteChange {
+	announced := func(routes map[netip.Prefix]*routeState, prefix netip.Prefix) bool {
+		r := routes[prefix]
+		return r != nil && r.announced
+	}
+	prefixes := maps.Clone(before)
+	maps.Copy(prefixes, after)
+	var changes []RouteChange
+	for _, prefix := range slices.SortedFunc(maps.Keys(prefixes), comparePrefixes) {
+		now := announced(after, prefix)
+		if now == announced(before, prefix) {
+			continue
+		}
+		change := RouteChange{Prefix: prefix, Announced: now, Reason: "no service here has it any more", Services: prefixes[prefix].services}
+		if now {
+			change.Reason = "its services have backends"
+		} else if r := after[prefix]; r != nil {
+			change.Reason = r.reason
+		}
+		changes = append(changes, change)
+	}
+	return changes
+}

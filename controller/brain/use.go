@@ -1,0 +1,166 @@
+package brain
+
+// Which backends of a group take new connections: its own, those of the backup
+// pools, or, where both are too few, what spill and when_none say. Decided for
+// the groups in which a backend changed, and for no other.
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+)
+
+// groupUse is how a group is used, and by which numbers of active backends.
+type groupUse struct {
+	how         compile.Use
+	own, backup int
+}
+
+// groupRule is what the services of a group have in common.
+type groupRule struct {
+	min       int
+	hasBackup bool
+	failOpen  bool
+	spill     []netip.Prefix
+	// The only service, or how many there are.
+	name string
+}
+
+func ruleOf(service *config.Service) groupRule {
+	rule := groupRule{min: service.BackendsMin, hasBackup: len(service.BackupPools) > 0, name: service.Name}
+	for _, spill := range service.Spill {
+		rule.spill = append(rule.spill, spill.Prefix)
+	}
+	rule.failOpen = service.WhenNone == config.WhenNoneFailOpen && len(rule.spill) == 0
+	return rule
+}
+
+// decideUse of groups in which something changed.
+func (s *State) decideUse(groups map[string][]config.Member) {
+	for name, members := range groups {
+		now := groupUse{}
+		for _, m := range members {
+			switch state, _ := s.stateOf(m); {
+			case state != stateActive:
+			case m.IsBackup:
+				now.backup++
+			default:
+				now.own++
+			}
+		}
+		rule := s.current.rules[name]
+		active := s.useOf(rule, &now)
+		s.noteUse(name, rule, now)
+		s.health.use[name], s.health.active[name] = now, active
+	}
+}
+
+// useOf decides how, and returns how many backends then take new connections.
+// With none at all the forwarder does by itself what spill and when_none say.
+func (s *State) useOf(rule groupRule, u *groupUse) int {
+	active := u.own
+	if u.own < rule.min && rule.hasBackup {
+		u.how, active = compile.UseBackup, u.own+u.backup
+	}
+	switch {
+	case active == 0 || active >= rule.min:
+	case s.canSpill(rule):
+		u.how, active = compile.UseNone, 0
+	case rule.failOpen:
+		u.how = compile.UseDown
+	}
+	return active
+}
+
+// canSpill: what is left serves better than clusters that are all down.
+func (s *State) canSpill(rule groupRule) bool {
+	for _, prefix := range rule.spill {
+		if !s.spillDown(prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// spillChanged: groups that spill with backends left are to be decided anew.
+func (s *State) spillChanged() {
+	if s.current == nil {
+		return
+	}
+	for _, group := range s.current.spilling {
+		for _, m := range s.current.groups[group] {
+			s.markPoolsDirty(m.Pools)
+		}
+	}
+}
+
+func (s *State) noteUse(group string, rule groupRule, now groupUse) {
+	former, known := s.health.use[group]
+	if former.how == now.how || !known && now.how == compile.UseOwn {
+		return
+	}
+	from := "new"
+	if known {
+		from = useName(former.how)
+	}
+	name := rule.name
+	if n := s.current.servicesOf[group]; n > 1 {
+		name = fmt.Sprintf("%d services of %s", n, group)
+	}
+	s.note("service", name, from, useName(now.how), now.numbers(rule))
+}
+
+// numbers that the decision was made by.
+func (u groupUse) numbers(rule groupRule) string {
+	text := fmt.Sprintf("%d of its own backends active", u.own)
+	if rule.hasBackup {
+		text += fmt.Sprintf(", %d of its backup pools", u.backup)
+	}
+	return text + fmt.Sprintf("; backends_min %d", rule.min)
+}
+
+func useName(how compile.Use) string {
+	return [...]string{
+		compile.UseOwn: "on its own pools", compile.UseBackup: "on its backup pools",
+		compile.UseNone: "spilling", compile.UseDown: "failing open",
+	}[how]
+}
+
+// tooFew active backends for the service; with how many, in words.
+func (s *State) tooFew(service *config.Service) (reason string, isSo bool) {
+	active := s.health.active[service.Group]
+	if active >= service.BackendsMin || active > 0 && service.WhenNone == config.WhenNoneKeep && len(service.Spill) == 0 {
+		return "", false
+	}
+	if service.BackendsMin == 1 && len(service.BackupPools) == 0 {
+		return "", true
+	}
+	return s.health.use[service.Group].numbers(ruleOf(service)), true
+}
+
+// takesNew connections: by its state and by the use of its group.
+func (s *State) takesNew(group string, m config.Member) bool {
+	state, _ := s.stateOf(m)
+	return s.health.use[group].how.State(m, state) == stateActive
+}
+
+// memberUse says what a member does that its own state does not; and that state in
+// other words, if there are any.
+func (s *State) memberUse(group string, m config.Member, state string) (shown, reason string) {
+	use := s.health.use[group]
+	if use.how == compile.UseOwn && !m.IsBackup {
+		return state, ""
+	}
+	rule := s.current.rules[group]
+	switch {
+	case state == "active" && use.how == compile.UseOwn && m.IsBackup:
+		return "standby", fmt.Sprintf("backup, used while fewer than %d of the own are active", rule.min)
+	case state == "active" && use.how == compile.UseNone:
+		return "draining", "new connections are spilled: " + use.numbers(rule)
+	case state == "down" && use.how == compile.UseDown:
+		return state, "used nevertheless: " + use.numbers(rule)
+	}
+	return state, ""
+}

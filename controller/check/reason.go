@@ -1,0 +1,31 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Reason says in few words why a probe failed that could last for timeout: the
+// address is beside it anyway, and Go's errors repeat it twice.
+func Reason(err error, timeout time.Duration) string {
+	var errno syscall.Errno
+	var timeouts net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &timeouts) && timeouts.Timeout():
+		return fmt.Sprintf("no answer within %v", timeout)
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	var inURL *url.Error
+	if errors.As(err, &inURL) {
+		return inURL.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,31 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/guideway/guideway/controller/buckets"
+)
+
+// checkBuckets looks at what stateless services need beside their own fields.
+func (b *builder) checkBuckets() {
+	for i, service := range b.config.Services {
+		if service.Mode != ModeStateless {
+			continue
+		}
+		path := fmt.Sprintf("services[%d]", i)
+		if !buckets.Valid(service.Buckets) {
+			b.errorf(path+".buckets", "is %d, which is not a power of two: give one within %d to %d", service.Buckets, buckets.Min, buckets.Max)
+		} else if wanted := buckets.PerBackend * len(service.Members); int(service.Buckets) < wanted {
+			b.errorf(path+".buckets", "is %d, and the service's %d backends need at least %d: give more, or spread the backends over services", service.Buckets, len(service.Members), wanted)
+		}
+		if service.Encap != EncapGeneve {
+			b.errorf(path+".encap", "is %s, and a stateless service needs geneve: set `encap: geneve`", service.Encap)
+		}
+		if service.OnDown == OnDownKeep {
+			b.errorf(path+".on_down", "is keep, and a stateless service has no tracked connections to keep: remove it")
+		}
+		if len(b.config.Peers) > 0 {
+			b.errorf(path+".mode", "is stateless, and there are `peers`: their machines would assign buckets each by its own probes; use stateful, or one machine")
+		}
+	}
+}

@@ -1,0 +1,123 @@
+//! What becomes of tracked connections when another plan is swapped in.
+//!
+//! Pure, and no second copy of any rule: an entry is given to
+//! [`decide`](crate::decide), first by the present plan, then by the other.
+//!
+//! | its service's packets are | by `decide` its backend | |
+//! |---|---|---|
+//! | the same service's, or another's | refuses it | breaks |
+//! | no service's | | breaks |
+//! | the same service's | keeps it | stays |
+//! | the same, but the entry has expired by the other plan | would keep it | as the hash selects: stays or moves |
+//! | another service's, which has no entry | would keep it | as the hash selects: stays or moves |
+//!
+//! What the hash selects is known but for `affinity: client` and a service that
+//! becomes stateless, whose hashes no entry has. Entries do not name their VIP: where one service's VIPs go
+//! different ways, an entry's outcome is known only if it is the same by all.
+
+use plan::compare::NextServices;
+use plan::{Affinity, Plan, ServiceId, Tracking};
+
+use crate::decide::{ServiceRules, Signal, Why, decide};
+use crate::table::{Entry, EntryClass, Lifetimes, Ticks};
+
+/// Two plans of one [`plan::Planner`]: the one that is forwarded by, and
+/// another.
+#[derive(Debug)]
+pub struct PlanChange<'p> {
+    before: Side<'p>,
+    after: Side<'p>,
+    next: NextServices,
+}
+
+#[derive(Debug)]
+struct Side<'p> {
+    plan: &'p Plan,
+    lifetimes: Lifetimes,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It stays with its backend.
+    Stays,
+    /// Another backend gets its packets, though its own would keep it.
+    Moves,
+    /// Its backend is gone or refuses it, or no service has its packets.
+    Breaks,
+    /// Cannot be known from its entry.
+    Unknown,
+}
+
+impl<'p> PlanChange<'p> {
+    /// From one plan to the other.
+    #[must_use]
+    pub fn new(before: &'p Plan, after: &'p Plan) -> PlanChange<'p> {
+        let side = |plan: &'p Plan| Side { plan, lifetimes: Lifetimes::new(plan) };
+        let next = NextServices::new(before, after);
+        PlanChange { before: side(before), after: side(after), next }
+    }
+
+    /// What becomes of an entry's connection, at a moment. None: the entry
+    /// decides nothing already now.
+    #[must_use]
+    pub fn outcome(&self, entry: Entry, hash: u64, ticks: &Ticks) -> Option<Outcome> {
+        let rules = self.before.rules(entry.service)?;
+        let now = decide(&rules.at(ticks), Some(entry), Signal::Data, || hash);
+        if now.why != Why::Tracked {
+            return None;
+        }
+        let services = self.next.of(entry.service, is_tcp(entry.class));
+        let mut outcomes = services.map(|service| self.by_service(service, entry, hash, ticks));
+        let first = outcomes.next()?;
+        Some(if outcomes.all(|other| other == first) { first } else { Outcome::Unknown })
+    }
+
+    fn by_service(
+        &self,
+        service: Option<ServiceId>,
+        entry: Entry,
+        hash: u64,
+        ticks: &Ticks,
+    ) -> Outcome {
+        let Some(of_service) = service.and_then(|id| self.after.rules(id)) else {
+            return Outcome::Breaks;
+        };
+        let service = of_service.service;
+        // Buckets go by another hash than the entry's.
+        if service.tracking == Tracking::Stateless {
+            return Outcome::Unknown;
+        }
+        let decision = |entry| decide(&of_service.at(ticks), entry, Signal::Data, || hash);
+        if service.id == entry.service && decision(Some(entry)).why == Why::Tracked {
+            return Outcome::Stays;
+        }
+        let fresh = Entry { service: service.id, time: ticks.of(entry.class), ..entry };
+        if decision(Some(fresh)).why != Why::Tracked {
+            return Outcome::Breaks;
+        }
+        if service.affinity == Affinity::Client {
+            return Outcome::Unknown;
+        }
+        match decision(None).chosen {
+            Some(chosen) if chosen.backend == entry.backend => Outcome::Stays,
+            _ => Outcome::Moves,
+        }
+    }
+}
+
+/// Whether a connection is one of TCP, as far as its class says.
+fn is_tcp(class: EntryClass) -> Option<bool> {
+    match class {
+        EntryClass::Unconfirmed => None,
+        EntryClass::Datagram => Some(false),
+        EntryClass::Established | EntryClass::Closing | EntryClass::Reset => Some(true),
+    }
+}
+
+impl Side<'_> {
+    fn rules(&self, service: ServiceId) -> Option<ServiceRules<'_>> {
+        let service = self.plan.service(service)?;
+        Some(ServiceRules { service, lifetimes: &self.lifetimes })
+    }
+}

@@ -1,0 +1,48 @@
+//! What workers forward by: a plan, with what the kernel and the paths behind
+//! it reported. Every View of a running forwarder is made here.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use datapath::{FlowHash, View};
+use plan::Plan;
+
+use crate::control::egress;
+use crate::netlink::next_hops::Snapshot;
+use crate::netlink::path_mtu::PathMtuTable;
+
+/// What a View depends on beside its plan.
+pub struct Network<'a> {
+    /// The flow hash.
+    pub hash: &'a FlowHash,
+    /// Next hops, as the kernel has them.
+    pub snapshot: &'a Snapshot,
+    /// What was learnt of the paths behind them.
+    pub path_mtus: &'a PathMtuTable,
+}
+
+/// A new plan's View for `workers` workers, its counters at zero. It knows what
+/// time it is for people: marks of traced packets carry that.
+pub fn of_plan(
+    plan: &Arc<Plan>,
+    network: &Network<'_>,
+    workers: usize,
+    unix_offset_ms: &Arc<AtomicI64>,
+) -> Arc<View> {
+    let view = View::new(Arc::clone(plan), network.egress(plan), workers);
+    let unix_offset_ms = Arc::clone(unix_offset_ms);
+    let return_paths = egress::return_paths(plan, network.snapshot);
+    Arc::new(View { return_paths, unix_offset_ms, ..view })
+}
+
+/// The same plan's, by another network: counters go on.
+pub fn renewed(view: &View, network: &Network<'_>) -> Arc<View> {
+    let return_paths = egress::return_paths(&view.plan, network.snapshot);
+    Arc::new(View { return_paths, ..view.with_egress(network.egress(&view.plan)) })
+}
+
+impl Network<'_> {
+    fn egress(&self, plan: &Plan) -> datapath::Egress {
+        egress::egress(plan, self.hash, self.snapshot, self.path_mtus)
+    }
+}
