@@ -440,6 +440,30 @@ health_checks: [{name: tcp-80, tcp: {port: 80}}]
 	w.expectRoutes()
 }
 
+func TestAnAggregateStaysWhileOneServiceInItHasABackend(t *testing.T) {
+	w := start(t, `
+cluster: {prefixes: [203.0.113.0/24]}
+machine: {addresses: [10.0.0.1]}
+services:
+- {name: web, vips: [{address: 203.0.113.10, protocol: tcp}], pools: [web], announce: aggregate}
+- {name: dns, vips: [{address: 203.0.113.11, protocol: udp}], pools: [dns], announce: aggregate}
+- {name: alone, vips: [{address: 203.0.113.12, protocol: tcp}], pools: [dns]}
+pools:
+- {name: web, health_checks: [tcp-80], backends: [{address: 10.1.0.11}]}
+- {name: dns, health_checks: [tcp-80], backends: [{address: 10.1.0.12}]}
+health_checks: [{name: tcp-80, tcp: {port: 80}}]
+`)
+	w.settle(true, "10.1.0.11", "10.1.0.12")
+	w.expectRoutes("203.0.113.0/24", "203.0.113.12/32")
+	fail(w, "10.1.0.12")
+	w.expectRoutes("203.0.113.0/24")
+	if got := w.state.View(false).Services[1].State; got != NoBackend {
+		t.Errorf("a service without backends in an aggregate that stays is %q, want %q", got, NoBackend)
+	}
+	fail(w, "10.1.0.11")
+	w.expectRoutes()
+}
+
 func TestOnlyOwnPrefixesAreAnnounced(t *testing.T) {
 	w := serving(t, "cluster: {prefixes: [203.0.113.0/24]}\n"+strings.Replace(oneService,
 		"vips: [", "vips: [{address: 198.51.100.7, ports: [80], protocol: tcp}, ", 1), "10.1.0.11", "10.1.0.12")

@@ -50,6 +50,7 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 		BackupPools:      given.GetBackupPools(),
 		Communities:      b.communities(path, given.GetCommunities()),
 		LargeCommunities: b.largeCommunities(path, given.GetLargeCommunities()),
+		Announce:         Announce(or(given.GetAnnounce(), string(AnnounceAddress))),
 	}
 	if service.Mode == ModeStateless {
 		service.Buckets = or(given.GetBuckets(), bucketsDefault)

@@ -12,6 +12,7 @@ import (
 func (b *builder) check() {
 	b.checkLimits()
 	b.checkFilter()
+	b.checkAggregates()
 	b.checkRoutes()
 	b.checkTables()
 	b.checkBuckets()

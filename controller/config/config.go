@@ -133,6 +133,9 @@ type Service struct {
 	// Of the service's routes, beside BGP's.
 	Communities      []Community
 	LargeCommunities []LargeCommunity
+	// AnnounceAggregate: no prefix of the cluster's that holds one of VIPs holds one
+	// of another shard.
+	Announce Announce
 	// Names the set of pools: equal for services that have the same Members
 	// for the same reason, and the same rule what is done with few of them. The
 	// pools' names, sorted, joined by spaces; what else it says follows after two.
@@ -388,6 +391,7 @@ type (
 	Encap     string
 	OnDown    string
 	WhenNone  string
+	Announce  string
 	Unmatched string
 	Protocol  string
 	Via       string
@@ -413,6 +417,9 @@ const (
 	WhenNoneWithdraw WhenNone = "withdraw"
 	WhenNoneKeep     WhenNone = "keep"
 	WhenNoneFailOpen WhenNone = "fail_open"
+
+	AnnounceAddress   Announce = "address"
+	AnnounceAggregate Announce = "aggregate"
 
 	UnmatchedDrop Unmatched = "drop"
 	UnmatchedPass Unmatched = "pass"

@@ -4,6 +4,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -21,13 +22,14 @@ type Route struct {
 
 // Routes lists the routes of this machine's services, in order of
 // prefix: a host route for each exact VIP, and for each VIP in a prefix group
-// the own prefixes (or a host route where the suffix fills the host bits).
-// Only what is inside cluster.prefixes counts; without those, everything.
+// the own prefixes (or a host route where the suffix fills the host bits). With
+// `announce: aggregate` those of cluster.prefixes in their place. Only what is
+// inside cluster.prefixes counts; without those, everything.
 func (c *Config) Routes() []Route {
 	byPrefix := map[netip.Prefix]*Route{}
 	for _, service := range c.ServicesHere() {
 		for _, vip := range service.VIPs {
-			for _, prefix := range ownPrefixes(c, vip) {
+			for _, prefix := range announced(c, service.Announce, vip) {
 				route := byPrefix[prefix]
 				if route == nil {
 					route = &Route{Prefix: prefix}
@@ -58,6 +60,29 @@ func (c *Config) Routes() []Route {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
 	})
 	return routes
+}
+
+// announced for a VIP.
+func announced(c *Config, announce Announce, vip VIP) []netip.Prefix {
+	own := ownPrefixes(c, vip)
+	if announce == AnnounceAggregate {
+		for i, prefix := range own {
+			own[i] = aggregateOf(c.Cluster.Prefixes, prefix)
+		}
+	}
+	return own
+}
+
+// aggregateOf is the longest of the cluster's prefixes that holds all of one.
+func aggregateOf(prefixes []netip.Prefix, prefix netip.Prefix) netip.Prefix {
+	aggregate := prefix
+	found := false
+	for _, ours := range prefixes {
+		if ours.Overlaps(prefix) && ours.Bits() <= prefix.Bits() && (!found || ours.Bits() > aggregate.Bits()) {
+			aggregate, found = ours, true
+		}
+	}
+	return aggregate
 }
 
 func ownPrefixes(c *Config, vip VIP) []netip.Prefix {
@@ -131,4 +156,56 @@ func (b *builder) checkRoutes() {
 			b.errorf("services", "%d services, %s among them, share the route %s, which so has %d communities of one kind; at most %d fit into a BGP message: give them fewer, or the services addresses of their own", len(route.Services), route.Services[0], route.Prefix, n, communitiesMax)
 		}
 	}
+}
+
+// checkAggregates: a prefix that is announced attracts the packets of all VIPs in
+// it, and a machine serves those of its own shard alone.
+func (b *builder) checkAggregates() {
+	var held map[netip.Prefix][]aggregated
+	refused := map[netip.Prefix]bool{}
+	for i, service := range b.config.Services {
+		if service.Announce != AnnounceAggregate {
+			continue
+		}
+		field := fmt.Sprintf("services[%d].announce", i)
+		if len(b.config.Cluster.Prefixes) == 0 {
+			b.errorf(field, "is aggregate, which announces cluster.prefixes, and there are none: list the cluster's prefixes there, or remove it")
+			continue
+		}
+		if held == nil {
+			held = b.heldPrefixes()
+		}
+		for _, vip := range service.VIPs {
+			for _, prefix := range announced(b.config, AnnounceAggregate, vip) {
+				at := slices.IndexFunc(held[prefix], func(a aggregated) bool { return a.shard != service.Shard })
+				if at < 0 || refused[prefix] {
+					continue
+				}
+				refused[prefix] = true
+				other := held[prefix][at]
+				b.errorf(field, "announces %s, which also holds the VIP %s of service %q of shard %q: machines of shard %q would attract its packets, and do not serve it; give each shard prefixes of its own in cluster.prefixes, or remove `announce: aggregate`", prefix, other.vip, other.service, other.shard, service.Shard)
+			}
+		}
+	}
+}
+
+// aggregated is a VIP in a prefix, the first of its shard.
+type aggregated struct{ shard, service, vip string }
+
+// heldPrefixes: for each of the cluster's prefixes a VIP of each shard in it.
+func (b *builder) heldPrefixes() map[netip.Prefix][]aggregated {
+	held := map[netip.Prefix][]aggregated{}
+	for _, service := range b.config.Services {
+		for _, vip := range service.VIPs {
+			for _, prefix := range ownPrefixes(b.config, vip) {
+				for _, ours := range b.config.Cluster.Prefixes {
+					known := slices.ContainsFunc(held[ours], func(a aggregated) bool { return a.shard == service.Shard })
+					if ours.Overlaps(prefix) && !known {
+						held[ours] = append(held[ours], aggregated{service.Shard, service.Name, vip.String()})
+					}
+				}
+			}
+		}
+	}
+	return held
 }

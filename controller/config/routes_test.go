@@ -48,6 +48,34 @@ pools: [{name: p, backends: [{address: 10.1.0.1}]}]
 	}
 }
 
+func Test_a_service_may_announce_the_clusters_prefixes_in_place_of_its_addresses(t *testing.T) {
+	c := parseText(t, `
+cluster: {prefixes: [203.0.113.0/24, 203.0.113.128/25, "2001:db8:a::/64"]}
+machine: {addresses: [10.0.0.1]}
+prefix_groups: [{name: g, prefixes: [203.0.113.0/26, 198.51.100.0/24]}]
+services:
+- {name: web, vips: [{address: 203.0.113.10}, {address: "2001:db8:a::10"}, {address: 198.51.100.1}], pools: [p], announce: aggregate, communities: ["64512:1"]}
+- {name: more, vips: [{address: 203.0.113.11}, {address: 203.0.113.130}], pools: [p], announce: aggregate, communities: ["64512:2"]}
+- {name: suffix, vips: [{prefix_group: g, suffix: 0.0.0.5/4, protocol: tcp}], pools: [p], announce: aggregate}
+- {name: alone, vips: [{address: 203.0.113.12}], pools: [p]}
+pools: [{name: p, backends: [{address: 10.1.0.1}]}]
+`)
+	var got []string
+	for _, route := range c.Routes() {
+		got = append(got, fmt.Sprintf("%s %v %v", route.Prefix, route.Services, route.Communities))
+	}
+	want := []string{
+		"203.0.113.0/24 [more suffix web] [64512:1 64512:2]",
+		"203.0.113.12/32 [alone] []",
+		// Of prefixes in one another the longest.
+		"203.0.113.128/25 [more] [64512:2]",
+		"2001:db8:a::/64 [web] [64512:1]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("routes are\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 func Test_a_suffix_joins_its_prefix(t *testing.T) {
 	got := WithSuffix(netip.MustParsePrefix("2001:db8:a::/64"), netip.MustParseAddr("::1:2"))
 	if wanted := netip.MustParseAddr("2001:db8:a::1:2"); got != wanted {

@@ -836,8 +836,14 @@ type Service struct {
 	Communities []string `protobuf:"bytes,20,rep,name=communities,proto3" json:"communities,omitempty"`
 	// The same for large communities, beside `bgp.large_communities`.
 	LargeCommunities []string `protobuf:"bytes,21,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Which routes are announced for the service's VIPs. `address`: each address
+	// by itself (of a VIP in a prefix group the prefix, where its suffix leaves bits
+	// open). `aggregate`: in their place those of `cluster.prefixes` that they are in;
+	// each stays as long as one of its services would be announced. Refused where such
+	// a prefix holds VIPs of another shard. Default: `address`.
+	Announce      *string `protobuf:"bytes,22,opt,name=announce,proto3,oneof" json:"announce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1015,6 +1021,13 @@ func (x *Service) GetLargeCommunities() []string {
 		return x.LargeCommunities
 	}
 	return nil
+}
+
+func (x *Service) GetAnnounce() string {
+	if x != nil && x.Announce != nil {
+		return *x.Announce
+	}
+	return ""
 }
 
 // Either `address`, or `prefix_group` with `suffix`.
@@ -2885,7 +2898,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xdd\t\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa6\n" +
+	"\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
@@ -2911,7 +2925,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\fbackup_pools\x18\x12 \x03(\tR\vbackupPools\x12*\n" +
 	"\abuckets\x18\x13 \x01(\rB\v\xbaH\b*\x06\x18\x80@(\x80\x02H\fR\abuckets\x88\x01\x01\x12*\n" +
 	"\vcommunities\x18\x14 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
-	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunitiesB\b\n" +
+	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunities\x12:\n" +
+	"\bannounce\x18\x16 \x01(\tB\x19\xbaH\x16r\x14R\aaddressR\taggregateH\rR\bannounce\x88\x01\x01B\b\n" +
 	"\x06_shardB\a\n" +
 	"\x05_modeB\v\n" +
 	"\t_affinityB\b\n" +
@@ -2929,7 +2944,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"_unmatchedB\x0f\n" +
 	"\r_backends_minB\n" +
 	"\n" +
-	"\b_buckets\"\x81\x02\n" +
+	"\b_bucketsB\v\n" +
+	"\t_announce\"\x81\x02\n" +
 	"\x03Vip\x12&\n" +
 	"\aaddress\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\aaddress\x88\x01\x01\x12/\n" +
 	"\fprefix_group\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\vprefixGroup\x88\x01\x01\x12$\n" +
