@@ -87,7 +87,9 @@ type diagnosis struct {
 	metrics  string
 	// The forwarder's plan, if health checks go through its tunnels.
 	running *planv1.Plan
-	host    host
+	// Those of its backends that were probed.
+	tunnelChecks []*controllerv1.BackendCheck
+	host         host
 
 	findings []finding
 }
@@ -101,6 +103,8 @@ type host interface {
 	accepts(ctx context.Context, to netip.AddrPort, from netip.Addr, device string) error
 	// localPorts are those that the kernel chooses for connections.
 	localPorts() (first, last int, err error)
+	// inputDrops names the firewall's chains that may drop what comes in.
+	inputDrops(ctx context.Context) ([]string, error)
 }
 
 // How often in-flight packets are looked at before they count as lost.
@@ -148,6 +152,11 @@ func (p *diagnosis) ask(ctx context.Context, m machine) {
 	} else {
 		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
 		p.takeOver()
+	}
+	if p.state != nil && p.running != nil {
+		if err := m.askController(ctx, p.askTunnelChecks); err != nil {
+			p.add(gradeWarn, "probes", "what became of them is not known: %v", err)
+		}
 	}
 }
 

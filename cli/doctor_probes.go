@@ -37,7 +37,7 @@ func (p *diagnosis) probes(ctx context.Context) {
 	for _, vip := range vips[:min(len(vips), probedVIPsMax)] {
 		well = p.probeAnswers(ctx, vip) && well
 	}
-	if well {
+	if p.noFirewall(ctx) && well {
 		p.add(gradeOK, "probes", "leave by %s, %d sent; answers from %d VIPs are taken", device.Name, device.Packets["sent"], min(len(vips), probedVIPsMax))
 	}
 }

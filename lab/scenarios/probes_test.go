@@ -35,6 +35,7 @@ func TestProbesThroughTunnels(t *testing.T) {
 			t.Run("a forwarder's end is no backend's", func(t *testing.T) { forwarderEnds(t, running) })
 		})
 	}
+	t.Run("a firewall here is found", func(t *testing.T) { firewallIsFound(t, running) })
 	// Without a tunnel's end the kernel gets GUE over IPv6, whose UDP checksum is
 	// zero (RFC 6935), and counts it as wrong: no check of checksums here.
 	// Probes are no traffic: the last forwarder has seen none yet.
@@ -188,6 +189,35 @@ func answersCome(t *testing.T, running *hosts.Lab) {
 	}
 	blackhole("del")
 	set(0)
+}
+
+// firewallIsFound by doctor, where the kernel would take answers and nftables
+// drops them.
+func firewallIsFound(t *testing.T, running *hosts.Lab) {
+	waitAllActive(t, running)
+	node, err := running.Network.LoadBalancer("lb-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nft := func(rules string) {
+		if err := topology.Run(cleanUp(t), rules, "ip", "netns", "exec", node.Namespace, "nft", "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nft(fmt.Sprintf(`table inet guard {
+		chain entrance { type filter hook input priority 0; jump vips; }
+		chain vips { ip saddr %s drop; ip6 saddr %s drop; }
+	}`, topology.VIPPrefix4, topology.VIPPrefix6))
+	waitBackends(t, running, "answers directly, not through the tunnel", func(shownBackend) bool { return true })
+	out, err := on(t, running, "lb-1", "doctor")
+	if err == nil || !strings.Contains(out, "a firewall of this machine may drop the answers (inet guard vips: a rule that drops)") {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+	nft("delete table inet guard")
+	waitAllActive(t, running)
+	if out, _ := on(t, running, "lb-1", "doctor"); strings.Contains(out, "firewall") {
+		t.Errorf("doctor, without the firewall:\n%s", out)
+	}
 }
 
 // forwarderStandsStill for as long as three probes take to fail, and less than it
