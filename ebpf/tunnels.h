@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * What tunnels are recognised by. Generated from wire/src/tunnel by
- * `make generate`: do not edit.
+ * What tunnels are recognised by, and their route option. Generated from
+ * wire/src/tunnel by `make generate`: do not edit.
  */
 #ifndef GUIDEWAY_TUNNELS_H
 #define GUIDEWAY_TUNNELS_H
@@ -12,6 +12,13 @@
 
 #define GUE_PORT 6080
 #define GENEVE_PORT 6081
+
+/* The route option of Geneve: its header and body are in docs/formats.md. */
+#define GUIDEWAY_OPTION_CLASS 0xff47
+#define ROUTE_OPTION_TYPE 0x81
+#define ROUTE_OPTION_ADDRESSES_MAX 3
+#define ROUTE_OPTION_BYTES_MAX 60
+#define ROUTE_OPTION_HOP_LIMIT 4
 
 /* The outer header's protocol, of tunnels without UDP. */
 static __always_inline int is_tunnel_protocol(__u8 protocol)

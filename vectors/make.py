@@ -219,8 +219,39 @@ def trace():
     return [trace_mark(secret, flow, *ask) for secret in secrets for flow in flows for ask in asked]
 
 
+# The route option of Geneve tunnels (docs/formats.md).
+
+def route_option(returns, hop_limit, bucket, generation, addresses):
+    parsed = [ipaddress.ip_address(text) for text in addresses]
+    is_v6 = any(address.version == 6 for address in parsed)
+    packed = [address.packed if not is_v6 or address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
+              for address in parsed]
+    flags = is_v6 << 7 | returns << 6 | len(parsed)
+    number = 0xFFFF if bucket is None else bucket
+    body = bytes([flags, hop_limit]) + number.to_bytes(2, "big") + generation.to_bytes(4, "big") + b"".join(packed)
+    option = bytes.fromhex("ff4781") + bytes([len(body) // 4]) + body
+    return {"returns": returns, "hop_limit": hop_limit, "bucket": bucket, "generation": generation,
+            "addresses": addresses, "option": option.hex()}
+
+
+def route_options():
+    v4, v6 = ["10.1.0.12", "10.1.0.13", "10.1.0.14"], ["2001:db8:0:2::12", "2001:db8:0:2::13", "2001:db8:0:2::14"]
+    lists = [[], v4[:1], v4[:2], v4, v6[:1], v6[:2], v6, [v4[0], v6[1]], [v6[0], v4[1], v4[2]]]
+    fields = [(False, 4, 0, 1), (False, 4, 8191, 0xFFFFFFFF), (True, 1, None, 0), (False, 0, 4095, 0x01020304)]
+    malformed = {
+        "shorter than without addresses": "ff478101" "00040000",
+        "without the address that it counts": "ff478102" "0104000000000001",
+        "an address more than it counts": "ff478104" "0104000000000001" "0a01000c" "0a01000d",
+        "an IPv6 address of four bytes": "ff478103" "8104000000000001" "0a01000c",
+        "an unknown flag": "ff478102" "2004000000000001",
+    }
+    return {"options": [route_option(*some, addresses) for addresses in lists for some in fields],
+            "malformed": [{"why": why, "option": option} for why, option in malformed.items()]}
+
+
 FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
-         "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace}
+         "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace,
+         "route_option.json": route_options}
 
 
 def text_of(value, indent=""):

@@ -1,11 +1,13 @@
-//! The vectors that hold forever: the flow hash and checksums, worked out
-//! apart by vectors/make.py.
+//! The vectors that hold forever: the flow hash, checksums and route options,
+//! worked out apart by vectors/make.py.
 
 use std::net::IpAddr;
 
 use datapath::{FlowHash, Secret};
 
 use serde_json::{Value, json};
+use wire::tunnel::geneve;
+use wire::tunnel::route_option::{Malformed, RouteOption};
 use wire::{Family, FlowKey, Protocol, checksum, ip};
 
 fn read(name: &str) -> Value {
@@ -100,6 +102,31 @@ fn outer_identifications_are_the_same_forever() {
             let id = hash.outer_id(address("own"), address("target"));
             assert_eq!(id, word(answer, "id"), "{answer}");
         }
+    }
+}
+
+#[test]
+fn route_options_are_the_same_forever() {
+    let vectors = read("route_option.json");
+    for case in list(&vectors["options"]) {
+        let bytes = bytes(text(case, "option"));
+        let addresses = case["addresses"].as_array().expect("a list");
+        let address = |text: &Value| -> IpAddr { text.as_str().unwrap().parse().unwrap() };
+        let option = RouteOption {
+            returns: case["returns"].as_bool().unwrap(),
+            hop_limit: number(case, "hop_limit") as u8,
+            bucket: (!case["bucket"].is_null()).then(|| number(case, "bucket")),
+            generation: case["generation"].as_u64().unwrap() as u32,
+            addresses: addresses.iter().map(address).collect(),
+        };
+        assert_eq!(option.emit().as_slice(), bytes, "{case}");
+        let read = geneve::options(&bytes).next().unwrap().expect("it is whole");
+        assert_eq!(RouteOption::parse(&read), Some(Ok(option)), "{case}");
+    }
+    for case in list(&vectors["malformed"]) {
+        let bytes = bytes(text(case, "option"));
+        let read = geneve::options(&bytes).next().unwrap().expect("it is whole");
+        assert_eq!(RouteOption::parse(&read), Some(Err(Malformed)), "{case}");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Writes `ebpf/tunnels.h`, by which the eBPF programs recognise tunnels, from
-//! their descriptions: `make generate`.
+//! Writes `ebpf/tunnels.h`, by which the eBPF programs recognise tunnels and
+//! route options, from their descriptions: `make generate`.
 
-use wire::tunnel::Carrier;
+use wire::tunnel::{Carrier, route_option};
 use wire::{Encap, Protocol};
 
 fn main() {
@@ -22,11 +22,24 @@ fn main() {
             }
         }
     }
+    let option = format!(
+        "#define GUIDEWAY_OPTION_CLASS {:#06x}
+#define ROUTE_OPTION_TYPE {:#04x}
+#define ROUTE_OPTION_ADDRESSES_MAX {}
+#define ROUTE_OPTION_BYTES_MAX {}
+#define ROUTE_OPTION_HOP_LIMIT {}
+",
+        route_option::CLASS,
+        route_option::KIND,
+        route_option::ADDRESSES_MAX,
+        route_option::BYTES_MAX,
+        route_option::HOP_LIMIT,
+    );
     print!(
         "/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * What tunnels are recognised by. Generated from wire/src/tunnel by
- * `make generate`: do not edit.
+ * What tunnels are recognised by, and their route option. Generated from
+ * wire/src/tunnel by `make generate`: do not edit.
  */
 #ifndef GUIDEWAY_TUNNELS_H
 #define GUIDEWAY_TUNNELS_H
@@ -36,6 +49,8 @@ fn main() {
 #include <bpf/bpf_helpers.h>
 
 {constants}
+/* The route option of Geneve: its header and body are in docs/formats.md. */
+{option}
 /* The outer header's protocol, of tunnels without UDP. */
 static __always_inline int is_tunnel_protocol(__u8 protocol)
 {{

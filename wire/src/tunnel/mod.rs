@@ -13,6 +13,7 @@ pub mod geneve;
 pub mod gre;
 pub mod gue;
 pub mod ipip;
+pub mod route_option;
 
 use crate::ethernet::EtherType;
 use crate::flow::FlowKey;
