@@ -11,7 +11,7 @@
 # - Present programs are used, wherever they came from; only missing ones are
 #   installed, by apt, and said aloud. With nothing to do it takes milliseconds
 #   and needs neither root nor network.
-# - No daemon (bird, frr, nginx, prometheus) is started, stopped or enabled: the lab runs its
+# - No daemon (bird, frr, nginx, prometheus, etcd) is started, stopped or enabled: the lab runs its
 #   own instances with their own files.
 # - Compilers that the distribution does not have are not fetched from
 #   elsewhere: one line each says what is missing and how to get it.
@@ -67,6 +67,8 @@ socat socat
 systemd-analyze systemd
 prometheus prometheus
 promtool prometheus
+etcd etcd-server
+etcdctl etcd-client
 LIST
 }
 
@@ -188,7 +190,7 @@ install_packages() {
             break
         }
     done
-    for package in bird2 frr nginx-light prometheus; do
+    for package in bird2 frr nginx-light prometheus etcd-server; do
         [[ " $* " == *" $package "* ]] && fresh+=("$package")
     done
     forbid_daemons
@@ -241,6 +243,7 @@ leave_disabled() {
         frr) service=frr ;;
         nginx-light) service=nginx ;;
         prometheus) service=prometheus ;;
+        etcd-server) service=etcd ;;
         esac
         if command -v systemctl >/dev/null; then
             systemctl disable --quiet "$service" 2>/dev/null || true

@@ -125,6 +125,7 @@ var goEdgeRules = map[string][]string{
 	"controller/web":       sinkMayKnow,
 	"controller/metrics":   sinkMayKnow,
 	"controller/apitest":   {"proto"},
+	"controller/etcdtest":  {},
 	"controller/notify":    {},
 	// Asks none of our processes: what it shares with the controller are the kinds
 	// of checks, the config's files and the limits of HTTP.
@@ -148,6 +149,7 @@ var goEdgeRules = map[string][]string{
 var goTestsMayKnow = map[string][]string{
 	"cli":                  {"lab/topology"},
 	"controller/api":       {"controller/apitest"},
+	"controller/fleet":     {"controller/etcdtest"},
 	"controller/forwarder": {"controller/apitest"},
 }
 

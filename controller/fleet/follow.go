@@ -1,0 +1,236 @@
+package fleet
+
+// Following `current`. It is read every few seconds and whenever a watch says
+// that it changed: the watch makes it fast, the reading makes it certain, because
+// a watch may be behind a compaction, cut off, or of an etcd that was restored.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+)
+
+const (
+	// How often `current` is read beside the watch.
+	readInterval = 5 * time.Second
+	// Without a reading that succeeds, etcd counts as away after this long: one
+	// that fails may be an endpoint's.
+	awayAfter = 2*readInterval + requestTimeout
+	// Between a watch that ends and the next reading.
+	watchPause = 200 * time.Millisecond
+)
+
+// Status of the connection, for people and metrics.
+type Status struct {
+	// Why etcd counts as away; empty: it answers.
+	Away string
+	// Why what it answered cannot be used; empty: it can, or it is away.
+	Unusable string
+	// When it answered last; zero: never.
+	AnsweredAt time.Time
+	// Alarms of the member that answered, NOSPACE among them.
+	Alarms []string
+	// As read last; nil: etcd holds no config.
+	Current *fleetv1.Current
+	// How often etcd turned out to be another one, or one restored.
+	Restored uint64
+}
+
+// Follower hands on each config that becomes `current`.
+type Follower struct {
+	store *Store
+	log   *slog.Logger
+	// Called with each, one at a time, from the follower's goroutine.
+	take    func(*Config)
+	started time.Time
+	// Between two readings.
+	interval time.Duration
+
+	mu         sync.Mutex
+	status     Status // Away: why the last reading failed, however short ago
+	awayLogged bool
+
+	// Of the follower's goroutine.
+	seen  Seen               // read last
+	taken *fleetv1.Current   // handed on last
+	watch clientv3.WatchChan // nil: none
+	stop  context.CancelFunc // of the watch
+}
+
+// NewFollower that knows already what runs; nil: nothing does.
+func NewFollower(store *Store, log *slog.Logger, running *fleetv1.Current, take func(*Config)) *Follower {
+	return &Follower{store: store, log: log, take: take, taken: running, started: time.Now(), interval: readInterval, stop: func() {}}
+}
+
+// Status now.
+func (f *Follower) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	status := f.status
+	if !f.isAway() {
+		status.Away = ""
+	}
+	return status
+}
+
+// isAway: without an answer for long enough, from the start where there was none.
+func (f *Follower) isAway() bool {
+	last := f.status.AnsweredAt
+	if last.IsZero() {
+		last = f.started
+	}
+	return f.status.Away != "" && time.Since(last) >= awayAfter
+}
+
+// Run until the context ends.
+func (f *Follower) Run(ctx context.Context) {
+	defer func() { f.endWatch() }()
+	for ctx.Err() == nil {
+		f.read(ctx)
+		f.wait(ctx)
+	}
+}
+
+// read `current`, and hand it on if it is new.
+func (f *Follower) read(ctx context.Context) {
+	seen, err := f.store.See(ctx)
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	f.startOver(seen)
+	f.seen = seen
+	f.answered(seen, f.store.alarms(ctx))
+	f.watchFrom(ctx, seen)
+	if seen.Current == nil || proto.Equal(seen.Current, f.taken) {
+		f.unusable(nil)
+		return
+	}
+	config, err := f.store.Fetch(ctx, seen.Current)
+	f.unusable(err)
+	if err == nil {
+		f.taken = seen.Current
+		f.take(config)
+	}
+}
+
+// failed reading: with a new connection everything is read anew, addresses,
+// certificates, password.
+func (f *Follower) failed(err error) {
+	f.endWatch()
+	f.store.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Away, f.status.Unusable = err.Error(), ""
+	if f.isAway() && !f.awayLogged {
+		f.awayLogged = true
+		f.log.Warn("etcd is away: the config that runs goes on", "error", err)
+	}
+}
+
+func (f *Follower) answered(seen Seen, alarms []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.awayLogged {
+		f.log.Info("etcd answers again")
+	}
+	if !slices.Equal(alarms, f.status.Alarms) {
+		f.log.Warn("etcd's alarms have changed", "alarms", strings.Join(alarms, ", "))
+	}
+	f.awayLogged = false
+	f.status.Away, f.status.AnsweredAt, f.status.Alarms, f.status.Current = "", time.Now(), alarms, seen.Current
+}
+
+// unusable notes why the config cannot be had; nil: it can.
+func (f *Follower) unusable(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	if why != "" && why != f.status.Unusable {
+		f.log.Error("the config in etcd cannot be read: the one that runs goes on", "error", why)
+	}
+	f.status.Unusable = why
+}
+
+// startOver where revisions do not continue those seen before.
+func (f *Follower) startOver(seen Seen) {
+	if f.seen.clusterID == 0 || seen.clusterID == f.seen.clusterID && seen.revision >= f.seen.revision {
+		return
+	}
+	f.log.Warn("etcd is another cluster than before, or was restored: its config is looked at anew",
+		"cluster_id", fmt.Sprintf("%x", seen.clusterID), "revision", seen.revision,
+		"former_cluster_id", fmt.Sprintf("%x", f.seen.clusterID), "former_revision", f.seen.revision)
+	f.endWatch()
+	f.mu.Lock()
+	f.status.Restored++
+	f.mu.Unlock()
+}
+
+// watchFrom the revision after what was seen, if there is no watch.
+func (f *Follower) watchFrom(ctx context.Context, seen Seen) {
+	if f.watch != nil {
+		return
+	}
+	client, err := f.store.client()
+	if err != nil {
+		return // the next reading says so
+	}
+	ctx, f.stop = context.WithCancel(clientv3.WithRequireLeader(ctx))
+	f.watch = client.Watch(ctx, f.store.keys.current(), clientv3.WithRev(seen.revision+1))
+}
+
+func (f *Follower) endWatch() {
+	f.stop()
+	f.stop, f.watch = func() {}, nil
+}
+
+// wait until the watch reports something, or until the next reading is due.
+func (f *Follower) wait(ctx context.Context) {
+	timer := time.NewTimer(f.interval)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case news, open := <-f.watch: // of none, never
+		if !open || news.Err() != nil {
+			f.log.Debug("the watch ended and is begun anew", "error", news.Err())
+			f.endWatch()
+			pause(ctx, watchPause)
+		}
+	}
+}
+
+func pause(ctx context.Context, duration time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(duration):
+	}
+}
+
+// alarms of the member that answers; none where it does not say.
+func (s *Store) alarms(ctx context.Context) []string {
+	client, err := s.client()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+	if err != nil {
+		return nil
+	}
+	return status.Errors
+}

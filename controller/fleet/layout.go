@@ -1,0 +1,119 @@
+// Package fleet is what the machines of a cluster share, in etcd: the config.
+//
+//	/guideway/<cluster>/current                      which generation is to run
+//	/guideway/<cluster>/config/<generation>/<part>   its text, by zstd, in parts
+//	/guideway/<cluster>/config/<generation>/record   who stored it, when and why
+//
+// It guarantees that a generation's text, once `current` names it, never changes,
+// that of two who apply at once one is refused, and that text which does not
+// match its digest is not handed on. It does not know what is in a config, or
+// what a machine makes of it.
+package fleet
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/guideway/guideway/controller/config"
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+)
+
+const (
+	// Bytes of one part: etcd refuses requests above 1.5 MiB.
+	partBytesMax = 1 << 20
+	// Parts of one config: text that zstd cannot compress becomes a little longer.
+	partsMax = config.FilesBytesMax/partBytesMax + 1
+	// Configs that are kept.
+	recordsMax = 50
+)
+
+// keys below one cluster's prefix.
+type keys struct{ prefix string }
+
+func keysOf(cluster string) keys { return keys{prefix: "/guideway/" + cluster + "/"} }
+
+func (k keys) current() string { return k.prefix + "current" }
+
+func (k keys) configs() string { return k.prefix + "config/" }
+
+func (k keys) config(generation uint64) string {
+	return k.configs() + strconv.FormatUint(generation, 10) + "/"
+}
+
+func (k keys) part(generation uint64, part int) string {
+	return k.config(generation) + strconv.Itoa(part)
+}
+
+func (k keys) record(generation uint64) string { return k.config(generation) + recordName }
+
+const recordName = "record"
+
+// generationOf a key below configs; isRecord: it is no part.
+func (k keys) generationOf(key string) (generation uint64, isRecord, ok bool) {
+	number, name, ok := strings.Cut(strings.TrimPrefix(key, k.configs()), "/")
+	generation, err := strconv.ParseUint(number, 10, 64)
+	return generation, name == recordName, ok && err == nil
+}
+
+// digestOf a config's text, as sha256sum prints it.
+func digestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// split compresses a config's text into parts.
+func split(text []byte) ([][]byte, error) {
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		return nil, fmt.Errorf("compress the config: %w", err)
+	}
+	compressed := encoder.EncodeAll(text, nil)
+	var parts [][]byte
+	for len(compressed) > partBytesMax {
+		parts = append(parts, compressed[:partBytesMax])
+		compressed = compressed[partBytesMax:]
+	}
+	return append(parts, compressed), nil
+}
+
+// join is the opposite of split, for a text of at most config.FilesBytesMax with
+// the digest given.
+func join(parts [][]byte, digest string) ([]byte, error) {
+	decoder, err := zstd.NewReader(bytes.NewReader(bytes.Join(parts, nil)), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	defer decoder.Close()
+	text, err := io.ReadAll(io.LimitReader(decoder, config.FilesBytesMax+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("decompress: %w", err)
+	case len(text) > config.FilesBytesMax:
+		return nil, fmt.Errorf("it has more than %d MiB, the limit", config.FilesBytesMax>>20)
+	}
+	if found := digestOf(text); found != digest {
+		return nil, fmt.Errorf("its digest is %s, and %s was stored", found, digest)
+	}
+	return text, nil
+}
+
+// CheckNext returns why a machine that runs one config may not go to the other;
+// nil where it may. Generation 0: it runs none from etcd.
+func CheckNext(running, next *fleetv1.Current) error {
+	const cure = "apply the config that is to run once more (`guideway config apply`, or `guideway config rollback`), which gives it a higher generation than every machine has, or take what etcd holds by `guideway reload --accept-older` on each machine"
+	switch {
+	case next.GetGeneration() < running.GetGeneration():
+		return fmt.Errorf("etcd holds config generation %d, and %d runs here: was etcd restored from an older snapshot? %s", next.GetGeneration(), running.GetGeneration(), cure)
+	case next.GetGeneration() == running.GetGeneration() && next.GetDigest() != running.GetDigest():
+		return fmt.Errorf("etcd holds another config under generation %d (digest %.12s) than runs here (%.12s): was etcd restored from an older snapshot? %s",
+			next.GetGeneration(), next.GetDigest(), running.GetDigest(), cure)
+	}
+	return nil
+}
