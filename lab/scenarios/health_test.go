@@ -80,11 +80,6 @@ var kinds = []struct{ name, host, check, pool string }{
 // configure the load balancer: its own config, and these beside it.
 func (c checked) configure(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(c.dir, "lb-1", "config.yaml")
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var services, pools, checks strings.Builder
 	for i, k := range kinds {
 		fmt.Fprintf(&services, "- {name: %s, vips: [{address: 203.0.113.200, ports: [%d], protocol: udp}], pools: [%s], fragments: false}\n", k.name, 1000+i, k.name)
@@ -95,19 +90,12 @@ func (c checked) configure(t *testing.T) {
 		fmt.Fprintf(&pools, "- {name: %s, health_checks: [%s], %sbackends: [{name: %s, address: %s}]}\n", k.name, k.name, pool, k.host, c.hosts[k.host].host.Addresses()[0])
 		fmt.Fprintf(&checks, "- {name: %s, %s, interval: 250ms, timeout: 250ms, rise: 1, fall: 2}\n", k.name, k.check)
 	}
-	text := string(content)
-	for key, items := range map[string]string{"services": services.String(), "pools": pools.String(), "health_checks": checks.String()} {
-		if strings.Count(text, "\n"+key+":\n") != 1 {
-			t.Fatalf("the lab's config has no %s:\n%s", key, text)
+	editConfig(t, c.running, "lb-1", func(text string) string {
+		for key, items := range map[string]string{"services": services.String(), "pools": pools.String(), "health_checks": checks.String()} {
+			text = replaceOnce(t, text, "\n"+key+":\n", "\n"+key+":\n"+items)
 		}
-		text = strings.Replace(text, "\n"+key+":\n", "\n"+key+":\n"+items, 1)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.guideway(t, "reload"); err != nil {
-		t.Fatal(err)
-	}
+		return text
+	})
 }
 
 func (c checked) guideway(t *testing.T, args ...string) (string, error) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -255,6 +256,30 @@ func waitState(t *testing.T, running *hosts.Lab, machine, service, backend strin
 		}
 		return nil
 	})
+}
+
+// editConfig of a load balancer beyond what the lab's settings have, and reload.
+func editConfig(t *testing.T, running *hosts.Lab, machine string, edit func(text string) string) {
+	t.Helper()
+	file := filepath.Join(running.Options().RunDir, machine, "config.yaml")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(edit(string(content))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := on(t, running, machine, "reload"); err != nil {
+		t.Fatalf("reload: %v\n%s", err, out)
+	}
+}
+
+func replaceOnce(t *testing.T, text, old, replacement string) string {
+	t.Helper()
+	if strings.Count(text, old) != 1 {
+		t.Fatalf("not once there: %q in\n%s", old, text)
+	}
+	return strings.Replace(text, old, replacement, 1)
 }
 
 // restore the lab after a scenario that took something away.
