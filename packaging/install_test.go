@@ -87,7 +87,7 @@ var ownersWanted = []string{
 	"/var/lib/guideway-forwarder root:root 700",
 	"/etc/guideway/cluster.key root:guideway 640",
 	"/etc/guideway/guideway.yaml root:root 644",
-	"/etc/guideway/agent.env root:root 644",
+	"/etc/guideway/agent.yaml root:root 644",
 }
 
 func TestInstallMakesUsersDirectoriesAndASecretThatStays(t *testing.T) {

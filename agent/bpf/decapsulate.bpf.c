@@ -7,7 +7,8 @@
  *
  * The frame that remains is passed to the kernel, which has the VIP on lo and
  * answers the client directly. Only tunnels from configured sources are ours;
- * all else is the kernel's, untouched. What is ours and wrong is dropped, each
+ * all else is the kernel's, untouched. Only packets to configured VIPs leave
+ * a tunnel. What is ours and wrong is dropped, each
  * kind counted under its own name.
  */
 #include <linux/bpf.h>
@@ -21,7 +22,7 @@
 
 #include "tunnels.h"
 
-#define SOURCES_MAX 4096
+#define ADDRESSES_MAX 4096 /* config/mod.rs has it too */
 #define IPV4_MORE_AND_OFFSET 0x3fff
 
 /* What became of a frame. The loader has the same list, in the same order. */
@@ -40,36 +41,53 @@ enum outcome {
 	GENEVE_HEADER,
 	INNER_PROTOCOL,
 	INNER_HEADER,
+	NOT_VIP,
 	ECN,
 	NO_ROOM,
 	OUTCOMES,
 };
 
-struct source_v4 {
+struct prefix_v4 {
 	__u32 bits;
 	__u32 address;
 };
 
-struct source_v6 {
+struct prefix_v6 {
 	__u32 bits;
 	struct in6_addr address;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, SOURCES_MAX);
+	__uint(max_entries, ADDRESSES_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct source_v4);
+	__type(key, struct prefix_v4);
 	__type(value, __u32);
 } sources_v4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, SOURCES_MAX);
+	__uint(max_entries, ADDRESSES_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct source_v6);
+	__type(key, struct prefix_v6);
 	__type(value, __u32);
 } sources_v6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, ADDRESSES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_v4);
+	__type(value, __u32);
+} vips_v4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, ADDRESSES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_v6);
+	__type(value, __u32);
+} vips_v6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -152,7 +170,7 @@ static __always_inline int has_tunnel_port(const struct tunnel *t)
 static __always_inline __u32 read_outer_v4(struct tunnel *t)
 {
 	const struct iphdr *ip = t->next;
-	struct source_v4 key = { .bits = 32 };
+	struct prefix_v4 key = { .bits = 32 };
 
 	if ((const void *)(ip + 1) > t->end || !may_carry_tunnel(ip->protocol))
 		return PASSED;
@@ -176,7 +194,7 @@ static __always_inline __u32 read_outer_v4(struct tunnel *t)
 static __always_inline __u32 read_outer_v6(struct tunnel *t)
 {
 	const struct ipv6hdr *ip = t->next;
-	struct source_v6 key = { .bits = 128 };
+	struct prefix_v6 key = { .bits = 128 };
 
 	if ((const void *)(ip + 1) > t->end || !may_carry_tunnel(ip->nexthdr))
 		return PASSED;
@@ -289,11 +307,15 @@ static __always_inline int combined(__u8 outer, __u8 inner)
 static __always_inline __u32 finish_inner_v4(const struct tunnel *t)
 {
 	struct iphdr *ip = t->next;
+	struct prefix_v4 vip = { .bits = 32 };
 	__u16 before, after;
 	int ecn;
 
 	if ((const void *)(ip + 1) > t->end || ip->version != 4 || ip->ihl < 5)
 		return INNER_HEADER;
+	vip.address = ip->daddr;
+	if (!bpf_map_lookup_elem(&vips_v4, &vip))
+		return NOT_VIP;
 	ecn = combined(t->ecn, ip->tos & 3);
 	if (ecn < 0)
 		return ECN;
@@ -310,10 +332,14 @@ static __always_inline __u32 finish_inner_v4(const struct tunnel *t)
 static __always_inline __u32 finish_inner_v6(const struct tunnel *t)
 {
 	struct ipv6hdr *ip = t->next;
+	struct prefix_v6 vip = { .bits = 128 };
 	int ecn;
 
 	if ((const void *)(ip + 1) > t->end || ip->version != 6)
 		return INNER_HEADER;
+	vip.address = ip->daddr;
+	if (!bpf_map_lookup_elem(&vips_v6, &vip))
+		return NOT_VIP;
 	ecn = combined(t->ecn, ecn_v6(ip));
 	if (ecn < 0)
 		return ECN;

@@ -1,7 +1,7 @@
 //! The agent of a backend: takes packets out of the load balancers' tunnels.
 //!
 //! An XDP program on the backend's interface does the work (bpf/); this loads
-//! it with the sources whose tunnels it opens, and shows what it counts. It is
+//! it, fills its tables from the config, and shows what it counts. It is
 //! needed where the kernel has no tunnel devices of its own. The program goes
 //! with the process: a backend without its agent drops tunnel packets, fails
 //! its probes through the tunnel, and is no longer selected.
@@ -9,10 +9,11 @@
 #![warn(missing_docs)]
 
 mod arguments;
+pub mod config;
 mod metrics;
 pub mod outcome;
 pub mod program;
 mod run;
 
-pub use arguments::{Arguments, Mode};
+pub use arguments::Arguments;
 pub use run::run;

@@ -36,7 +36,7 @@ const fn dropped(name: &'static str) -> Outcome {
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 16] = [
+pub static OUTCOMES: [Outcome; 17] = [
     passed("no_tunnel"),
     passed("unknown_source"),
     decapsulated("gre"),
@@ -51,6 +51,7 @@ pub static OUTCOMES: [Outcome; 16] = [
     dropped("geneve_header"),
     dropped("inner_protocol"),
     dropped("inner_header"),
+    dropped("not_vip"),
     dropped("ecn"),
     dropped("no_room"),
 ];
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[14]) = (5, 1);
+        (counts[2], counts[15]) = (5, 1);
         assert_eq!(line(&counts), "packets: decapsulated/gre=5 dropped/ecn=1");
     }
 }

@@ -1,4 +1,4 @@
-//! The XDP program: loaded, its sources set, attached, read.
+//! The XDP program: loaded, its tables filled, attached, read.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -11,6 +11,7 @@ use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Link, ObjectError, with_causes};
 use wire::IpPrefix;
 
+use crate::config::Config;
 use crate::outcome::{Counts, OUTCOMES};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decapsulate.bpf.o"));
@@ -39,23 +40,13 @@ impl Program {
         Ok(Program { object, counters, link: None })
     }
 
-    /// Opens the tunnels of these sources.
-    pub fn allow(&mut self, sources: &[IpPrefix]) -> Result<(), String> {
-        let no_table = |error: ObjectError| error.to_string();
-        let mut v4: LpmTrie<MapData, [u8; 4], u32> =
-            ebpf::table(&mut self.object, "sources_v4").map_err(no_table)?;
-        let mut v6: LpmTrie<MapData, [u8; 16], u32> =
-            ebpf::table(&mut self.object, "sources_v6").map_err(no_table)?;
-        for source in sources {
-            let bits = u32::from(source.len());
-            let added = match source.address() {
-                IpAddr::V4(address) => v4.insert(&Key::new(bits, address.octets()), 1, 0),
-                IpAddr::V6(address) => v6.insert(&Key::new(bits, address.octets()), 1, 0),
-            };
-            added
-                .map_err(|error| format!("cannot add source {source}: {}", with_causes(&error)))?;
-        }
-        Ok(())
+    /// Opens tunnels as the config says.
+    pub fn set(&mut self, config: &Config) -> Result<(), String> {
+        let agents: Vec<IpPrefix> = config.other_agents().map(IpPrefix::from).collect();
+        let mut sources = Prefixes::new(&mut self.object, "sources_v4", "sources_v6")?;
+        sources.add(&config.load_balancers)?;
+        sources.add(&agents)?;
+        Prefixes::new(&mut self.object, "vips_v4", "vips_v6")?.add(&config.vips)
     }
 
     /// Attaches the program; how it was attached.
@@ -87,6 +78,34 @@ impl Counters {
             *count = per_cpu.iter().sum();
         }
         Ok(counts)
+    }
+}
+
+/// A set of prefixes: a table for each family.
+struct Prefixes {
+    v4: LpmTrie<MapData, [u8; 4], u32>,
+    v6: LpmTrie<MapData, [u8; 16], u32>,
+}
+
+impl Prefixes {
+    fn new(object: &mut Ebpf, v4: &'static str, v6: &'static str) -> Result<Prefixes, String> {
+        let no_table = |error: ObjectError| error.to_string();
+        Ok(Prefixes {
+            v4: ebpf::table(object, v4).map_err(no_table)?,
+            v6: ebpf::table(object, v6).map_err(no_table)?,
+        })
+    }
+
+    fn add(&mut self, prefixes: &[IpPrefix]) -> Result<(), String> {
+        for prefix in prefixes {
+            let bits = u32::from(prefix.len());
+            let added = match prefix.address() {
+                IpAddr::V4(address) => self.v4.insert(&Key::new(bits, address.octets()), 1, 0),
+                IpAddr::V6(address) => self.v6.insert(&Key::new(bits, address.octets()), 1, 0),
+            };
+            added.map_err(|error| format!("cannot add {prefix}: {}", with_causes(&error)))?;
+        }
+        Ok(())
     }
 }
 

@@ -8,30 +8,51 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
 
-use crate::arguments::Arguments;
+use crate::config::Config;
 use crate::program::{Counters, Program};
 use crate::{metrics, outcome};
 
+/// How often the interface is looked for.
+const INTERFACE_CHECK: Duration = Duration::from_secs(1);
+
 /// Takes packets out of tunnels until a signal ends it.
-pub async fn run(arguments: Arguments) -> Result<(), String> {
+pub async fn run(config: &Config) -> Result<(), String> {
     // The handlers come first: a signal during the start must not be lost.
     let mut end = End::new()?;
-    let listener = listen(arguments.metrics_listen).await?;
+    let listener = listen(config.metrics_listen).await?;
     let mut program = Program::load().map_err(|error| error.to_string())?;
-    program.allow(&arguments.sources)?;
-    let mode = program.attach(&arguments.interface, arguments.mode.into())?;
-    println!("ready: {} {mode}, {} sources", arguments.interface, arguments.sources.len());
-    Manager::from_env().notifier().ready(&format!("{} {mode}", arguments.interface));
+    program.set(config)?;
+    let interface = &config.interface;
+    let mode = program.attach(interface, config.mode)?;
+    println!("ready: {interface} {mode}");
+    Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
-    let report = report_every(Duration::from_secs(arguments.stats_interval), counters);
     tokio::select! {
         () = metrics::serve(listener, counters) => {}
-        () = report => {}
+        () = report_every(config.stats_interval, counters) => {}
+        problem = interface_goes(interface) => return Err(problem),
         () = end.comes() => {}
     }
-    tracing::info!(interface = arguments.interface, "detached");
+    tracing::info!(interface, "detached");
     Ok(())
+}
+
+/// Why the program does nothing any more: with its interface it is gone,
+/// also when another one comes by the same name.
+async fn interface_goes(interface: &str) -> String {
+    let attached = ebpf::index_of(interface).ok();
+    let mut ticks = time::interval(INTERFACE_CHECK);
+    loop {
+        ticks.tick().await;
+        match ebpf::index_of(interface) {
+            Err(error) => return error.to_string(),
+            Ok(index) if Some(index) != attached => {
+                return format!("interface {interface} was removed and made anew");
+            }
+            Ok(_) => {}
+        }
+    }
 }
 
 async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, String> {

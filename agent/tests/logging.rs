@@ -11,11 +11,11 @@ fn log(is_journal: bool) -> String {
     let file = File::create(&folder).unwrap();
     let found = file.metadata().unwrap();
     let mut agent = Command::new(env!("CARGO_BIN_EXE_guideway-agent"));
-    agent.args(["--interface", "no such one", "--source", "10.0.0.1"]).stderr(file);
+    agent.args(["--config", "/no/such/file"]).stderr(file);
     // A stream that is another's means nothing.
     let inode = if is_journal { found.ino() } else { found.ino() + 1 };
     agent.env("JOURNAL_STREAM", format!("{}:{inode}", found.dev()));
-    assert!(!agent.status().unwrap().success());
+    assert_eq!(agent.status().unwrap().code(), Some(2), "systemd does not restart it");
     let text = std::fs::read_to_string(&folder).unwrap();
     std::fs::remove_file(&folder).unwrap();
     text
@@ -25,6 +25,7 @@ fn log(is_journal: bool) -> String {
 fn a_file_gets_no_colours_and_the_journal_gets_priorities() {
     let plain = log(false);
     assert!(plain.contains("ERROR") && !plain.contains('\u{1b}'), "{plain:?}");
+    assert!(plain.contains("cannot read /no/such/file"), "{plain:?}");
     let journal = log(true);
     let priorities: Vec<_> =
         journal.lines().map(|line| line.get(..3).unwrap_or_default()).collect();

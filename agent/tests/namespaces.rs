@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SendFlags, sendto};
+use tempfile::TempDir;
 use testnet::{Namespace, raw_socket, root_or_skip};
 use wire::tunnel::{geneve, gre, gue};
 use wire::{EtherType, Protocol, checksum, ipv4, ipv6, udp};
@@ -43,11 +44,13 @@ impl Ports {
 struct Lab {
     lb: Namespace,
     backend: Namespace,
+    config: TempDir,
 }
 
 impl Lab {
     fn new() -> Lab {
-        let lab = Lab { lb: Namespace::new("lb"), backend: Namespace::new("backend") };
+        let config = TempDir::new().unwrap();
+        let lab = Lab { lb: Namespace::new("lb"), backend: Namespace::new("backend"), config };
         lab.lb.run(&format!("ip link add eth0 type veth peer eth0 netns {}", lab.backend));
         for (number, namespace) in [&lab.lb, &lab.backend].into_iter().enumerate() {
             let number = number + 1;
@@ -77,16 +80,20 @@ impl Lab {
         }
     }
 
-    fn command(&self, arguments: &str) -> Command {
+    /// An agent with these fields beside the VIPs in its config.
+    fn command(&self, fields: &str) -> Command {
+        let config = self.config.path().join("agent.yaml");
+        let vips = "vips: [203.0.113.10, '2001:db8:a::10']";
+        std::fs::write(&config, format!("{{{vips}, {fields}}}")).unwrap();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.backend.name, env!("CARGO_BIN_EXE_guideway-agent")]);
-        command.args(arguments.split_whitespace());
+        command.arg("--config").arg(config);
         command
     }
 
     /// What an agent that cannot start says.
-    fn refusal(&self, arguments: &str) -> String {
-        let output = self.command(arguments).output().unwrap();
+    fn refusal(&self, fields: &str) -> String {
+        let output = self.command(fields).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     }
@@ -245,13 +252,13 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
     for mode in ["native", "generic"] {
         let lab = Lab::new();
         let arguments =
-            format!("--interface eth0 --source 10.66.0.1 --source fd66::/64 --mode {mode}");
+            format!("interface: eth0, load_balancers: [10.66.0.1, 'fd66::/64'], mode: {mode}");
         assert!(
             !served(&lab, "gre", "10.66.0.1", false, SHORT),
             "without the agent no tunnel is opened"
         );
         let agent = Agent::start(lab.command(&arguments));
-        assert_eq!(agent.ready, format!("ready: eth0 {mode}, 2 sources\n"));
+        assert_eq!(agent.ready, format!("ready: eth0 {mode}\n"));
         for tunnel in ["gre", "ipip", "gue", "geneve"] {
             for source in ["10.66.0.1", "fd66::1"] {
                 for inner_v6 in [false, true] {
@@ -279,7 +286,7 @@ fn a_vip_is_served_again_while_other_tests_start_programs() {
         return;
     }
     let lab = Lab::new();
-    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
+    let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
     let stop = AtomicBool::new(false);
     let served = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -306,7 +313,7 @@ fn counters_are_served_and_systemd_is_notified() {
     let systemd = UnixDatagram::bind(&name).unwrap();
     systemd.set_read_timeout(Some(LONG)).unwrap();
     let mut command =
-        lab.command("--interface eth0 --source 10.66.0.1 --metrics-listen 127.0.0.1:9479");
+        lab.command("interface: eth0, load_balancers: [10.66.0.1], metrics_listen: 127.0.0.1:9479");
     let agent = Agent::start({
         command.env("NOTIFY_SOCKET", &name);
         command
@@ -358,17 +365,35 @@ fn what_cannot_work_is_refused_with_a_cure() {
         return;
     }
     let lab = Lab::new();
-    let missing = lab.refusal("--interface eth7 --source 10.66.0.1");
+    let missing = lab.refusal("interface: eth7, load_balancers: [10.66.0.1]");
     assert!(missing.contains("no interface eth7") && missing.contains("lo, eth0"), "{missing}");
-    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
-    let second = lab.refusal("--interface eth0 --source 10.66.0.1");
+    let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
+    let second = lab.refusal("interface: eth0, load_balancers: [10.66.0.1]");
     assert!(second.contains("eth0 already has an XDP program"), "{second}");
     assert!(agent.terminate());
     lab.lb.run("ip link set eth0 mtu 9000");
-    let native = lab.refusal("--interface eth0 --source 10.66.0.1 --mode native");
+    let native = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], mode: native");
     assert!(native.contains("interface eth0 in native mode"), "{native}");
-    let agent = Agent::start(lab.command("--interface eth0 --source 10.66.0.1"));
-    assert_eq!(agent.ready, "ready: eth0 generic, 1 sources\n");
+    let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
+    assert_eq!(agent.ready, "ready: eth0 generic\n");
+}
+
+/// An interface that goes takes the program along: systemd starts the agent
+/// anew until there is one again.
+#[test]
+fn an_agent_ends_with_its_interface() {
+    if !root_or_skip("an_agent_ends_with_its_interface") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
+    lab.lb.run("ip link del eth0");
+    let deadline = Instant::now() + 5 * LONG;
+    while agent.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it runs on without its interface");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(agent.child.wait().unwrap().code(), Some(1));
 }
 
 /// What the unit of systemd leaves it: CAP_NET_ADMIN, CAP_BPF, and
@@ -379,23 +404,13 @@ fn three_capabilities_are_enough() {
         return;
     }
     let lab = Lab::new();
+    let whole = lab.command("interface: eth0, load_balancers: [10.66.0.1]");
+    let mut words = whole.get_args();
     let mut command = Command::new("ip");
-    command.args([
-        "netns",
-        "exec",
-        &lab.backend.name,
-        "setpriv",
-        "--inh-caps=-all",
-        "--bounding-set=-all,+net_admin,+bpf,+perfmon",
-    ]);
-    command.args([
-        env!("CARGO_BIN_EXE_guideway-agent"),
-        "--interface",
-        "eth0",
-        "--source",
-        "10.66.0.1",
-    ]);
+    command.args(words.by_ref().take(3));
+    command.args(["setpriv", "--inh-caps=-all", "--bounding-set=-all,+net_admin,+bpf,+perfmon"]);
+    command.args(words);
     let agent = Agent::start(command);
-    assert_eq!(agent.ready, "ready: eth0 native, 1 sources\n");
+    assert_eq!(agent.ready, "ready: eth0 native\n");
     assert!(served(&lab, "gre", "10.66.0.1", true, LONG));
 }

@@ -25,11 +25,23 @@ func (lab *Lab) startBackend(n topology.Node) error {
 }
 
 func (lab *Lab) startAgent(n topology.Node) error {
-	args := []string{"--interface", "eth0", "--metrics-listen", agentMetrics}
-	for _, prefix := range topology.MachinePrefixes {
-		args = append(args, "--source", prefix.String())
+	config := lab.path(n, "agent.yaml")
+	if err := writeWhole(config, []byte(agentConfig(lab.Network)), 0o644); err != nil {
+		return err
 	}
-	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), args...)
+	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), "--config", config)
+}
+
+func agentConfig(network topology.Network) string {
+	text := "# Written by guideway-lab.\ninterface: eth0\nmetrics_listen: " + agentMetrics + "\nload_balancers:\n"
+	for _, prefix := range topology.MachinePrefixes {
+		text += "- " + prefix.String() + "\n"
+	}
+	text += "vips:\n"
+	for _, prefix := range network.VIPPrefixes() {
+		text += "- " + prefix.String() + "\n"
+	}
+	return text
 }
 
 func (lab *Lab) startServers(n topology.Node) error {

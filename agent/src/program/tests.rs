@@ -25,7 +25,8 @@ fn program_or_skip(test: &str) -> Option<Program> {
         return None;
     }
     let mut program = Program::load().unwrap();
-    program.allow(&["10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]).unwrap();
+    let config = "{interface: eth0, load_balancers: [10.0.0.1, 2001:db8::1], vips: [10.0.0.200, 2001:db8::c8]}";
+    program.set(&Config::parse("config", config).unwrap()).unwrap();
     Some(program)
 }
 
@@ -122,6 +123,13 @@ fn frame(ether_type: EtherType, packet: &[u8]) -> Vec<u8> {
 /// A client's packet, as the load balancer received it.
 fn inner(family: Family, ecn: u8) -> Vec<u8> {
     ip(family, 17, 0xb8 | ecn, 77, &[0x30, 0x39, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4])
+}
+
+/// A packet to an address that is no VIP.
+fn other_destination(family: Family) -> Vec<u8> {
+    let mut packet = inner(family, 0);
+    packet[if family == V4 { 19 } else { 39 }] ^= 1;
+    packet
 }
 
 fn datagram(port: u16, payload: &[u8]) -> Vec<u8> {
@@ -273,6 +281,8 @@ fn what_is_ours_and_wrong_is_dropped_by_name() {
         ("inner_header", carrying(41, &inner(V6, 0)[..39])),
         ("inner_header", carrying(4, &[0x44; 20])),
         ("inner_header", geneve([0x3f, 0, 8, 0, 0, 0, 0, 0])),
+        ("not_vip", carrying(4, &other_destination(V4))),
+        ("not_vip", carrying(41, &other_destination(V6))),
         ("gue_header", gue([0x40, 4, 0, 0])),
         ("gue_header", gue([0x20, 4, 0, 0])),
         ("gue_header", gue([0x01, 4, 0, 0])),

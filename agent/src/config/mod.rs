@@ -1,0 +1,265 @@
+//! The agent's config: one YAML file, read once, into a value that is right.
+//!
+//! ```yaml
+//! interface: eth0
+//! load_balancers: [10.0.0.1, 10.0.0.2]
+//! vips: [203.0.113.10]
+//! name: web-1
+//! agents: {web-1: 10.1.0.11, web-2: [10.1.0.12, 2001:db8:1::12]}
+//! ```
+//!
+//! Guarantees: a [`Config`] has at least one load balancer and one VIP, lists
+//! within the program's tables, agents without a shared address, and, where
+//! there are agents, its own name among them. What is wrong is reported all at
+//! once, each problem with its line, its field and its cure.
+
+mod fields;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use ebpf::xdp::ModePreference;
+use saphyr::{LoadableYamlNode, MarkedYaml};
+use wire::IpPrefix;
+
+use fields::{Node, Reader};
+
+/// Entries of each table of the program: `ADDRESSES_MAX` in bpf/. A
+/// hundred times the largest cluster that was tried; more are refused here.
+pub const ADDRESSES_MAX: usize = 4096;
+
+/// What the agent does, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where tunnelled packets arrive.
+    pub interface: String,
+    /// How the program is attached there.
+    pub mode: ModePreference,
+    /// Whose tunnels are opened, beside those of agents.
+    pub load_balancers: Vec<IpPrefix>,
+    /// Where packets out of tunnels may go.
+    pub vips: Vec<IpPrefix>,
+    /// This agent among `agents`; empty where there are none.
+    pub name: String,
+    /// The agents of all backends, this one included.
+    pub agents: BTreeMap<String, Vec<IpAddr>>,
+    /// Where metrics are served.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Between log lines with the counters; zero: none.
+    pub stats_interval: Duration,
+}
+
+/// All that is wrong with a config, in the order of its lines.
+#[derive(Debug)]
+pub struct ConfigError(Vec<String>);
+
+impl ConfigError {
+    /// One line each.
+    #[must_use]
+    pub fn problems(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads a file.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigError(vec![format!("cannot read {name}: {error}; --config names the file")])
+        })?;
+        Config::parse(&name, &text)
+    }
+
+    /// Reads a text; `file` is for messages.
+    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
+        let documents = MarkedYaml::load_from_str(text).map_err(|error| {
+            let at = error.marker();
+            let problem = error.info();
+            ConfigError(vec![format!("{file}:{}:{}: {problem}", at.line(), at.col() + 1)])
+        })?;
+        let [document] = documents.as_slice() else {
+            let cure = "write one, with `interface`, `load_balancers` and `vips`";
+            let count = documents.len();
+            return Err(ConfigError(vec![format!("{file} has {count} YAML documents: {cure}")]));
+        };
+        let mut reader = Reader::new(file);
+        let config = read(&mut reader, Node::root(document));
+        let problems = reader.into_problems();
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(ConfigError(problems)),
+        }
+    }
+
+    /// This agent's own address of the family of `other`.
+    #[must_use]
+    pub fn own_address(&self, other: IpAddr) -> Option<IpAddr> {
+        let own = self.agents.get(&self.name)?;
+        own.iter().copied().find(|address| address.is_ipv4() == other.is_ipv4())
+    }
+
+    /// The addresses of all agents but this one.
+    pub fn other_agents(&self) -> impl Iterator<Item = IpAddr> {
+        let others = self.agents.iter().filter(|(name, _)| **name != self.name);
+        others.flat_map(|(_, addresses)| addresses.iter().copied())
+    }
+}
+
+fn read(reader: &mut Reader, root: Node) -> Option<Config> {
+    let mut fields = reader.fields(&root)?;
+    let interface = fields.required("interface", "the one that tunnelled packets arrive on");
+    let load_balancers =
+        fields.required("load_balancers", "the addresses whose tunnels are opened");
+    let vips = fields.required("vips", "the service addresses that this backend has on lo");
+    let (mode, name, agents) =
+        (fields.optional("mode"), fields.optional("name"), fields.optional("agents"));
+    let (metrics_listen, stats_interval) =
+        (fields.optional("metrics_listen"), fields.optional("stats_interval"));
+    fields.finish();
+
+    let agents_node = agents.clone();
+    let config = Config {
+        interface: interface.and_then(|node| reader.text(&node)).unwrap_or_default(),
+        mode: mode.and_then(|node| read_mode(reader, &node)).unwrap_or_default(),
+        load_balancers: read_prefixes(reader, load_balancers),
+        vips: read_prefixes(reader, vips),
+        name: name.as_ref().and_then(|node| reader.text(node)).unwrap_or_default(),
+        agents: agents.map(|node| read_agents(reader, &node)).unwrap_or_default(),
+        metrics_listen: metrics_listen.and_then(|node| {
+            reader.parsed(&node, "an address with a port", "127.0.0.1:9473 or \"[::1]:9473\"")
+        }),
+        stats_interval: stats_interval
+            .and_then(|node| read_duration(reader, &node))
+            .unwrap_or_default(),
+    };
+    if let Some(node) = agents_node {
+        check_agents(reader, &node, name.as_ref(), &config);
+    }
+    Some(config)
+}
+
+fn read_mode(reader: &mut Reader, node: &Node) -> Option<ModePreference> {
+    match reader.text(node)?.as_str() {
+        "auto" => Some(ModePreference::Auto),
+        "native" => Some(ModePreference::Native),
+        "generic" => Some(ModePreference::Generic),
+        other => {
+            let cure = "write auto (in the driver if it can), native (or not at all) or generic";
+            reader.refuse(node, &format!("{other:?} is no mode: {cure}"));
+            None
+        }
+    }
+}
+
+/// As in the controller's config: a number and a unit.
+fn read_duration(reader: &mut Reader, node: &Node) -> Option<Duration> {
+    let text = reader.text(node)?;
+    let seconds = [("m", 60), ("s", 1)].into_iter().find_map(|(unit, seconds)| {
+        let number: u32 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(u64::from(number) * seconds)
+    });
+    if seconds.is_none() {
+        reader.refuse(node, &format!("{text:?} is no duration: write 30s or 5m"));
+    }
+    seconds.map(Duration::from_secs)
+}
+
+/// A list of prefixes with at least one. A missing one has been reported.
+fn read_prefixes(reader: &mut Reader, node: Option<Node>) -> Vec<IpPrefix> {
+    let Some(node) = node else { return Vec::new() };
+    let elements = reader.list(&node);
+    if elements.is_empty() {
+        reader.refuse(&node, "is empty: without one no packet is taken out of a tunnel");
+    }
+    let prefixes: Vec<IpPrefix> = elements
+        .iter()
+        .filter_map(|node| reader.parsed(node, "an address or prefix", "10.0.0.1 or 10.0.0.0/24"))
+        .collect();
+    check_count(reader, &node, prefixes.len());
+    prefixes
+}
+
+fn check_count(reader: &mut Reader, node: &Node, count: usize) {
+    if count > ADDRESSES_MAX {
+        let problem = format!("has {count} addresses, more than {ADDRESSES_MAX}: write prefixes");
+        reader.refuse(node, &problem);
+    }
+}
+
+fn read_agents(reader: &mut Reader, node: &Node) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut agents = BTreeMap::new();
+    for (name, node) in reader.entries(node) {
+        let elements = if node.is_list() { reader.list(&node) } else { vec![node.clone()] };
+        let addresses: Vec<IpAddr> =
+            elements.iter().filter_map(|node| read_agent_address(reader, node)).collect();
+        if elements.is_empty() {
+            reader.refuse(&node, "has no address: write one of IPv4, of IPv6, or of each");
+        }
+        if elements.len() > 2 || addresses.iter().filter(|address| address.is_ipv4()).count() == 2 {
+            reader.refuse(&node, "has more than one address of a family: one of each is enough");
+        }
+        agents.insert(name, addresses);
+    }
+    agents
+}
+
+fn read_agent_address(reader: &mut Reader, node: &Node) -> Option<IpAddr> {
+    let address: IpAddr = reader.parsed(node, "an address", "10.1.0.11 or 2001:db8::11")?;
+    if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+        reader.refuse(node, &format!("{address} is no address of a backend"));
+        return None;
+    }
+    Some(address)
+}
+
+/// What agents need of one another.
+fn check_agents(reader: &mut Reader, node: &Node, name: Option<&Node>, config: &Config) {
+    check_count(reader, node, config.agents.values().map(Vec::len).sum());
+    let mut owners: BTreeMap<IpAddr, &str> = BTreeMap::new();
+    for (agent, address) in config
+        .agents
+        .iter()
+        .flat_map(|(name, list)| list.iter().map(move |address| (name, address)))
+    {
+        if let Some(other) = owners.insert(*address, agent) {
+            let problem = format!("{address} is an address of {other} and of {agent}");
+            reader.refuse(node, &format!("{problem}: each agent has its own"));
+        }
+    }
+    match (name, config.agents.contains_key(&config.name)) {
+        (Some(_), true) => check_families(reader, node, config),
+        (Some(name), false) => {
+            let listed: Vec<&str> = config.agents.keys().map(String::as_str).collect();
+            let problem = format!("{:?} is none of the agents: {}", config.name, listed.join(", "));
+            reader.refuse(name, &problem);
+        }
+        (None, _) => reader.refuse(node, "needs `name`: which of them this one is"),
+    }
+}
+
+/// A packet that goes on to an agent leaves with an address of the same family.
+fn check_families(reader: &mut Reader, node: &Node, config: &Config) {
+    for address in config.other_agents() {
+        if config.own_address(address).is_none() {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            let problem =
+                format!("{} has no {family} address to reach {address} from", config.name);
+            reader.refuse(node, &format!("{problem}: add one, or take {address} out"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use super::*;
+
+const WHOLE: &str = "
+interface: eth0
+mode: native
+load_balancers: [10.0.0.1, 2001:db8::/64]
+vips:
+- 203.0.113.0/24
+- 2001:db8:a::10
+name: web-1
+agents:
+  web-1: [10.1.0.11, '2001:db8:1::11']
+  web-2: 10.1.0.12
+metrics_listen: '[::1]:9473'
+stats_interval: 5m
+";
+
+fn problems(text: &str) -> Vec<String> {
+    Config::parse("agent.yaml", text).unwrap_err().0
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = Config::parse("agent.yaml", WHOLE).unwrap();
+    assert_eq!(config.interface, "eth0");
+    assert_eq!(config.mode, ModePreference::Native);
+    let texts =
+        |prefixes: &[IpPrefix]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(&config.load_balancers), ["10.0.0.1/32", "2001:db8::/64"]);
+    assert_eq!(texts(&config.vips), ["203.0.113.0/24", "2001:db8:a::10/128"]);
+    assert_eq!(config.own_address("10.9.9.9".parse().unwrap()), "10.1.0.11".parse().ok());
+    assert_eq!(config.own_address("::9".parse().unwrap()), "2001:db8:1::11".parse().ok());
+    let others: Vec<IpAddr> = config.other_agents().collect();
+    assert_eq!(others, ["10.1.0.12".parse::<IpAddr>().unwrap()]);
+    assert_eq!(config.metrics_listen.unwrap().to_string(), "[::1]:9473");
+    assert_eq!(config.stats_interval, Duration::from_secs(300));
+}
+
+#[test]
+fn the_shortest_config_has_no_agents() {
+    let config = Config::parse(
+        "agent.yaml",
+        "{interface: eth0, load_balancers: [10.0.0.1], vips: [10.9.0.1]}",
+    )
+    .unwrap();
+    assert!(config.agents.is_empty() && config.name.is_empty() && config.metrics_listen.is_none());
+    assert_eq!(config.mode, ModePreference::Auto);
+    assert_eq!(config.stats_interval, Duration::ZERO);
+}
+
+/// All at once, in the order of lines, each with its culprit and its cure.
+#[test]
+fn all_problems_are_reported_at_once() {
+    let text = "interface: 5
+mode: fast
+load_balancers: [10.0.0.300, 10.0.0.1/8]
+vip: [203.0.113.10]
+agents: {web-1: 0.0.0.0, 7: 10.1.0.7}
+metrics_listen: 9473
+stats_interval: 5 minutes
+";
+    assert_eq!(
+        problems(text),
+        [
+            "agent.yaml:1: `vips` is missing: the service addresses that this backend has on lo",
+            "agent.yaml:1: interface: is no text: write one, in quotes if it looks like a number",
+            "agent.yaml:2: mode: \"fast\" is no mode: write auto (in the driver if it can), native (or not at all) or generic",
+            "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
+            "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
+            "agent.yaml:4: vip: there is no such field; there are: agents, interface, load_balancers, metrics_listen, mode, name, stats_interval, vips",
+            "agent.yaml:5: agents: has a name that is no text: put it into quotes",
+            "agent.yaml:5: agents.web-1: 0.0.0.0 is no address of a backend",
+            "agent.yaml:5: agents: needs `name`: which of them this one is",
+            "agent.yaml:6: metrics_listen: is no text: write one, in quotes if it looks like a number",
+            "agent.yaml:7: stats_interval: \"5 minutes\" is no duration: write 30s or 5m",
+        ]
+    );
+}
+
+/// The whole config with one text in the place of another.
+fn with(old: &str, new: &str) -> Vec<String> {
+    assert!(WHOLE.contains(old), "{old}");
+    problems(&WHOLE.replace(old, new))
+}
+
+#[test]
+fn agents_that_cannot_work_together_are_refused() {
+    assert_eq!(
+        with("web-2: 10.1.0.12", "web-2: 10.1.0.11"),
+        [
+            "agent.yaml:10: agents: 10.1.0.11 is an address of web-1 and of web-2: each agent has its own"
+        ]
+    );
+    assert_eq!(
+        with("name: web-1", "name: web-9"),
+        ["agent.yaml:8: name: \"web-9\" is none of the agents: web-1, web-2"]
+    );
+    assert_eq!(
+        with("web-1: [10.1.0.11, ", "web-1: ["),
+        [
+            "agent.yaml:10: agents: web-1 has no IPv4 address to reach 10.1.0.12 from: add one, or take 10.1.0.12 out"
+        ]
+    );
+    assert_eq!(
+        with("web-2: 10.1.0.12", "web-2: [10.1.0.12, 10.1.0.13]"),
+        [
+            "agent.yaml:11: agents.web-2: has more than one address of a family: one of each is enough"
+        ]
+    );
+    assert_eq!(
+        with("web-2: 10.1.0.12", "web-2: []"),
+        ["agent.yaml:11: agents.web-2: has no address: write one of IPv4, of IPv6, or of each"]
+    );
+}
+
+#[test]
+fn lists_are_of_the_right_size() {
+    assert_eq!(
+        with("load_balancers: [10.0.0.1, 2001:db8::/64]", "load_balancers: []"),
+        ["agent.yaml:4: load_balancers: is empty: without one no packet is taken out of a tunnel"]
+    );
+    let many: Vec<String> =
+        (0..=ADDRESSES_MAX).map(|n| format!("10.2.{}.{}", n >> 8, n & 255)).collect();
+    let many = with("[10.0.0.1, 2001:db8::/64]", &format!("[{}]", many.join(", ")));
+    assert_eq!(
+        many,
+        ["agent.yaml:4: load_balancers: has 4097 addresses, more than 4096: write prefixes"]
+    );
+}
+
+#[test]
+fn what_is_no_config_is_refused_with_its_place() {
+    let double = with("mode: native", "interface: eth1");
+    assert!(
+        double[0].starts_with("agent.yaml:3:1: ") && double[0].contains("duplicated key"),
+        "{double:?}"
+    );
+    assert!(problems("a: [1, 2")[0].starts_with("agent.yaml:"));
+    assert!(problems("")[0].contains("has 0 YAML documents"));
+    assert!(problems("interface: a\n---\ninterface: b\n")[0].contains("has 2 YAML documents"));
+    assert_eq!(problems("- a\n"), ["agent.yaml:1: is no mapping: write `field: value` lines"]);
+    assert!(Config::load(Path::new("/no/such/file")).unwrap_err().to_string().contains("--config"));
+}
