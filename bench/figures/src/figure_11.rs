@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use plan::select::maglev::Table as MaglevTable;
 
+use crate::buckets::Counted;
 use crate::hashing::{Ring, karger, rendezvous};
 use crate::names;
 use crate::report::{Report, Table};
@@ -139,12 +140,32 @@ pub fn run(options: &Options) -> Report {
             });
         }
     }
+    if let Some(counted) = Counted::of(options.backends) {
+        add_buckets(&counted, &mut table, &mut bars);
+    }
     let frame = svg::Frame {
         title: "Figure 11: least and most entries of a backend (medians over seeds)",
-        x: "M Maglev, K Karger, R Rendezvous",
+        x: "M Maglev, K Karger, R Rendezvous, B buckets",
         y: "% of the table's entries",
     };
     Report { name: "figure-11", text: text(options, &table), svg: svg::bars(&frame, &bars) }
+}
+
+/// The buckets of a stateless service: not in the paper, and without seeds, as
+/// only the order of the backends' names counts.
+fn add_buckets(counted: &Counted, table: &mut Table, bars: &mut Vec<svg::Bar>) {
+    let percent = |buckets: u32| counted.percent(buckets.into());
+    let (low, high) = (percent(counted.least), percent(counted.most));
+    let overprovision = high * f64::from(counted.backends) - 100.0;
+    table.row([
+        format!("{} buckets", counted.buckets),
+        format!("{low:.4}"),
+        format!("{high:.4}"),
+        format!("{overprovision:.1}"),
+        "-".to_owned(),
+    ]);
+    let group = format!("{} buckets", counted.buckets);
+    bars.push(svg::Bar { label: "B".to_owned(), group, low, high });
 }
 
 fn text(options: &Options, table: &Table) -> String {
@@ -153,7 +174,8 @@ fn text(options: &Options, table: &Table) -> String {
         "Figure 11: load balancing efficiency of hashing methods\n\
          {backends} backends, {views} views (Karger), {seeds} seeds; median (minimum - maximum) over the seeds.\n\
          A backend's even share is {:.4} % of the entries. Overprovision: the largest share over the\n\
-         even one, less 100 %. Paper: the overprovision in its section 5.3, of one table each.\n\n",
+         even one, less 100 %. Paper: the overprovision in its section 5.3, of one table each.\n\
+         Buckets are those of a stateless service (MPLB), as the controller assigns them.\n\n",
         100.0 / f64::from(*backends)
     );
     let _ = write!(text, "{table}");

@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use plan::select::maglev::{Candidate, Table as MaglevTable};
 
+use crate::buckets::Counted;
 use crate::names;
 use crate::random::Random;
 use crate::report::{Report, Table};
@@ -55,9 +56,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
         headings.push(format!("{size}: changed, % (minimum - maximum)"));
         headings.push("of others, %".to_owned());
     }
+    let buckets = Counted::of(options.backends);
+    if let Some(Counted { buckets, .. }) = buckets {
+        headings.push(format!("{buckets} buckets: moved, % (minimum - maximum)"));
+        headings.push("of others, %".to_owned());
+    }
     let mut table = Table::new(headings);
     let mut lines: Vec<svg::Series> =
         options.sizes.iter().map(|size| line(format!("table of {size}"))).collect();
+    let mut moved = line("buckets".to_owned());
     let mut inevitable = line("the failed backends' own".to_owned());
     for failures in &options.failures {
         let failed_percent = f64::from(*failures) * 100.0 / f64::from(options.backends);
@@ -69,8 +76,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
             row.push(format!("{:.3}", changed.mean - failed_percent));
             line.points.push((failed_percent, changed.mean));
         }
+        if let Some(counted) = &buckets {
+            row.extend(moved_buckets(counted, *failures, failed_percent, &mut moved));
+        }
         table.row(row);
     }
+    lines.extend(buckets.is_some().then_some(moved));
     lines.push(inevitable);
     let frame = svg::Frame {
         title: "Figure 12: changed entries when backends fail",
@@ -82,6 +93,24 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
 fn line(name: String) -> svg::Series {
     svg::Series { name, points: Vec::new() }
+}
+
+/// What moved of a stateless service's buckets, in two columns, and its point of
+/// the line.
+fn moved_buckets(
+    counted: &Counted,
+    failures: u32,
+    failed_percent: f64,
+    line: &mut svg::Series,
+) -> [String; 2] {
+    let Some(failed) = counted.failed(failures) else { return ["-".into(), "-".into()] };
+    let mean = counted.percent(failed.mean());
+    let (min, max) = (counted.percent(failed.min.into()), counted.percent(failed.max.into()));
+    line.points.push((failed_percent, mean));
+    [
+        format!("{mean:.3} ({min:.3} - {max:.3})"),
+        format!("{:.3}", counted.percent(failed.of_others())),
+    ]
 }
 
 fn changed(options: &Options, size: u32, failures: u32) -> Changed {
@@ -123,7 +152,8 @@ fn text(options: &Options, table: &Table) -> String {
          {backends} backends, {repetitions} repetitions for each number of failures, seed {seed}; means.\n\
          A failed backend's own entries have to change: \"of others\" is what changes beyond them.\n\
          Paper: a plot without numbers; its text says that changes grow with the failures and are\n\
-         fewer in the larger table.\n\n"
+         fewer in the larger table.\n\
+         Buckets are those of a stateless service (MPLB), as the controller assigns them: 200 draws.\n\n"
     );
     let _ = write!(text, "{table}");
     text

@@ -7,6 +7,7 @@
 //! measured is labelled with the machine.
 #![forbid(unsafe_code)]
 
+pub mod buckets;
 pub mod figure_11;
 pub mod figure_12;
 pub mod figure_7;
