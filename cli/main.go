@@ -25,6 +25,9 @@ var version = "development"
 // errReported ends the program with exitFailed when everything was said already.
 var errReported = errors.New("reported")
 
+// errTimeUp ends the program with exitTimeUp: `drain --wait` waited long enough.
+var errTimeUp = errors.New("time is up")
+
 // errChanges ends the program with exitChanges: `config plan` found some.
 var errChanges = errors.New("changes")
 
@@ -39,6 +42,9 @@ func main() {
 	if err != nil {
 		if errors.Is(err, errChanges) {
 			os.Exit(exitChanges)
+		}
+		if errors.Is(err, errTimeUp) {
+			os.Exit(exitTimeUp)
 		}
 		if !errors.Is(err, errReported) {
 			prefix := ""

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -28,6 +29,11 @@ import (
 type fakeController struct {
 	controllerv1.UnimplementedControllerServer
 	drained []string
+	// Answers to GetState, one after the other; the last one stays.
+	states []*controllerv1.GetStateResponse
+	// Of drains of services and the machine.
+	drains  []proto.Message
+	refuse  error
 	offered string
 	// The file that configs are applied to; and how that ends.
 	target  string
@@ -37,6 +43,13 @@ type fakeController struct {
 }
 
 func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	if len(f.states) > 0 {
+		state := f.states[0]
+		if len(f.states) > 1 {
+			f.states = f.states[1:]
+		}
+		return state, nil
+	}
 	return &controllerv1.GetStateResponse{
 		Machine:  &controllerv1.Machine{Name: "lb-1", State: "serving"},
 		Config:   &controllerv1.Config{Stale: true, Problem: "a.yaml:3: unknown field"},
@@ -92,10 +105,26 @@ func (f *fakeController) DrainBackend(_ context.Context, r *controllerv1.DrainBa
 	return &controllerv1.DrainBackendResponse{}, nil
 }
 
+func (f *fakeController) DrainService(_ context.Context, r *controllerv1.DrainServiceRequest) (*controllerv1.DrainServiceResponse, error) {
+	if r.Service != "web" {
+		return nil, status.Error(codes.NotFound, "this machine has no such service")
+	}
+	f.drains = append(f.drains, r)
+	return &controllerv1.DrainServiceResponse{Warnings: []string{"203.0.113.10/32 stays announced"}}, f.refuse
+}
+
+func (f *fakeController) DrainMachine(_ context.Context, r *controllerv1.DrainMachineRequest) (*controllerv1.DrainMachineResponse, error) {
+	f.drains = append(f.drains, r)
+	return &controllerv1.DrainMachineResponse{}, f.refuse
+}
+
 type fakeForwarder struct {
 	forwarderv1.UnimplementedForwarderServer
 	lookup   *forwarderv1.FlowKey
 	captured *forwarderv1.CaptureRequest
+	// Established connections of web-1, one answer after the other; the last one
+	// stays. None: 40.
+	established []uint64
 }
 
 func (*fakeForwarder) GetPlan(context.Context, *forwarderv1.GetPlanRequest) (*forwarderv1.GetPlanResponse, error) {
@@ -134,8 +163,15 @@ func (f *fakeForwarder) GetConnections(_ context.Context, r *forwarderv1.GetConn
 	if r.Lookup != nil {
 		return &forwarderv1.GetConnectionsResponse{Found: []*forwarderv1.Connection{{Worker: 1, Service: "web", Backend: "web-1", Class: "established", IdleMs: 1500}}}, nil
 	}
+	established := uint64(40)
+	if len(f.established) > 0 {
+		established = f.established[0]
+		if len(f.established) > 1 {
+			f.established = f.established[1:]
+		}
+	}
 	return &forwarderv1.GetConnectionsResponse{ConnectionsMax: 5000, Counts: []*forwarderv1.ConnectionCount{
-		{Service: "web", Backend: "web-1", Class: "established", Connections: 40},
+		{Service: "web", Backend: "web-1", Class: "established", Connections: established},
 		{Service: "web", Backend: "web-1", Class: "closing", Connections: 2},
 	}}, nil
 }

@@ -134,6 +134,16 @@ func (m machine) ask(ctx context.Context, limit time.Duration, d door, f func(co
 	return nil
 }
 
+// keepConnections between calls until the returned function is called.
+func (m *machine) keepConnections() (end func()) {
+	m.kept = map[string]*grpc.ClientConn{}
+	return func() {
+		for _, conn := range m.kept {
+			conn.Close()
+		}
+	}
+}
+
 // connect to a process, or find the connection that was kept.
 func (m machine) connect(ctx context.Context, d door) (conn *grpc.ClientConn, at string, err error) {
 	dial := func() (*grpc.ClientConn, string, error) { return m.dial(d) }

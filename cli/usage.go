@@ -8,6 +8,8 @@ const (
 	exitUsage  = commandline.ExitUsage
 	// Of `config plan` alone, whose mistakes all end with exitFailed.
 	exitChanges = 2
+	// Of `drain --wait` alone: drained, but before traffic or connections had gone.
+	exitTimeUp = 3
 )
 
 var (

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 
 	"github.com/spf13/cobra"
 )
@@ -163,12 +162,7 @@ func (w watching) watch(ctx context.Context, show func(context.Context) (listing
 
 // run a verb again and again.
 func (w watching) run(command *cobra.Command, m machine, show showFunc, format string) error {
-	m.kept = map[string]*grpc.ClientConn{}
-	defer func() {
-		for _, conn := range m.kept {
-			conn.Close()
-		}
-	}()
+	defer m.keepConnections()()
 	stderr := &changedLines{w: command.ErrOrStderr()}
 	out := command.OutOrStdout()
 	print := func(l observation) error { return l.printTo(out, format) }

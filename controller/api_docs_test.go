@@ -16,6 +16,7 @@ func TestTheCurlsOfTheDocsWorkAsTyped(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHarness(t)
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
@@ -37,7 +38,7 @@ func TestTheCurlsOfTheDocsWorkAsTyped(t *testing.T) {
 	}
 	h.until("the drain of the docs", backendState("web-1", "draining"))
 	lines, err := os.ReadFile(filepath.Join(h.stateDir(), "audit.log"))
-	if err != nil || !strings.Contains(string(lines), `"call":"DrainBackend","request":{"backend":"web-1","drain":true},"result":"done","generation":`) {
+	if err != nil || !strings.Contains(string(lines), `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false},"result":"done","generation":`) {
 		t.Errorf("%v\n%s", err, lines)
 	}
 	h.stop()

@@ -92,6 +92,8 @@ type Controller struct {
 	unsent  string // why a probe could not be sent, as last logged
 	again   time.Time
 	stopped bool
+
+	traffic traffic
 }
 
 // Run runs until the context ends, and then as long as it takes to withdraw
@@ -129,6 +131,7 @@ func Run(ctx context.Context, options Options) error {
 	go watchSignals(work, c)
 	go watchGateway(work, c)
 	go watchNamedFiles(work, c)
+	go watchTraffic(work, c)
 	if options.Watch {
 		go watchFiles(work, c)
 	}
@@ -271,6 +274,7 @@ func (c *Controller) decide(event brain.Event) {
 	if want.RoutesChanged || want.ConfigChanged {
 		c.announcer.set(c.desiredOf(want))
 	}
+	c.traffic.wanted.Store(want.MeasureTraffic)
 	c.keepGoodConfig(want.Trusted)
 	c.again = want.Again
 	c.stopped = want.Stopped

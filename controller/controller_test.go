@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
@@ -81,6 +82,8 @@ type peer struct {
 	dead    atomic.Bool
 	// Nothing is answered but whether it is well.
 	jammed atomic.Bool
+	// Of the service web.
+	packets atomic.Uint64
 }
 
 // jam holds a request up while the peer is jammed.
@@ -485,7 +488,7 @@ func TestAReloadThatTakesLongHoldsUpNoDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true}); err != nil {
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true, Force: true}); err != nil {
 		t.Error(err)
 	}
 	select {
@@ -602,23 +605,107 @@ func TestABadConfigAtTheFirstStartIsAnErrorWithEveryMistake(t *testing.T) {
 
 func TestDrainsAreKeptOverRestarts(t *testing.T) {
 	h := newHarness(t)
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
 	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-9", Drain: true}); status.Code(err) != codes.NotFound {
 		t.Errorf("drain of an unknown backend: %v", err)
 	}
+	if _, err := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "wbe", Drain: true}); status.Code(err) != codes.NotFound {
+		t.Errorf("drain of an unknown service: %v", err)
+	}
+	drain := func(drain bool) {
+		t.Helper()
+		_, backend := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: drain})
+		_, service := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "web", Drain: drain, Force: true})
+		_, machine := h.client.DrainMachine(h.deadline(), &controllerv1.DrainMachineRequest{Drain: drain, Force: true})
+		if err := errors.Join(backend, service, machine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drained := func(state *controllerv1.GetStateResponse) bool {
+		return backendState("web-1", "draining")(state) && state.Machine.GetDrain().GetWithdrawn() && state.Services[0].GetDrain() != nil && !announced(state)
+	}
+	drain(true)
+	h.until("drained", drained)
+	h.stop()
+	h.start()
+	h.until("still drained", drained)
+	drain(false)
+	h.until("announced", announced)
+	if state := h.state(); state.Machine.Drain != nil || state.Services[0].Drain != nil || backendState("web-1", "draining")(state) {
+		t.Errorf("after the undrain %v", state)
+	}
+	h.stop()
+}
+
+func TestADrainThatWouldLeaveClientsWithoutAServiceIsRefusedUnlessForced(t *testing.T) {
+	h := newHarness(t)
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	calls := map[string]func(force bool) error{
+		"service web has no backend to spare but web-2 (web-1 is draining: drained by command): bring another backend up first, or give --force": func(force bool) error {
+			_, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-2", Drain: true, Force: force})
+			return err
+		},
+		"the config names none under `peers`: bring another one up and name it under `peers`, or give --force": func(force bool) error {
+			_, err := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "web", Drain: true, Force: force})
+			return err
+		},
+		"no other load balancer is known to take over": func(force bool) error {
+			_, err := h.client.DrainMachine(h.deadline(), &controllerv1.DrainMachineRequest{Drain: true, Force: force})
+			return err
+		},
+	}
 	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true}); err != nil {
 		t.Fatal(err)
 	}
-	h.until("draining", backendState("web-1", "draining"))
+	for why, call := range calls {
+		if err := call(false); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), why) {
+			t.Errorf("not refused by %q: %v", why, err)
+		}
+	}
+	if state := h.state(); !announced(state) || len(state.Machine.DrainedBackends) != 1 || state.Machine.Drain != nil || state.Services[0].Drain != nil {
+		t.Errorf("a refused drain has changed something: %v", state)
+	}
+	for why, call := range calls {
+		if err := call(true); err != nil {
+			t.Errorf("forced against %q: %v", why, err)
+		}
+	}
 	h.stop()
+}
+
+func TestADrainWaitsForTheForwardersCounters(t *testing.T) {
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
 	h.start()
-	h.until("still draining", backendState("web-1", "draining"))
-	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1"}); err != nil {
+	h.until("announced", announced)
+	busy, idle := context.WithCancel(t.Context())
+	defer idle()
+	go func() {
+		for busy.Err() == nil {
+			h.peer.packets.Add(10)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	if _, err := h.client.DrainMachine(h.deadline(), &controllerv1.DrainMachineRequest{Drain: true, Force: true, WaitMax: durationpb.New(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	h.until("announced", announced)
+	h.until("the rate is known", func(state *controllerv1.GetStateResponse) bool {
+		return state.Machine.GetDrain().GetPacketsPerSecond() > 10
+	})
+	time.Sleep(2 * time.Second) // as long as a drain without traffic takes
+	if state := h.state(); !announced(state) || !state.Routes[0].GracefulShutdown || state.Machine.State != brain.Draining {
+		t.Errorf("while traffic comes: %v", state)
+	}
+	idle()
+	h.until("withdrawn", func(state *controllerv1.GetStateResponse) bool {
+		return !announced(state) && state.Machine.GetDrain().GetMovedAway() && state.Machine.State == brain.Drained
+	})
 	h.stop()
 }
 

@@ -94,54 +94,6 @@ func (c *Controller) Generation(ctx context.Context) (generation uint64) {
 	return generation
 }
 
-// DrainBackend by command; kept over restarts.
-func (c *Controller) DrainBackend(ctx context.Context, backend string, drain bool) error {
-	var problem error
-	err := c.ask(ctx, func() {
-		// What is no longer in the config must still be undrainable.
-		if drain && !c.hasBackend(backend) {
-			problem = fmt.Errorf("drain %s: %w", backend, api.ErrUnknownBackend)
-			return
-		}
-		c.step(brain.DrainBackend{Backend: backend, Drain: drain})
-		problem = c.keepDrains()
-	})
-	return errors.Join(err, problem)
-}
-
-// DrainMachine by command; kept over restarts.
-func (c *Controller) DrainMachine(ctx context.Context, drain bool) error {
-	var problem error
-	err := c.ask(ctx, func() {
-		c.step(brain.DrainMachine{Drain: drain})
-		problem = c.keepDrains()
-	})
-	return errors.Join(err, problem)
-}
-
-func (c *Controller) hasBackend(name string) bool {
-	return c.brain.HasBackend(name)
-}
-
-func (c *Controller) keepDrains() error {
-	return c.store.setDrains(drains{Machine: c.brain.MachineDrained(), Backends: c.brain.DrainedBackends()})
-}
-
-func (c *Controller) restoreDrains() error {
-	kept, err := c.store.drains()
-	if err != nil {
-		return err
-	}
-	for _, backend := range kept.Backends {
-		c.step(brain.DrainBackend{Backend: backend, Drain: true})
-	}
-	if kept.Machine {
-		c.log.Warn("this machine is drained by command and announces nothing: `guideway undrain machine` ends that")
-		c.step(brain.DrainMachine{Drain: true})
-	}
-	return nil
-}
-
 func (c *Controller) forwarderMetrics(ctx context.Context) (string, error) {
 	response, err := c.forwarder.Client().GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
 	if err != nil {

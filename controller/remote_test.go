@@ -19,7 +19,8 @@ import (
 )
 
 func (p *peer) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*forwarderv1.GetCountersResponse, error) {
-	return &forwarderv1.GetCountersResponse{Received: 7}, nil
+	web := &forwarderv1.ServiceCounters{Service: "web", Packets: p.packets.Load()}
+	return &forwarderv1.GetCountersResponse{Received: 7, Services: []*forwarderv1.ServiceCounters{web}}, nil
 }
 
 // remoteHarness has an API over TCP; ada is an admin there, oscar operates.

@@ -32,6 +32,7 @@ type keptSource struct {
 // drains by command.
 type drains struct {
 	Machine  bool     `json:"machine"`
+	Services []string `json:"services,omitempty"`
 	Backends []string `json:"backends"`
 }
 

@@ -72,7 +72,7 @@ may_not alice $g reload
 may_not alice $g capture -w /dev/null
 may bob $g show services
 may bob $g reload
-may bob $g drain machine
+may bob $g drain machine --force
 may bob $g undrain machine
 may_not carol $g show services
 may_not carol touch /run/guideway/mine

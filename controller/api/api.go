@@ -27,9 +27,14 @@ type Host interface {
 	BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error)
 	// Reload returns the config's warnings, or why it is refused.
 	Reload(ctx context.Context, user string) ([]string, error)
-	// DrainBackend returns ErrUnknownBackend if no service here has it.
-	DrainBackend(ctx context.Context, backend string, drain bool) error
-	DrainMachine(ctx context.Context, drain bool) error
+	// DrainBackend returns ErrUnknownBackend if no service here has it, an Unmet if
+	// it is the last one.
+	DrainBackend(context.Context, *controllerv1.DrainBackendRequest) error
+	// DrainService returns which routes stay; ErrUnknownService if it is not this
+	// machine's, an Unmet if no other machine is known to take over.
+	DrainService(context.Context, *controllerv1.DrainServiceRequest) (warnings []string, err error)
+	// DrainMachine returns an Unmet as DrainService does.
+	DrainMachine(context.Context, *controllerv1.DrainMachineRequest) error
 	// PlanConfig returns an Unmet if there is nothing to compare with.
 	PlanConfig(ctx context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error)
 	// ApplyConfig returns an Unmet if something else runs than the order names;
@@ -46,6 +51,9 @@ type Host interface {
 
 // ErrUnknownBackend: no service of this machine has that backend.
 var ErrUnknownBackend = errors.New("no service of this machine has this backend")
+
+// ErrUnknownService: this machine has no such service.
+var ErrUnknownService = errors.New("this machine has no such service")
 
 // A state of 10,000 services with 65,000 backends is some 15 MiB.
 const messageBytesMax = 256 << 20
@@ -85,23 +93,12 @@ func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*c
 	return &controllerv1.ReloadResponse{Warnings: warnings}, nil
 }
 
-func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
-	if err := s.host.DrainBackend(ctx, r.Backend, r.Drain); err != nil {
-		return nil, failure(err)
-	}
-	return &controllerv1.DrainBackendResponse{}, nil
-}
-
-func (s *service) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) (*controllerv1.DrainMachineResponse, error) {
-	if err := s.host.DrainMachine(ctx, r.Drain); err != nil {
-		return nil, failure(err)
-	}
-	return &controllerv1.DrainMachineResponse{}, nil
-}
-
 func failure(err error) error {
-	if errors.Is(err, ErrUnknownBackend) {
+	switch {
+	case errors.Is(err, ErrUnknownBackend), errors.Is(err, ErrUnknownService):
 		return status.Error(codes.NotFound, err.Error())
+	case errors.As(err, &Unmet{}):
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return status.Error(codes.Internal, err.Error())
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
@@ -54,14 +55,26 @@ func (h *host) Reload(_ context.Context, user string) ([]string, error) {
 	h.user = user
 	return []string{"careful"}, h.reload
 }
-func (h *host) DrainBackend(_ context.Context, backend string, _ bool) error {
-	if backend == "nobody" {
+func (h *host) DrainBackend(_ context.Context, r *controllerv1.DrainBackendRequest) error {
+	if r.Backend == "nobody" {
 		return ErrUnknownBackend
 	}
-	h.drained = append(h.drained, backend)
+	if r.Backend == "last" && !r.Force {
+		return Unmetf("service web has no backend to spare but last")
+	}
+	h.drained = append(h.drained, r.Backend)
 	return nil
 }
-func (h *host) DrainMachine(context.Context, bool) error { return errors.New("disk full") }
+func (h *host) DrainService(_ context.Context, r *controllerv1.DrainServiceRequest) ([]string, error) {
+	if r.Service == "nothing" {
+		return nil, ErrUnknownService
+	}
+	h.drained = append(h.drained, r.Service)
+	return []string{"203.0.113.10/32 stays announced"}, nil
+}
+func (h *host) DrainMachine(context.Context, *controllerv1.DrainMachineRequest) error {
+	return errors.New("disk full")
+}
 func (h *host) PlanConfig(_ context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error) {
 	h.offered = files
 	return &controllerv1.PlanConfigResponse{Generation: 7}, h.plan
@@ -156,6 +169,27 @@ func TestAnswersOverTheSocket(t *testing.T) {
 	}
 	if _, err := client.DrainMachine(t.Context(), &controllerv1.DrainMachineRequest{}); status.Code(err) != codes.Internal {
 		t.Errorf("drain that cannot be kept: %v", err)
+	}
+	if _, err := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "last", Drain: true}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("drain of the last backend: %v", err)
+	}
+	if _, err := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "last", Drain: true, Force: true}); err != nil {
+		t.Errorf("forced drain of the last backend: %v", err)
+	}
+	if _, err := client.DrainService(t.Context(), &controllerv1.DrainServiceRequest{Service: "nothing", Drain: true}); status.Code(err) != codes.NotFound {
+		t.Errorf("drain of an unknown service: %v", err)
+	}
+	if got, err := client.DrainService(t.Context(), &controllerv1.DrainServiceRequest{Service: "web", Drain: true, WaitMax: durationpb.New(time.Hour)}); err != nil || len(got.Warnings) != 1 {
+		t.Errorf("drain of a service: %v %v", got, err)
+	}
+	for _, wait := range []time.Duration{-1, 0, time.Hour + 1} {
+		_, service := client.DrainService(t.Context(), &controllerv1.DrainServiceRequest{Service: "web", Drain: true, WaitMax: durationpb.New(wait)})
+		_, machine := client.DrainMachine(t.Context(), &controllerv1.DrainMachineRequest{Drain: true, WaitMax: durationpb.New(wait)})
+		for _, err := range []error{service, machine} {
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "give more than 0s, up to 1h0m0s") {
+				t.Errorf("wait_max %v: %v", wait, err)
+			}
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 	state := &controllerv1.GetStateResponse{
 		Machine: &controllerv1.Machine{
 			Name: v.Machine.Name, State: v.Machine.State, Reason: v.Machine.Reason, DrainedBackends: v.Machine.DrainedBackends,
+			Drain: describeDrain(v.Machine.Drain),
 		},
 		Config: &controllerv1.Config{
 			LoadedAt: Timestamp(v.Config.LoadedAt), Stale: v.Config.Stale, Problem: v.Config.Problem,
@@ -86,6 +87,7 @@ func describeService(s brain.ServiceView) *controllerv1.Service {
 		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
 		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
 		BackupPools: s.Service.BackupPools, OnBackup: s.OnBackup, BackendsMin: uint32(s.Service.BackendsMin),
+		Drain: describeDrain(s.Drain),
 	}
 	for _, vip := range s.Service.VIPs {
 		described.Vips = append(described.Vips, vip.String())

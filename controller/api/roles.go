@@ -46,6 +46,7 @@ var rules = map[string]rule{
 	controllerv1.Controller_PlanConfig_FullMethodName:   {needs: Operate},
 	controllerv1.Controller_Reload_FullMethodName:       {needs: Operate, changes: true},
 	controllerv1.Controller_DrainBackend_FullMethodName: {needs: Operate, changes: true},
+	controllerv1.Controller_DrainService_FullMethodName: {needs: Operate, changes: true},
 	controllerv1.Controller_DrainMachine_FullMethodName: {needs: Operate, changes: true},
 	controllerv1.Controller_ApplyConfig_FullMethodName:  {needs: Admin, changes: true},
 

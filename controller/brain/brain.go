@@ -82,6 +82,8 @@ type Desired struct {
 	Again time.Time
 	// After a Stop, when every route is withdrawn.
 	Stopped bool
+	// A drain waits for Traffic.
+	MeasureTraffic bool
 	// What changed, for the log.
 	Transitions []Transition
 }
@@ -109,6 +111,8 @@ type State struct {
 	peers     peersState
 	forwarder forwarderState
 	routes    routesState
+	// By name; also services that the config does not have (any more).
+	drainedServices map[string]*drain
 
 	// Of stateless services; never edited. nil: no plan was seen yet.
 	buckets map[string]buckets.Former
@@ -166,19 +170,22 @@ type configStatus struct {
 }
 
 type machineState struct {
-	drained  bool
+	// nil: not drained.
+	drain    *drain
 	stopping bool
-	since    time.Time
+	// Routes are withdrawn then, for that.
+	stopUntil time.Time
 }
 
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
-		now:       now,
-		health:    newHealthState(),
-		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder: forwarderState{reason: "not yet connected", pending: map[uint64]pendingPlan{}},
-		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
+		now:             now,
+		health:          newHealthState(),
+		peers:           peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
+		forwarder:       forwarderState{reason: "not yet connected", pending: map[uint64]pendingPlan{}},
+		drainedServices: map[string]*drain{},
+		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
 
@@ -197,6 +204,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	}
 	if !s.routesUnaffected || s.routes.draining {
 		s.decideRoutes()
+		s.noteWithdrawn()
 	}
 	return s.desired()
 }
@@ -246,6 +254,7 @@ func (s *State) desired() Desired {
 	}
 	d.Again = s.again()
 	d.Stopped = s.machine.stopping && !s.machineDraining()
+	d.MeasureTraffic = s.measuresTraffic()
 	return d
 }
 
@@ -256,8 +265,9 @@ func (s *State) again() time.Time {
 		next.add(s.dirtySince.Add(coalesce))
 	}
 	if s.machineDraining() {
-		next.add(s.machine.since.Add(drainDelay))
+		next.add(s.machineDrainEnd())
 	}
+	next.add(s.routes.drainEnd)
 	if s.handingOver() {
 		next.add(s.forwarder.handOverEnd)
 	}

@@ -102,13 +102,6 @@ type (
 		Answers bool
 	}
 
-	// DrainBackend takes a backend out of new connections, or back in.
-	DrainBackend struct {
-		Backend string
-		Drain   bool
-	}
-	// DrainMachine withdraws this machine's routes on purpose, or undoes it.
-	DrainMachine struct{ Drain bool }
 	// Stop withdraws this machine's routes on purpose, for good.
 	Stop struct{}
 
@@ -227,39 +220,15 @@ func (e GatewayState) apply(s *State) {
 	s.markDirty()
 }
 
-func (e DrainBackend) apply(s *State) {
-	if e.Drain {
-		s.health.drained[e.Backend] = true
-	} else {
-		delete(s.health.drained, e.Backend)
-	}
-	if s.current != nil {
-		s.markPoolsDirty(s.current.poolsOfBackend[e.Backend])
-	}
-	s.markDirtyNow()
-}
-
-func (e DrainMachine) apply(s *State) {
-	if s.machine.drained == e.Drain || s.machine.stopping {
-		return
-	}
-	s.machine.drained = e.Drain
-	s.machine.since = s.now
-	if e.Drain {
-		s.note("machine", s.machineName(), "serving", "drained", "drained by command")
-	} else {
-		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
-	}
-}
-
 func (Stop) apply(s *State) {
 	if s.machine.stopping {
 		return
 	}
-	if !s.machine.drained { // else the drain delay is over already
-		s.machine.since = s.now
-	}
 	s.machine.stopping = true
+	s.machine.stopUntil = s.now.Add(drainDelay)
+	if d := s.machine.drain; d != nil { // the drain delay has begun already
+		s.machine.stopUntil = d.since.Add(drainDelay)
+	}
 	s.note("machine", s.machineName(), "serving", "stopping", "the controller was told to stop")
 }
 
@@ -271,17 +240,6 @@ func (s *State) machineName() string {
 	}
 	return s.current.config.Machine.Name
 }
-
-// DrainedBackends lists the backends drained by command, for keeping.
-func (s *State) DrainedBackends() []string { return slices.Sorted(maps.Keys(s.health.drained)) }
-
-// HasBackend reports whether a service of this machine has that backend.
-func (s *State) HasBackend(name string) bool {
-	return s.current != nil && len(s.current.poolsOfBackend[name]) > 0
-}
-
-// MachineDrained reports whether the machine is drained by command, for keeping.
-func (s *State) MachineDrained() bool { return s.machine.drained }
 
 func newInputs(c *config.Config) *inputs {
 	in := &inputs{

@@ -52,6 +52,11 @@ func (s *State) Snapshot() Snapshot {
 	copied.health.warned = maps.Clone(s.health.warned)
 	copied.peers.verdicts = copyValues(s.peers.verdicts)
 	copied.peers.inherited = maps.Clone(s.peers.inherited)
+	copied.drainedServices = copyValues(s.drainedServices)
+	if s.machine.drain != nil {
+		d := *s.machine.drain
+		copied.machine.drain = &d
+	}
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
 	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
 	copied.routes.neighbors = maps.Clone(s.routes.neighbors)

@@ -16,8 +16,10 @@ import (
 type routesState struct {
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
-	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over.
+	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over; and when the
+	// first of them does that goes with a drained service, zero: none.
 	draining bool
+	drainEnd time.Time
 	// Of the decision under way: why the next hops of a group are not known.
 	unresolved map[string]string
 	neighbors  map[netip.Addr]string // states of the BGP sessions
@@ -43,7 +45,7 @@ func (s *State) decideRoutes() {
 	s.routes.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
 	machineReason, draining := s.whyNoRoutes()
-	s.routes.draining = draining
+	s.routes.draining, s.routes.drainEnd = draining, time.Time{}
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
 		s.decideRoute(a, machineReason, draining)
@@ -82,7 +84,24 @@ func (s *State) decideRoute(a config.Route, machineReason string, draining bool)
 	default:
 		reason = s.whyNotServed(a, r)
 	}
+	if d := s.routeDrain(a); d != nil && reason == "" {
+		route.GracefulShutdown = true
+		reason = s.drainRoute(d, r)
+	}
 	s.setRoute(r, route, reason == "", reason)
+}
+
+// drainRoute of services that are drained: it goes when the time of that is over,
+// at once if it is not announced.
+func (s *State) drainRoute(d *drain, r *routeState) string {
+	if !r.announced || !s.now.Before(d.until) {
+		return d.outcome()
+	}
+	s.routes.draining = true
+	if s.routes.drainEnd.IsZero() || d.until.Before(s.routes.drainEnd) {
+		s.routes.drainEnd = d.until
+	}
+	return ""
 }
 
 func (s *State) setRoute(r *routeState, route Route, announced bool, reason string) {
@@ -114,7 +133,7 @@ func (s *State) whyNoRoutes() (reason string, draining bool) {
 		return "", true
 	case s.machine.stopping:
 		return "the controller is stopping", false
-	case s.machine.drained:
+	case s.machine.drain != nil:
 		return "the machine is drained", false
 	case !s.health.firstRound:
 		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts)), false
@@ -128,7 +147,15 @@ func (s *State) whyNoRoutes() (reason string, draining bool) {
 
 // machineDraining: routes are about to be withdrawn on purpose.
 func (s *State) machineDraining() bool {
-	return (s.machine.drained || s.machine.stopping) && s.now.Sub(s.machine.since) < drainDelay && s.announcesAnything()
+	return (s.machine.drain != nil || s.machine.stopping) && s.now.Before(s.machineDrainEnd()) && s.announcesAnything()
+}
+
+// machineDrainEnd is when its routes are withdrawn.
+func (s *State) machineDrainEnd() time.Time {
+	if s.machine.stopping {
+		return s.machine.stopUntil
+	}
+	return s.machine.drain.until
 }
 
 func (s *State) announcesAnything() bool {

@@ -13,8 +13,8 @@ import (
 // Serving is what a client meets, and why.
 type Serving struct{ State, Reason string }
 
-// The states of a machine and of its services. Drained to CutOff are a
-// machine's alone; a service is NotServing then.
+// The states of a machine and of its services. Stopping and CutOff are a
+// machine's alone; a service is NotServing then, and where the machine is drained.
 const (
 	ServingAll  = "serving"
 	ServingPart = "serving in part" // not on all addresses
@@ -36,7 +36,7 @@ func (s *State) servingMachine() Serving {
 	for i := range s.current.services {
 		service := &s.current.services[i]
 		serving := s.servingService(service)
-		if serving.State != NotServing && serving.State != NoBackend {
+		if serving.State != NotServing && serving.State != NoBackend && serving.State != Drained {
 			return Serving{State: ServingAll}
 		}
 		if i == 0 {
@@ -64,9 +64,9 @@ func (s *State) machineItself() Serving {
 		return Serving{NotServing, "no config"}
 	case s.machine.stopping:
 		return Serving{Stopping, "the controller was told to stop"}
-	case s.machine.drained && s.machineDraining():
-		return Serving{Draining, "drained by command; routes carry GRACEFUL_SHUTDOWN"}
-	case s.machine.drained:
+	case s.machine.drain != nil && s.machineDraining():
+		return Serving{Draining, s.machine.drain.progress()}
+	case s.machine.drain != nil:
 		return Serving{Drained, "drained by command"}
 	case !s.health.cutOffSince.IsZero():
 		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
@@ -91,6 +91,9 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
+	if s.drainedServices[service.Name] != nil {
+		return s.servingDrained(service.Name)
+	}
 	if reason, tooFew := s.tooFew(service); tooFew {
 		if keepsRoute(service) {
 			return Serving{KeptWithout, reason}
@@ -101,6 +104,18 @@ func (s *State) servingService(service *config.Service) Serving {
 		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
 	}
 	return s.servingRoutes(s.current.routesOf[service.Name])
+}
+
+// servingDrained: the service is drained by command, and served as long as a route
+// of it is announced.
+func (s *State) servingDrained(service string) Serving {
+	if kept := s.KeptRoute(service); kept != "" {
+		return Serving{Draining, "drained by command, but " + kept}
+	}
+	if s.announcesService(service) {
+		return Serving{Draining, s.drainedServices[service].progress()}
+	}
+	return Serving{Drained, "drained by command"}
 }
 
 // servingRoutes: addresses that are not announced are not reached. One that

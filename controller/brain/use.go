@@ -128,10 +128,15 @@ func useName(how compile.Use) string {
 	}[how]
 }
 
+// enough active backends for the service.
+func enough(service *config.Service, active int) bool {
+	return active >= service.BackendsMin || active > 0 && service.WhenNone == config.WhenNoneKeep && len(service.Spill) == 0
+}
+
 // tooFew active backends for the service; with how many, in words.
 func (s *State) tooFew(service *config.Service) (reason string, isSo bool) {
 	active := s.health.active[service.Group]
-	if active >= service.BackendsMin || active > 0 && service.WhenNone == config.WhenNoneKeep && len(service.Spill) == 0 {
+	if enough(service, active) {
 		return "", false
 	}
 	if service.BackendsMin == 1 && len(service.BackupPools) == 0 {

@@ -33,6 +33,8 @@ type MachineView struct {
 	Name string
 	Serving
 	DrainedBackends []string
+	// nil: not drained.
+	Drain *DrainView
 }
 
 // ConfigView says which config serves.
@@ -64,6 +66,8 @@ type ServiceView struct {
 	// Those of its backup pools are used.
 	OnBackup bool
 	Serving
+	// nil: not drained.
+	Drain *DrainView
 }
 
 // BackendView is one backend as the services of one group use it.
@@ -157,7 +161,7 @@ func (s *State) viewRoutes() []RouteView {
 }
 
 func (s *State) viewMachine() MachineView {
-	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.DrainedBackends()}
+	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.machine.drain.view()}
 }
 
 func (s *State) viewForwarder() ForwarderView {
@@ -178,6 +182,7 @@ func (s *State) viewForwarder() ForwarderView {
 func (s *State) viewService(service *config.Service) ServiceView {
 	use := s.health.use[service.Group]
 	return ServiceView{
+		Drain:   s.drainedServices[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}

@@ -28,6 +28,7 @@ var (
 	weight      = describe("guideway_backend_weight", "Share of new connections in effect; 0: takes none. No service: several have its pools.", "service", "backend")
 	held        = describe("guideway_backend_held", "1: kept down by damping, because it flapped; absent for others. No service: several have its pools.", "service", "backend")
 	serving     = describe("guideway_service_serving", "1: clients of the service are served by this machine.", "service")
+	drainedOne  = describe("guideway_service_drained", "1: the service's routes are withdrawn by command; absent for others.", "service")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
 	onBackup    = describe("guideway_service_on_backup", "1: too few of its own backends are active, those of its backup pools are used.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
@@ -44,7 +45,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, active, onBackup, routeUp, peerUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes} {
 		descriptions <- d
 	}
 }
@@ -78,6 +79,9 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(active, float64(s.BackendsActive), s.Name)
 		if len(s.BackupPools) > 0 {
 			gauge(onBackup, bit(s.OnBackup), s.Name)
+		}
+		if s.Drain != nil {
+			gauge(drainedOne, 1, s.Name)
 		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}

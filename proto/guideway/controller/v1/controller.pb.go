@@ -204,8 +204,10 @@ type Machine struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Backends drained by command.
 	DrainedBackends []string `protobuf:"bytes,4,rep,name=drained_backends,json=drainedBackends,proto3" json:"drained_backends,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Absent: the machine is not drained.
+	Drain         *Drain `protobuf:"bytes,5,opt,name=drain,proto3" json:"drain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Machine) Reset() {
@@ -266,6 +268,106 @@ func (x *Machine) GetDrainedBackends() []string {
 	return nil
 }
 
+func (x *Machine) GetDrain() *Drain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+// A drain of routes by command, of the machine or of a service.
+type Drain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Routes carry GRACEFUL_SHUTDOWN until then, and are withdrawn.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// They are withdrawn earlier, when traffic has moved away: when the forwarder
+	// has forwarded at most 10 packets in a second.
+	Waits bool `protobuf:"varint,3,opt,name=waits,proto3" json:"waits,omitempty"`
+	// Traffic had moved away when they were withdrawn.
+	MovedAway bool `protobuf:"varint,4,opt,name=moved_away,json=movedAway,proto3" json:"moved_away,omitempty"`
+	// No route of it is announced any more, as far as the controller decides it;
+	// Neighbor.announced_prefixes is what routers have.
+	Withdrawn bool `protobuf:"varint,5,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	// Forwarded in the latest second; absent: not measured. It is while the drain
+	// waits, and up to ten seconds longer, until traffic has moved away.
+	PacketsPerSecond *uint64 `protobuf:"varint,6,opt,name=packets_per_second,json=packetsPerSecond,proto3,oneof" json:"packets_per_second,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Drain) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Drain) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Drain) GetWaits() bool {
+	if x != nil {
+		return x.Waits
+	}
+	return false
+}
+
+func (x *Drain) GetMovedAway() bool {
+	if x != nil {
+		return x.MovedAway
+	}
+	return false
+}
+
+func (x *Drain) GetWithdrawn() bool {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return false
+}
+
+func (x *Drain) GetPacketsPerSecond() uint64 {
+	if x != nil && x.PacketsPerSecond != nil {
+		return *x.PacketsPerSecond
+	}
+	return 0
+}
+
 type Config struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	LoadedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
@@ -285,7 +387,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +399,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +412,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Config) GetLoadedAt() *timestamppb.Timestamp {
@@ -382,7 +484,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +496,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +509,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Forwarder) GetHealthy() bool {
@@ -479,7 +581,7 @@ type Service struct {
 	// As people write them: `203.0.113.10 tcp 80,443`.
 	Vips []string `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
 	// What its clients meet here: serving, serving in part, not serving, no
-	// backend, kept without a backend, draining
+	// backend, kept without a backend, draining, drained
 	State          string   `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	BackendsActive uint32   `protobuf:"varint,4,opt,name=backends_active,json=backendsActive,proto3" json:"backends_active,omitempty"`
 	Backends       uint32   `protobuf:"varint,5,opt,name=backends,proto3" json:"backends,omitempty"`
@@ -488,16 +590,18 @@ type Service struct {
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Used while fewer of its own backends are active than backends_min; and
 	// whether they are.
-	BackupPools   []string `protobuf:"bytes,8,rep,name=backup_pools,json=backupPools,proto3" json:"backup_pools,omitempty"`
-	OnBackup      bool     `protobuf:"varint,9,opt,name=on_backup,json=onBackup,proto3" json:"on_backup,omitempty"`
-	BackendsMin   uint32   `protobuf:"varint,10,opt,name=backends_min,json=backendsMin,proto3" json:"backends_min,omitempty"`
+	BackupPools []string `protobuf:"bytes,8,rep,name=backup_pools,json=backupPools,proto3" json:"backup_pools,omitempty"`
+	OnBackup    bool     `protobuf:"varint,9,opt,name=on_backup,json=onBackup,proto3" json:"on_backup,omitempty"`
+	BackendsMin uint32   `protobuf:"varint,10,opt,name=backends_min,json=backendsMin,proto3" json:"backends_min,omitempty"`
+	// Absent: the service is not drained.
+	Drain         *Drain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +613,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +626,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Service) GetName() string {
@@ -595,6 +699,13 @@ func (x *Service) GetBackendsMin() uint32 {
 	return 0
 }
 
+func (x *Service) GetDrain() *Drain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The service that has these pools; empty: several have them.
@@ -623,7 +734,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +746,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +759,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Backend) GetService() string {
@@ -751,7 +862,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +874,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +887,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -798,7 +909,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +921,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +934,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -870,7 +981,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +993,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1006,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1007,7 +1118,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1130,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1143,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1095,7 +1206,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1218,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1231,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1196,7 +1307,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1319,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1332,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1287,7 +1398,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1410,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1423,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Peer) GetName() string {
@@ -1358,7 +1469,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1481,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1494,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 type ReloadResponse struct {
@@ -1395,7 +1506,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1518,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1531,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -1434,14 +1545,16 @@ type DrainBackendRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
 	// False: back in.
-	Drain         bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Also where it is the last one.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1566,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1579,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -1483,6 +1596,13 @@ func (x *DrainBackendRequest) GetDrain() bool {
 	return false
 }
 
+func (x *DrainBackendRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type DrainBackendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1491,7 +1611,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1623,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,19 +1636,140 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+}
+
+type DrainServiceRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// False: announced again.
+	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Also where no other load balancer is known to take over.
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// Routes carry GRACEFUL_SHUTDOWN until traffic has moved away, at most for this
+	// time (up to an hour). Absent: for two seconds.
+	WaitMax       *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_max,json=waitMax,proto3" json:"wait_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainServiceRequest) Reset() {
+	*x = DrainServiceRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainServiceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainServiceRequest) ProtoMessage() {}
+
+func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
+func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DrainServiceRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *DrainServiceRequest) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
+}
+
+func (x *DrainServiceRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *DrainServiceRequest) GetWaitMax() *durationpb.Duration {
+	if x != nil {
+		return x.WaitMax
+	}
+	return nil
+}
+
+type DrainServiceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Routes of the service that stay, and why.
+	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainServiceResponse) Reset() {
+	*x = DrainServiceResponse{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainServiceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainServiceResponse) ProtoMessage() {}
+
+func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
+func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DrainServiceResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type DrainMachineRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Drain         bool                   `protobuf:"varint,1,opt,name=drain,proto3" json:"drain,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Drain bool                   `protobuf:"varint,1,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Also where no other load balancer is known to take over.
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// As for a service.
+	WaitMax       *durationpb.Duration `protobuf:"bytes,3,opt,name=wait_max,json=waitMax,proto3" json:"wait_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1781,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1794,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -1561,6 +1802,20 @@ func (x *DrainMachineRequest) GetDrain() bool {
 		return x.Drain
 	}
 	return false
+}
+
+func (x *DrainMachineRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *DrainMachineRequest) GetWaitMax() *durationpb.Duration {
+	if x != nil {
+		return x.WaitMax
+	}
+	return nil
 }
 
 type DrainMachineResponse struct {
@@ -1571,7 +1826,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1838,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1851,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -1610,7 +1865,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1877,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1890,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -1661,7 +1916,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1928,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1941,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -1721,7 +1976,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1988,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +2001,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PlanConfigResponse) GetGeneration() uint64 {
@@ -1826,7 +2081,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +2093,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +2106,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -1894,7 +2149,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2161,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2174,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FieldChange) GetField() string {
@@ -1964,7 +2219,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2231,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2244,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -2060,7 +2315,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2327,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2340,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -2122,7 +2377,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2389,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2402,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -2191,7 +2446,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2458,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2471,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -2260,7 +2515,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2527,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2540,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -2325,7 +2580,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2592,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2605,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -2397,7 +2652,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2664,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2677,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -2468,7 +2723,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2480,7 +2735,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2493,7 +2748,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 type GetConfigHistoryResponse struct {
@@ -2507,7 +2762,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2774,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2787,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -2575,7 +2830,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2842,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2855,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -2683,7 +2938,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2950,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2963,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -2728,7 +2983,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +2995,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +3008,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -2788,12 +3043,22 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\tneighbors\x18\b \x03(\v2 .guideway.controller.v1.NeighborR\tneighbors\x12\x1b\n" +
 	"\tnot_ready\x18\t \x03(\tR\bnotReady\x122\n" +
 	"\x05peers\x18\n" +
-	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\"v\n" +
+	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\"\xab\x01\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12)\n" +
-	"\x10drained_backends\x18\x04 \x03(\tR\x0fdrainedBackends\"\xfb\x01\n" +
+	"\x10drained_backends\x18\x04 \x03(\tR\x0fdrainedBackends\x123\n" +
+	"\x05drain\x18\x05 \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\"\x88\x02\n" +
+	"\x05Drain\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05waits\x18\x03 \x01(\bR\x05waits\x12\x1d\n" +
+	"\n" +
+	"moved_away\x18\x04 \x01(\bR\tmovedAway\x12\x1c\n" +
+	"\twithdrawn\x18\x05 \x01(\bR\twithdrawn\x121\n" +
+	"\x12packets_per_second\x18\x06 \x01(\x04H\x00R\x10packetsPerSecond\x88\x01\x01B\x15\n" +
+	"\x13_packets_per_second\"\xfb\x01\n" +
 	"\x06Config\x127\n" +
 	"\tloaded_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12\x14\n" +
 	"\x05stale\x18\x02 \x01(\bR\x05stale\x12\x18\n" +
@@ -2812,7 +3077,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\x9d\x02\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xd2\x02\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
@@ -2824,7 +3089,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fbackup_pools\x18\b \x03(\tR\vbackupPools\x12\x1b\n" +
 	"\ton_backup\x18\t \x01(\bR\bonBackup\x12!\n" +
 	"\fbackends_min\x18\n" +
-	" \x01(\rR\vbackendsMin\"\xec\x02\n" +
+	" \x01(\rR\vbackendsMin\x123\n" +
+	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\"\xec\x02\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2896,13 +3162,23 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x0f\n" +
 	"\rReloadRequest\",\n" +
 	"\x0eReloadResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"E\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"[\n" +
 	"\x13DrainBackendRequest\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x14\n" +
-	"\x05drain\x18\x02 \x01(\bR\x05drain\"\x16\n" +
-	"\x14DrainBackendResponse\"+\n" +
+	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"\x16\n" +
+	"\x14DrainBackendResponse\"\x91\x01\n" +
+	"\x13DrainServiceRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x14\n" +
+	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x124\n" +
+	"\bwait_max\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\awaitMax\"2\n" +
+	"\x14DrainServiceResponse\x12\x1a\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"w\n" +
 	"\x13DrainMachineRequest\x12\x14\n" +
-	"\x05drain\x18\x01 \x01(\bR\x05drain\"\x16\n" +
+	"\x05drain\x18\x01 \x01(\bR\x05drain\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x124\n" +
+	"\bwait_max\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\awaitMax\"\x16\n" +
 	"\x14DrainMachineResponse\"4\n" +
 	"\n" +
 	"ConfigPart\x12\x12\n" +
@@ -2996,7 +3272,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"\x8b\x01\n" +
 	"\x11GetConfigResponse\x12<\n" +
 	"\x06record\x18\x01 \x01(\v2$.guideway.controller.v1.ConfigRecordR\x06record\x128\n" +
-	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files2\xef\t\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files2\xda\n" +
+	"\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -3009,6 +3286,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x10GetConfigHistory\x12/.guideway.controller.v1.GetConfigHistoryRequest\x1a0.guideway.controller.v1.GetConfigHistoryResponse\x12`\n" +
 	"\tGetConfig\x12(.guideway.controller.v1.GetConfigRequest\x1a).guideway.controller.v1.GetConfigResponse\x12i\n" +
 	"\fDrainBackend\x12+.guideway.controller.v1.DrainBackendRequest\x1a,.guideway.controller.v1.DrainBackendResponse\x12i\n" +
+	"\fDrainService\x12+.guideway.controller.v1.DrainServiceRequest\x1a,.guideway.controller.v1.DrainServiceResponse\x12i\n" +
 	"\fDrainMachine\x12+.guideway.controller.v1.DrainMachineRequest\x1a,.guideway.controller.v1.DrainMachineResponse\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12m\n" +
@@ -3026,122 +3304,133 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),           // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),          // 1: guideway.controller.v1.GetStateResponse
 	(*Machine)(nil),                   // 2: guideway.controller.v1.Machine
-	(*Config)(nil),                    // 3: guideway.controller.v1.Config
-	(*Forwarder)(nil),                 // 4: guideway.controller.v1.Forwarder
-	(*Service)(nil),                   // 5: guideway.controller.v1.Service
-	(*Backend)(nil),                   // 6: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),         // 7: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),        // 8: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),              // 9: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                     // 10: guideway.controller.v1.Probe
-	(*Route)(nil),                     // 11: guideway.controller.v1.Route
-	(*Neighbor)(nil),                  // 12: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                      // 13: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),             // 14: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),            // 15: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),       // 16: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),      // 17: guideway.controller.v1.DrainBackendResponse
-	(*DrainMachineRequest)(nil),       // 18: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),      // 19: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                // 20: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),         // 21: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),        // 22: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),              // 23: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),               // 24: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),             // 25: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),               // 26: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),          // 27: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),               // 28: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),        // 29: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                // 30: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),       // 31: guideway.controller.v1.ApplyConfigResponse
-	(*GetConfigHistoryRequest)(nil),   // 32: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),  // 33: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),              // 34: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),          // 35: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),         // 36: guideway.controller.v1.GetConfigResponse
-	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
-	(*v1.GetCountersRequest)(nil),     // 39: guideway.forwarder.v1.GetCountersRequest
-	(*v1.GetConnectionsRequest)(nil),  // 40: guideway.forwarder.v1.GetConnectionsRequest
-	(*v1.GetDropSamplesRequest)(nil),  // 41: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v1.GetCountersResponse)(nil),    // 42: guideway.forwarder.v1.GetCountersResponse
-	(*v1.GetConnectionsResponse)(nil), // 43: guideway.forwarder.v1.GetConnectionsResponse
-	(*v1.GetDropSamplesResponse)(nil), // 44: guideway.forwarder.v1.GetDropSamplesResponse
+	(*Drain)(nil),                     // 3: guideway.controller.v1.Drain
+	(*Config)(nil),                    // 4: guideway.controller.v1.Config
+	(*Forwarder)(nil),                 // 5: guideway.controller.v1.Forwarder
+	(*Service)(nil),                   // 6: guideway.controller.v1.Service
+	(*Backend)(nil),                   // 7: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),         // 8: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),        // 9: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),              // 10: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                     // 11: guideway.controller.v1.Probe
+	(*Route)(nil),                     // 12: guideway.controller.v1.Route
+	(*Neighbor)(nil),                  // 13: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                      // 14: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),             // 15: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),            // 16: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),       // 17: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),      // 18: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),       // 19: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),      // 20: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),       // 21: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),      // 22: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                // 23: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),         // 24: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),        // 25: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),              // 26: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),               // 27: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),             // 28: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),               // 29: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),          // 30: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),               // 31: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),        // 32: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                // 33: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),       // 34: guideway.controller.v1.ApplyConfigResponse
+	(*GetConfigHistoryRequest)(nil),   // 35: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),  // 36: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),              // 37: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),          // 38: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),         // 39: guideway.controller.v1.GetConfigResponse
+	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*v1.GetCountersRequest)(nil),     // 42: guideway.forwarder.v1.GetCountersRequest
+	(*v1.GetConnectionsRequest)(nil),  // 43: guideway.forwarder.v1.GetConnectionsRequest
+	(*v1.GetDropSamplesRequest)(nil),  // 44: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v1.GetCountersResponse)(nil),    // 45: guideway.forwarder.v1.GetCountersResponse
+	(*v1.GetConnectionsResponse)(nil), // 46: guideway.forwarder.v1.GetConnectionsResponse
+	(*v1.GetDropSamplesResponse)(nil), // 47: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	2,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
-	3,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
-	4,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
-	5,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	6,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	11, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	12, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	13, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
-	37, // 8: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	37, // 9: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	37, // 10: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	37, // 11: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	6,  // 12: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	9,  // 13: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	38, // 14: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	38, // 15: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	37, // 16: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	10, // 17: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	38, // 18: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	37, // 19: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	37, // 20: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	37, // 21: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	37, // 22: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	37, // 23: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	20, // 24: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	23, // 25: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	25, // 26: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	28, // 27: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	24, // 28: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	26, // 29: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	27, // 30: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	27, // 31: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	20, // 32: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	30, // 33: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	34, // 34: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	37, // 35: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	34, // 36: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	20, // 37: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	0,  // 38: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	7,  // 39: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	14, // 40: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	21, // 41: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	29, // 42: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	32, // 43: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	35, // 44: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	16, // 45: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	18, // 46: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	39, // 47: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	40, // 48: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	41, // 49: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 50: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	8,  // 51: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	15, // 52: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	22, // 53: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	31, // 54: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	33, // 55: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	36, // 56: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	17, // 57: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	19, // 58: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	42, // 59: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	43, // 60: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	44, // 61: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	50, // [50:62] is the sub-list for method output_type
-	38, // [38:50] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	4,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
+	5,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
+	6,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
+	7,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	12, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	13, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	14, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	3,  // 8: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	40, // 9: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	40, // 10: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	40, // 11: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	40, // 12: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	40, // 13: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	3,  // 14: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	40, // 15: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	7,  // 16: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	10, // 17: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	41, // 18: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	41, // 19: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	40, // 20: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	11, // 21: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	41, // 22: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	40, // 23: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	40, // 24: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	40, // 25: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	40, // 26: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	40, // 27: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	41, // 28: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	41, // 29: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	23, // 30: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	26, // 31: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	28, // 32: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	31, // 33: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	27, // 34: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	29, // 35: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	30, // 36: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	30, // 37: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	23, // 38: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	33, // 39: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	37, // 40: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	40, // 41: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	37, // 42: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	23, // 43: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	0,  // 44: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	8,  // 45: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	15, // 46: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	24, // 47: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	32, // 48: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	35, // 49: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	38, // 50: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	17, // 51: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	19, // 52: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	21, // 53: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	42, // 54: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	43, // 55: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	44, // 56: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 57: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	9,  // 58: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	16, // 59: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	25, // 60: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	34, // 61: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	36, // 62: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	39, // 63: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	18, // 64: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	20, // 65: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	22, // 66: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	45, // 67: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	46, // 68: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	47, // 69: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	57, // [57:70] is the sub-list for method output_type
+	44, // [44:57] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -3149,13 +3438,14 @@ func file_guideway_controller_v1_controller_proto_init() {
 	if File_guideway_controller_v1_controller_proto != nil {
 		return
 	}
+	file_guideway_controller_v1_controller_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

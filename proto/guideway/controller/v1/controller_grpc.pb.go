@@ -30,6 +30,7 @@ const (
 	Controller_GetConfigHistory_FullMethodName = "/guideway.controller.v1.Controller/GetConfigHistory"
 	Controller_GetConfig_FullMethodName        = "/guideway.controller.v1.Controller/GetConfig"
 	Controller_DrainBackend_FullMethodName     = "/guideway.controller.v1.Controller/DrainBackend"
+	Controller_DrainService_FullMethodName     = "/guideway.controller.v1.Controller/DrainService"
 	Controller_DrainMachine_FullMethodName     = "/guideway.controller.v1.Controller/DrainMachine"
 	Controller_GetCounters_FullMethodName      = "/guideway.controller.v1.Controller/GetCounters"
 	Controller_GetConnections_FullMethodName   = "/guideway.controller.v1.Controller/GetConnections"
@@ -71,9 +72,17 @@ type ControllerClient interface {
 	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
 	// Takes a backend out of new connections on this machine, or back in; kept
 	// in the state directory. NOT_FOUND: no service here has it.
+	// FAILED_PRECONDITION: a service has no other backend to spare.
 	DrainBackend(ctx context.Context, in *DrainBackendRequest, opts ...grpc.CallOption) (*DrainBackendResponse, error)
+	// Withdraws those routes of this machine that only drained services have
+	// (GRACEFUL_SHUTDOWN first), or undoes it; kept in the state directory. Answers
+	// at once: Service.drain says how far it is. NOT_FOUND: this machine does not
+	// have the service. FAILED_PRECONDITION: no other load balancer is known to take
+	// over.
+	DrainService(ctx context.Context, in *DrainServiceRequest, opts ...grpc.CallOption) (*DrainServiceResponse, error)
 	// Withdraws this machine's routes (GRACEFUL_SHUTDOWN first), or undoes it;
-	// kept in the state directory.
+	// kept in the state directory. Answers at once: Machine.drain says how far it is.
+	// FAILED_PRECONDITION: no other load balancer is known to take over.
 	DrainMachine(ctx context.Context, in *DrainMachineRequest, opts ...grpc.CallOption) (*DrainMachineResponse, error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error)
@@ -175,6 +184,16 @@ func (c *controllerClient) DrainBackend(ctx context.Context, in *DrainBackendReq
 	return out, nil
 }
 
+func (c *controllerClient) DrainService(ctx context.Context, in *DrainServiceRequest, opts ...grpc.CallOption) (*DrainServiceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainServiceResponse)
+	err := c.cc.Invoke(ctx, Controller_DrainService_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controllerClient) DrainMachine(ctx context.Context, in *DrainMachineRequest, opts ...grpc.CallOption) (*DrainMachineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainMachineResponse)
@@ -250,9 +269,17 @@ type ControllerServer interface {
 	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
 	// Takes a backend out of new connections on this machine, or back in; kept
 	// in the state directory. NOT_FOUND: no service here has it.
+	// FAILED_PRECONDITION: a service has no other backend to spare.
 	DrainBackend(context.Context, *DrainBackendRequest) (*DrainBackendResponse, error)
+	// Withdraws those routes of this machine that only drained services have
+	// (GRACEFUL_SHUTDOWN first), or undoes it; kept in the state directory. Answers
+	// at once: Service.drain says how far it is. NOT_FOUND: this machine does not
+	// have the service. FAILED_PRECONDITION: no other load balancer is known to take
+	// over.
+	DrainService(context.Context, *DrainServiceRequest) (*DrainServiceResponse, error)
 	// Withdraws this machine's routes (GRACEFUL_SHUTDOWN first), or undoes it;
-	// kept in the state directory.
+	// kept in the state directory. Answers at once: Machine.drain says how far it is.
+	// FAILED_PRECONDITION: no other load balancer is known to take over.
 	DrainMachine(context.Context, *DrainMachineRequest) (*DrainMachineResponse, error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error)
@@ -291,6 +318,9 @@ func (UnimplementedControllerServer) GetConfig(context.Context, *GetConfigReques
 }
 func (UnimplementedControllerServer) DrainBackend(context.Context, *DrainBackendRequest) (*DrainBackendResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainBackend not implemented")
+}
+func (UnimplementedControllerServer) DrainService(context.Context, *DrainServiceRequest) (*DrainServiceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainService not implemented")
 }
 func (UnimplementedControllerServer) DrainMachine(context.Context, *DrainMachineRequest) (*DrainMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainMachine not implemented")
@@ -447,6 +477,24 @@ func _Controller_DrainBackend_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_DrainService_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainServiceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).DrainService(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_DrainService_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).DrainService(ctx, req.(*DrainServiceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_DrainMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainMachineRequest)
 	if err := dec(in); err != nil {
@@ -549,6 +597,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DrainBackend",
 			Handler:    _Controller_DrainBackend_Handler,
+		},
+		{
+			MethodName: "DrainService",
+			Handler:    _Controller_DrainService_Handler,
 		},
 		{
 			MethodName: "DrainMachine",

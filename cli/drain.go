@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/spf13/cobra"
+)
+
+func drainCommand() *cobra.Command {
+	return group("drain", "Take a backend, a service or this machine out",
+		drainBackendCommand(), drainServiceCommand(), drainMachineCommand())
+}
+
+func undrainCommand() *cobra.Command {
+	return group("undrain", "Undo `guideway drain`",
+		undrainNamed("backend NAME", "The backend of that name, on this machine", machine.backendNames, undrainBackend),
+		undrainNamed("service NAME", "The service of that name, on this machine", machine.serviceNames, undrainService),
+		undrainMachineCommand())
+}
+
+// drainFlags are those of all drains.
+type drainFlags struct {
+	m       machine
+	force   bool
+	wait    bool
+	timeout time.Duration
+}
+
+const drainTimeoutDefault = time.Minute
+
+func addDrainFlags(command *cobra.Command, f *drainFlags, waits, forces string) {
+	addController(command, &f.m)
+	flags := command.Flags()
+	flags.BoolVar(&f.wait, "wait", false, waits)
+	flags.DurationVar(&f.timeout, "timeout", drainTimeoutDefault, "how long --wait waits")
+	flags.BoolVar(&f.force, "force", false, forces)
+	strictController := command.PreRunE
+	command.PreRunE = func(command *cobra.Command, args []string) error {
+		switch {
+		case flags.Changed("timeout") && !f.wait:
+			return usagef("--timeout is for --wait: give both, or none")
+		case f.timeout <= 0:
+			return usagef("--timeout %v: give more than 0s", f.timeout)
+		}
+		return strictController(command, args)
+	}
+}
+
+// waitMax is absent without --wait.
+func (f *drainFlags) waitMax() *durationpb.Duration {
+	if !f.wait {
+		return nil
+	}
+	return durationpb.New(f.timeout)
+}
+
+const exitsOfWait = "With --wait it ends with 0 when that is so, with 3 when the time was up before, and\nwith 1 after any error.\n"
+
+func drainBackendCommand() *cobra.Command {
+	var f drainFlags
+	command := &cobra.Command{
+		Use:   "backend NAME",
+		Short: "The backend of that name, on this machine",
+		Long: "It takes no new connections from this machine; tracked ones stay. It is kept over\n" +
+			"restarts. A drain of the whole cluster is weight 0 in the config.\n\n" +
+			"A service's last backend is refused without --force.\n\n" +
+			"--wait waits until this machine has forwarded no packet to it for a second and\n" +
+			"tracks no connection of it but closing ones. " + exitsOfWait,
+		Args:              arguments("NAME"),
+		ValidArgsFunction: completeNames(&f.m, machine.backendNames),
+		RunE: func(command *cobra.Command, args []string) error {
+			ctx := command.Context()
+			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: true, Force: f.force})
+				return err
+			})
+			if err != nil || !f.wait {
+				return f.m.suggest(ctx, err, args[0], machine.backendNames)
+			}
+			return waitForBackend(ctx, f.m, args[0], f.timeout, command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	addDrainFlags(command, &f, "wait until its connections through this machine have ended", "also a service's last backend")
+	return command
+}
+
+func drainServiceCommand() *cobra.Command {
+	var f drainFlags
+	command := &cobra.Command{
+		Use:   "service NAME",
+		Short: "The service of that name, on this machine",
+		Long: "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\n" +
+			"forwarder goes on with what still comes. Routes that it shares with services which\n" +
+			"are not drained stay, and are named. It is kept over restarts.\n\n" +
+			"Refused without --force where no other load balancer is known to take over.\n\n" +
+			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (the\n" +
+			"forwarder has forwarded at most 10 packets of the service in a second) or the time\n" +
+			"is up. " + exitsOfWait,
+		Args:              arguments("NAME"),
+		ValidArgsFunction: completeNames(&f.m, machine.serviceNames),
+		RunE: func(command *cobra.Command, args []string) error {
+			ctx := command.Context()
+			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+				response, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: args[0], Drain: true, Force: f.force, WaitMax: f.waitMax()})
+				for _, warning := range response.GetWarnings() {
+					fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
+				}
+				return err
+			})
+			if err != nil || !f.wait {
+				return f.m.suggest(ctx, err, args[0], machine.serviceNames)
+			}
+			return waitForRoutes(ctx, f.m, drainedService(args[0]), command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	addDrainFlags(command, &f, "wait until traffic has moved away and the routes are withdrawn", "also where no other load balancer is known to take over")
+	return command
+}
+
+func drainMachineCommand() *cobra.Command {
+	var f drainFlags
+	command := &cobra.Command{
+		Use:   "machine",
+		Short: "This load balancer",
+		Long: "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\n" +
+			"forwarder goes on with what still comes. It is kept over restarts.\n\n" +
+			"Refused without --force where no other load balancer is known to take over: none of\n" +
+			"`peers` in the config answers through the tunnel.\n\n" +
+			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (the\n" +
+			"forwarder has forwarded at most 10 packets in a second) or the time is up; then they\n" +
+			"are withdrawn, and the machine may be stopped. " + exitsOfWait,
+		Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx := command.Context()
+			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+				_, err := client.DrainMachine(ctx, &controllerv1.DrainMachineRequest{Drain: true, Force: f.force, WaitMax: f.waitMax()})
+				return err
+			})
+			if err != nil || !f.wait {
+				return err
+			}
+			return waitForRoutes(ctx, f.m, drainedMachine{}, command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	addDrainFlags(command, &f, "wait until traffic has moved away and the routes are withdrawn", "also where no other load balancer is known to take over")
+	return command
+}
+
+func undrainNamed(use, short string, names func(machine, context.Context) []string, undrain func(context.Context, controllerv1.ControllerClient, string) error) *cobra.Command {
+	var m machine
+	command := &cobra.Command{
+		Use: use, Short: short, Args: arguments("NAME"), ValidArgsFunction: completeNames(&m, names),
+		RunE: func(command *cobra.Command, args []string) error {
+			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+				return undrain(ctx, client, args[0])
+			})
+		},
+	}
+	addController(command, &m)
+	return command
+}
+
+func undrainBackend(ctx context.Context, client controllerv1.ControllerClient, name string) error {
+	_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: name})
+	return err
+}
+
+func undrainService(ctx context.Context, client controllerv1.ControllerClient, name string) error {
+	_, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: name})
+	return err
+}
+
+func undrainMachineCommand() *cobra.Command {
+	var m machine
+	command := &cobra.Command{
+		Use: "machine", Short: "This load balancer", Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+				_, err := client.DrainMachine(ctx, &controllerv1.DrainMachineRequest{})
+				return err
+			})
+		},
+	}
+	addController(command, &m)
+	return command
+}
+
+// suggest a name where the one given is not known.
+func (m machine) suggest(ctx context.Context, err error, name string, names func(machine, context.Context) []string) error {
+	if r := (refused{}); errors.As(err, &r) && r.code == codes.NotFound {
+		return fmt.Errorf("%w: %s", err, config.DidYouMean(name, names(m, ctx)))
+	}
+	return err
+}
+
+// backendNames are those that the controller knows; none, if it does not say.
+func (m machine) backendNames(ctx context.Context) (names []string) {
+	_ = m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+		state, err := client.GetState(ctx, &controllerv1.GetStateRequest{})
+		for _, backend := range state.GetBackends() {
+			names = append(names, backend.Name)
+		}
+		return err
+	})
+	return names
+}
+
+func (m machine) serviceNames(ctx context.Context) (names []string) {
+	_ = m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+		state, err := client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
+		for _, service := range state.GetServices() {
+			names = append(names, service.Name)
+		}
+		return err
+	})
+	return names
+}
+
+// completeNames for a shell, by what the controller knows.
+func completeNames(m *machine, names func(machine, context.Context) []string) cobra.CompletionFunc {
+	return func(command *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(*m, command.Context()), cobra.ShellCompDirectiveNoFileComp
+	}
+}

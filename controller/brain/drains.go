@@ -1,0 +1,436 @@
+package brain
+
+// Drains by command: of backends, of services, of the machine. Those of services
+// and of the machine withdraw routes, which first carry GRACEFUL_SHUTDOWN:
+//
+//	announced ─► drain ─► GRACEFUL_SHUTDOWN ─► withdrawn
+//	                 for drainDelay; or until traffic has moved away, or the time is up
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+const (
+	// Traffic has moved away when a second brought no more packets than this, by
+	// the forwarder's counters: a router that has moved to other paths sends none,
+	// and what was under way in it is over.
+	packetsMovedMax = 10
+	// Of traffic: less between two samples says too little.
+	sampleMin = 900 * time.Millisecond
+	// For so long after the routes are withdrawn traffic is still measured.
+	measureAfter = 10 * time.Second
+)
+
+type (
+	// DrainBackend takes a backend out of new connections, or back in.
+	DrainBackend struct {
+		Backend string
+		Drain   bool
+	}
+	// DrainService withdraws the routes that only drained services have, on purpose,
+	// or undoes it.
+	DrainService struct {
+		Service string
+		Drain   bool
+		// Not 0: until traffic has moved away, but not longer.
+		WaitMax time.Duration
+	}
+	// DrainMachine withdraws this machine's routes on purpose, or undoes it.
+	DrainMachine struct {
+		Drain   bool
+		WaitMax time.Duration
+	}
+	// Traffic is what the forwarder's counters say: packets of each service, since
+	// it started.
+	Traffic struct{ Packets map[string]uint64 }
+)
+
+// drain of routes.
+type drain struct {
+	since time.Time
+	// The routes carry GRACEFUL_SHUTDOWN until then.
+	until time.Time
+	// It lasts until traffic has moved away, or to `until`.
+	waits, moved bool
+	// Nothing of it is announced any more.
+	withdrawn bool
+	// The latest sample, and the rate since the one before.
+	sampledAt time.Time
+	packets   uint64
+	perSecond uint64
+	measured  bool
+}
+
+// DrainView is a drain as people see it.
+type DrainView struct {
+	Since, Until            time.Time
+	Waits, Moved, Withdrawn bool
+	PacketsPerSecond        uint64
+	Measured                bool
+}
+
+func newDrain(now time.Time, waitMax time.Duration) *drain {
+	return &drain{since: now, until: now.Add(max(drainDelay, waitMax)), waits: waitMax > 0}
+}
+
+// waitLonger: the same drain again, of routes that still carry GRACEFUL_SHUTDOWN.
+func (d *drain) waitLonger(now time.Time, waitMax time.Duration) {
+	if waitMax > 0 && !d.withdrawn && now.Before(d.until) {
+		d.waits, d.until = true, now.Add(waitMax)
+	}
+}
+
+// sample of the packets forwarded so far.
+func (d *drain) sample(packets uint64, now time.Time) {
+	since := now.Sub(d.sampledAt)
+	switch {
+	case d.sampledAt.IsZero() || packets < d.packets: // a forwarder that restarted counts anew
+	case since < sampleMin:
+		return
+	default:
+		d.perSecond = uint64(float64(packets-d.packets) / since.Seconds())
+		d.measured = true
+	}
+	d.sampledAt, d.packets = now, packets
+	if d.waits && d.movedAway() && !d.withdrawn && now.Sub(d.since) >= drainDelay && now.Before(d.until) {
+		d.moved, d.until = true, now
+	}
+}
+
+func (d *drain) movedAway() bool { return d.measured && d.perSecond <= packetsMovedMax }
+
+// measures: its traffic is of interest.
+func (d *drain) measures(now time.Time) bool {
+	return d.waits && (!d.withdrawn || !d.movedAway() && now.Before(d.until.Add(measureAfter)))
+}
+
+func (d *drain) view() *DrainView {
+	if d == nil {
+		return nil
+	}
+	return &DrainView{Since: d.since, Until: d.until, Waits: d.waits, Moved: d.moved, Withdrawn: d.withdrawn, PacketsPerSecond: d.perSecond, Measured: d.measured}
+}
+
+// progress of a drain whose routes carry GRACEFUL_SHUTDOWN, for people.
+func (d *drain) progress() string {
+	text := "drained by command; routes carry GRACEFUL_SHUTDOWN"
+	switch {
+	case d.waits && d.measured:
+		return fmt.Sprintf("%s until traffic has moved away: %d packets/s", text, d.perSecond)
+	case d.waits:
+		return text + " until traffic has moved away"
+	}
+	return text
+}
+
+// outcome says why the routes of a drain are withdrawn now.
+func (d *drain) outcome() string {
+	switch {
+	case !d.waits:
+		return "drained by command"
+	case d.moved:
+		return fmt.Sprintf("drained by command: traffic has moved away (%d packets/s)", d.perSecond)
+	case d.measured:
+		return fmt.Sprintf("drained by command: the time is up, and %d packets/s still come", d.perSecond)
+	}
+	return "drained by command: the time is up, and the forwarder did not say what still comes"
+}
+
+func (e DrainBackend) apply(s *State) {
+	if e.Drain {
+		s.health.drained[e.Backend] = true
+	} else {
+		delete(s.health.drained, e.Backend)
+	}
+	if s.current != nil {
+		s.markPoolsDirty(s.current.poolsOfBackend[e.Backend])
+	}
+	s.markDirtyNow()
+}
+
+func (e DrainService) apply(s *State) {
+	d := s.drainedServices[e.Service]
+	switch {
+	case e.Drain && d != nil:
+		d.waitLonger(s.now, e.WaitMax)
+	case e.Drain:
+		s.drainedServices[e.Service] = newDrain(s.now, e.WaitMax)
+		s.note("service", e.Service, "serving", "drained", "drained by command")
+	case d != nil:
+		delete(s.drainedServices, e.Service)
+		s.note("service", e.Service, "drained", "serving", "undrained by command")
+	}
+}
+
+func (e DrainMachine) apply(s *State) {
+	d := s.machine.drain
+	switch {
+	case s.machine.stopping:
+	case e.Drain && d != nil:
+		d.waitLonger(s.now, e.WaitMax)
+	case e.Drain:
+		s.machine.drain = newDrain(s.now, e.WaitMax)
+		s.note("machine", s.machineName(), "serving", "drained", "drained by command")
+	case d != nil:
+		s.machine.drain = nil
+		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
+	}
+}
+
+func (e Traffic) apply(s *State) {
+	s.routesUnaffected = true
+	sample := func(d *drain, packets uint64) {
+		wasMoved := d.moved
+		d.sample(packets, s.now)
+		if d.moved != wasMoved {
+			s.routesUnaffected = false
+		}
+	}
+	var all uint64
+	for _, packets := range e.Packets {
+		all += packets
+	}
+	if d := s.machine.drain; d != nil {
+		sample(d, all)
+	}
+	for name, d := range s.drainedServices {
+		sample(d, e.Packets[name])
+	}
+}
+
+// noteWithdrawn drains: their routes carry GRACEFUL_SHUTDOWN no more.
+func (s *State) noteWithdrawn() {
+	if d := s.machine.drain; d != nil && !d.withdrawn && !s.machineDraining() {
+		d.withdrawn = true
+		if d.waits {
+			s.note("machine", s.machineName(), "draining", "drained", d.outcome())
+		}
+	}
+	for name, d := range s.drainedServices {
+		if !d.withdrawn && s.current != nil && !s.announcesService(name) {
+			d.withdrawn = true
+			if d.waits {
+				s.note("service", name, "draining", "drained", d.outcome())
+			}
+		}
+	}
+}
+
+// announcesService: at least one of its routes is announced.
+func (s *State) announcesService(name string) bool {
+	for _, prefix := range s.current.routesOf[name] {
+		if r := s.routes.byPrefix[prefix]; r != nil && r.announced {
+			return true
+		}
+	}
+	return false
+}
+
+// measuresTraffic: a drain waits for it.
+func (s *State) measuresTraffic() bool {
+	if d := s.machine.drain; d != nil && d.measures(s.now) {
+		return true
+	}
+	for _, d := range s.drainedServices {
+		if d.measures(s.now) {
+			return true
+		}
+	}
+	return false
+}
+
+// routeDrain is the drain by which a route goes: the latest of those of all its
+// services; nil: one of them is not drained, which keeps the route.
+func (s *State) routeDrain(a config.Route) *drain {
+	if len(s.drainedServices) == 0 {
+		return nil
+	}
+	var latest *drain
+	for _, name := range a.Services {
+		d := s.drainedServices[name]
+		if d == nil {
+			return nil
+		}
+		if latest == nil || d.until.After(latest.until) {
+			latest = d
+		}
+	}
+	return latest
+}
+
+// keepers are the services that are not drained on a route of this one, and the
+// first such route.
+func (s *State) keepers(service string) (prefix string, names []string) {
+	for _, a := range s.current.announceables {
+		if !slices.Contains(a.Services, service) {
+			continue
+		}
+		for _, name := range a.Services {
+			if s.drainedServices[name] == nil {
+				names = append(names, name)
+			}
+		}
+		if len(names) > 0 {
+			return a.Prefix.String(), names
+		}
+	}
+	return "", nil
+}
+
+// KeptRoute says of a drained service which of its routes stays, and why.
+func (s *State) KeptRoute(service string) string {
+	if s.current == nil {
+		return ""
+	}
+	prefix, names := s.keepers(service)
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s stays announced: %s %s it too; drain %s as well, or give %s VIPs of its own", prefix, listed("service", names), verb(names, "has", "have"), verb(names, "it", "them"), service)
+}
+
+// Drains by command, for keeping.
+type Drains struct {
+	Machine            bool
+	Services, Backends []string
+}
+
+// Drained is what is drained by command.
+func (s *State) Drained() Drains {
+	return Drains{Machine: s.machine.drain != nil, Services: slices.Sorted(maps.Keys(s.drainedServices)), Backends: slices.Sorted(maps.Keys(s.health.drained))}
+}
+
+// HasBackend reports whether a service of this machine has that backend.
+func (s *State) HasBackend(name string) bool {
+	return s.current != nil && len(s.current.poolsOfBackend[name]) > 0
+}
+
+// HasService reports whether this machine has that service.
+func (s *State) HasService(name string) bool {
+	return s.current != nil && s.current.byName[name] != nil
+}
+
+// LastBackend says which services a backend's drain would leave without enough
+// backends that take new connections, and how the others are; empty: none.
+func (s *State) LastBackend(name string) string {
+	if !s.HasBackend(name) || s.health.drained[name] {
+		return ""
+	}
+	var services, others []string
+	for i := range s.current.services {
+		service := &s.current.services[i]
+		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == name }) {
+			continue
+		}
+		if with, without := s.activeWithout(service, name); enough(service, with) && !enough(service, without) {
+			services = append(services, service.Name)
+			others = s.inactive(service, name)
+			if service.BackendsMin > 1 {
+				others = append([]string{fmt.Sprintf("backends_min is %d", service.BackendsMin)}, others...)
+			}
+		}
+	}
+	if len(services) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s %s no backend to spare but %s", listed("service", services), verb(services, "has", "have"), name)
+	if len(others) > 0 {
+		text += " (" + enumerate(others) + ")"
+	}
+	return text
+}
+
+// activeWithout counts the backends that take a service's new connections, with
+// this one and without it.
+func (s *State) activeWithout(service *config.Service, name string) (with, without int) {
+	var now, then groupUse
+	for _, m := range service.Members {
+		if state, _ := s.stateOf(m); state != stateActive {
+			continue
+		}
+		uses := []*groupUse{&now, &then}
+		if m.Backend.Name == name {
+			uses = uses[:1]
+		}
+		for _, use := range uses {
+			if m.IsBackup {
+				use.backup++
+			} else {
+				use.own++
+			}
+		}
+	}
+	rule := s.current.rules[service.Group]
+	return s.useOf(rule, &now), s.useOf(rule, &then)
+}
+
+// inactive backends of a service but this one, and why.
+func (s *State) inactive(service *config.Service, but string) (list []string) {
+	for _, m := range service.Members {
+		if state, b := s.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
+			list = append(list, fmt.Sprintf("%s is %s: %s", m.Backend.Name, stateName(state), b.reason))
+		}
+	}
+	return list
+}
+
+// LastMachine says why no other load balancer is known to take over what this one
+// announces; empty: one is, or nothing is announced.
+func (s *State) LastMachine() string {
+	if s.current == nil || s.machine.stopping || s.machine.drain != nil || !s.announcesAnything() {
+		return ""
+	}
+	return s.noPeerKnown()
+}
+
+// LastMachineFor is the same for one service.
+func (s *State) LastMachineFor(service string) string {
+	if s.current == nil || s.drainedServices[service] != nil || !s.announcesService(service) {
+		return ""
+	}
+	return s.noPeerKnown()
+}
+
+// noPeerKnown: as far as one machine can know it. Whether a peer that answers
+// announces, too, it cannot know.
+func (s *State) noPeerKnown() string {
+	var silent []string
+	for _, peer := range s.current.config.Peers {
+		if s.peerHealthy(peer.Name) {
+			return ""
+		}
+		reason, _ := s.peerReason(peer.Name)
+		silent = append(silent, fmt.Sprintf("%s (%s)", peer.Name, reason))
+	}
+	if len(silent) == 0 {
+		return "no other load balancer is known to take over: the config names none under `peers`"
+	}
+	return "no other load balancer is known to take over: no answer through the tunnel from " + enumerate(silent)
+}
+
+// Of a list that people read.
+const namesMax = 3
+
+func enumerate(items []string) string {
+	if more := len(items) - namesMax; more > 0 {
+		return strings.Join(items[:namesMax], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(items, ", ")
+}
+
+func listed(what string, names []string) string {
+	return verb(names, what, what+"s") + " " + enumerate(names)
+}
+
+func verb(names []string, one, several string) string {
+	if len(names) == 1 {
+		return one
+	}
+	return several
+}
