@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 )
 
 func TestTheServersAndTheOwnCertificateAreToldApart(t *testing.T) {
-	authority, dir := apitest.NewAuthority(t), t.TempDir()
-	certificate, err := tls.X509KeyPair(authority.Issue(apitest.Named("lb-1")))
+	authority, dir := looptest.NewAuthority(t), t.TempDir()
+	certificate, err := tls.X509KeyPair(authority.Issue(looptest.Named("lb-1")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,16 +38,16 @@ func TestTheServersAndTheOwnCertificateAreToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed.Close()
-	files := func(a *apitest.Authority, template x509.Certificate, ca []byte) []string {
+	files := func(a *looptest.Authority, template x509.Certificate, ca []byte) []string {
 		folder := filepath.Join(dir, "alice")
 		certificate, key := a.Issue(template)
-		apitest.WriteFile(t, folder+".crt", certificate)
-		apitest.WriteFile(t, folder+".key", key)
-		apitest.WriteFile(t, folder+".ca", ca)
+		looptest.WriteFile(t, folder+".crt", certificate)
+		looptest.WriteFile(t, folder+".key", key)
+		looptest.WriteFile(t, folder+".ca", ca)
 		return []string{"--cert-file", folder + ".crt", "--key-file", folder + ".key", "--ca-file", folder + ".ca"}
 	}
-	other := apitest.NewAuthority(t)
-	expired := apitest.Named("alice")
+	other := looptest.NewAuthority(t)
+	expired := looptest.Named("alice")
 	expired.NotAfter = time.Now().Add(-time.Hour)
 	try := func(what, address, want string, flags []string) {
 		t.Helper()
@@ -57,9 +57,9 @@ func TestTheServersAndTheOwnCertificateAreToldApart(t *testing.T) {
 		}
 	}
 	at := listener.Addr().String()
-	try("a client of another authority", at, "refuses the certificate", files(other, apitest.Named("alice"), authority.Certificate))
-	try("a server of another authority", at, "shows a certificate that is not good", files(authority, apitest.Named("alice"), other.Certificate))
+	try("a client of another authority", at, "refuses the certificate", files(other, looptest.Named("alice"), authority.Certificate))
+	try("a server of another authority", at, "shows a certificate that is not good", files(authority, looptest.Named("alice"), other.Certificate))
 	try("an expired certificate", at, "expired at", files(authority, expired, authority.Certificate))
-	try("an authority without a certificate", at, "holds no certificate", files(authority, apitest.Named("alice"), []byte("nothing")))
-	try("a closed port", closed.Addr().String(), "does not answer (connect: connection refused): does it run, with `api:", files(authority, apitest.Named("alice"), authority.Certificate))
+	try("an authority without a certificate", at, "holds no certificate", files(authority, looptest.Named("alice"), []byte("nothing")))
+	try("a closed port", closed.Addr().String(), "does not answer (connect: connection refused): does it run, with `api:", files(authority, looptest.Named("alice"), authority.Certificate))
 }

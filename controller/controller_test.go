@@ -36,6 +36,7 @@ import (
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/health"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -253,16 +254,6 @@ func (b *backend) answer(code int) {
 	b.code = code
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
 type harness struct {
 	t       *testing.T
 	dir     string
@@ -281,7 +272,7 @@ func newHarness(t *testing.T) *harness {
 		t.Skip("controller test: needs root, for a network namespace with addresses")
 	}
 	h := &harness{t: t, dir: apitest.RunDir(t), backend: newBackend(t), peer: &peer{}}
-	h.metrics = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	h.metrics = looptest.FreeAddress(t)
 	if err := os.MkdirAll(h.runDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}

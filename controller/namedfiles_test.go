@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 func TestAFileThatTheConfigNamesIsReadAnewWhenItChanges(t *testing.T) {
 	h := newHarness(t)
-	authority := apitest.NewAuthority(t)
-	template := apitest.Named("web-1")
+	authority := looptest.NewAuthority(t)
+	template := looptest.Named("web-1")
 	template.IPAddresses = []net.IP{net.IPv4(10, 1, 0, 11)}
 	certificate, err := tls.X509KeyPair(authority.Issue(template))
 	if err != nil {
@@ -39,7 +39,7 @@ func TestAFileThatTheConfigNamesIsReadAnewWhenItChanges(t *testing.T) {
 		}
 	}()
 	ca := filepath.Join(h.dir, "backends.crt")
-	apitest.WriteFile(t, ca, apitest.NewAuthority(t).Certificate)
+	looptest.WriteFile(t, ca, looptest.NewAuthority(t).Certificate)
 	checked := fmt.Sprintf("tls: {port: %d, ca_file: backends.crt}", listener.Addr().(*net.TCPAddr).Port)
 	config := strings.Replace(h.config(""), fmt.Sprintf("http: {port: %d}", h.backend.port), checked, 1)
 	h.write(config)
@@ -49,12 +49,12 @@ func TestAFileThatTheConfigNamesIsReadAnewWhenItChanges(t *testing.T) {
 
 	// A config that is edited meanwhile waits for a reload.
 	h.write(config + "# edited\npath_mtu: {learn: false}\n")
-	apitest.WriteFile(t, ca, authority.Certificate)
+	looptest.WriteFile(t, ca, authority.Certificate)
 	h.until("the right authority's is active", backendState("web-1", "active"))
 	if l := h.peer.running().GetPathMtu(); l != nil && l.Learn != nil && !l.GetLearn() {
 		t.Error("the edited config is in use")
 	}
-	apitest.WriteFile(t, ca, []byte("nothing"))
+	looptest.WriteFile(t, ca, []byte("nothing"))
 	audit := func() string {
 		lines, _ := os.ReadFile(filepath.Join(h.stateDir(), "audit.log"))
 		return string(lines)

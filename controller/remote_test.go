@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -26,7 +26,7 @@ func (p *peer) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*f
 // remoteHarness has an API over TCP; ada is an admin there, oscar operates.
 type remoteHarness struct {
 	*harness
-	authority *apitest.Authority
+	authority *looptest.Authority
 	address   string
 }
 
@@ -36,7 +36,7 @@ func (h *remoteHarness) config(extra string) string {
 
 func (h *remoteHarness) as(name string) controllerv1.ControllerClient {
 	h.t.Helper()
-	conn, err := grpc.NewClient(h.address, grpc.WithTransportCredentials(credentials.NewTLS(h.authority.Client(apitest.Named(name)))))
+	conn, err := grpc.NewClient(h.address, grpc.WithTransportCredentials(credentials.NewTLS(h.authority.Client(looptest.Named(name)))))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -46,8 +46,8 @@ func (h *remoteHarness) as(name string) controllerv1.ControllerClient {
 
 func servedRemotely(t *testing.T) *remoteHarness {
 	t.Helper()
-	h := &remoteHarness{harness: newHarness(t), authority: apitest.NewAuthority(t), address: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
-	h.authority.WriteFiles(h.dir, apitest.Named("lb-1"))
+	h := &remoteHarness{harness: newHarness(t), authority: looptest.NewAuthority(t), address: looptest.FreeAddress(t)}
+	h.authority.WriteFiles(h.dir, looptest.Named("lb-1"))
 	h.write(h.config(""))
 	h.peer.serve(t, h.runDir())
 	h.start()

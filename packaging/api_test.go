@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/guideway/guideway/looptest"
 )
 
 // apiMachine is a controller of bin/, and the certificates of docs/api.md.
@@ -29,7 +30,7 @@ func newAPIMachine(t *testing.T) *apiMachine {
 	if _, err := os.Stat(program); err != nil {
 		t.Skip("needs bin/guideway: `make build` makes it")
 	}
-	m := &apiMachine{t: t, dir: t.TempDir(), address: freeAddress(t), program: program}
+	m := &apiMachine{t: t, dir: t.TempDir(), address: looptest.FreeAddress(t), program: program}
 	page, err := os.ReadFile("../docs/api.md")
 	if err != nil {
 		t.Fatal(err)
@@ -47,18 +48,8 @@ machine: {name: lb-1, addresses: [10.0.0.1]}
 services: [{name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}]
 pools: [{name: web, backends: [{name: web-1, address: 10.1.0.11}, {name: web-2, address: 10.1.0.12}]}]
 metrics: {listen: "%s"}
-`, freeAddress(t)))
+`, looptest.FreeAddress(t)))
 	return m
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // here has this test's address where the docs have 10.0.0.1.

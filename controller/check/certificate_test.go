@@ -1,14 +1,8 @@
 package check
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,50 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guideway/guideway/looptest"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
-// authority signs certificates of servers.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
+func trusting(t *testing.T, a *looptest.Authority) *Authorities {
 	t.Helper()
-	key := newKey(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "Test CA"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(signed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return authority{certificate, key}
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func (a authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
-}
-
-func (a authority) authorities(t *testing.T) *Authorities {
-	t.Helper()
-	read, err := AuthoritiesOf(a.pem())
+	read, err := AuthoritiesOf(a.Certificate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +25,9 @@ func (a authority) authorities(t *testing.T) *Authorities {
 
 // issue a certificate for names and addresses, valid for some time from an hour
 // before from.
-func (a authority) issue(t *testing.T, from time.Time, valid time.Duration, names ...string) tls.Certificate {
-	t.Helper()
-	key := newKey(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "the server"},
-		NotBefore: from.Add(-time.Hour), NotAfter: from.Add(valid),
-	}
+func issue(a *looptest.Authority, from time.Time, valid time.Duration, names ...string) tls.Certificate {
+	template := looptest.Named("the server")
+	template.NotBefore, template.NotAfter, template.IPAddresses = from.Add(-time.Hour), from.Add(valid), []net.IP{}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
@@ -82,11 +35,7 @@ func (a authority) issue(t *testing.T, from time.Time, valid time.Duration, name
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}
+	return a.IssueTLS(template)
 }
 
 // serveTLS returns the port of a server that greets by HTTP.
@@ -113,8 +62,8 @@ var loopback = Dialer{Address: netip.MustParseAddr("127.0.0.1")}
 
 func TestCertificatesOfServers(t *testing.T) {
 	now, year := time.Now(), 366*24*time.Hour+time.Minute
-	ca, other := newAuthority(t), newAuthority(t)
-	good := Certificate{ServerName: "web.example", Authorities: ca.authorities(t), ExpiryDays: 14}
+	ca, other := looptest.NewAuthority(t), looptest.NewAuthority(t)
+	good := Certificate{ServerName: "web.example", Authorities: trusting(t, ca), ExpiryDays: 14}
 	named := func(name string) Certificate { c := good; c.ServerName = name; return c }
 	warned := func(days uint32) Certificate { c := good; c.ExpiryDays = days; return c }
 	cases := []struct {
@@ -125,21 +74,21 @@ func TestCertificatesOfServers(t *testing.T) {
 		ok     bool
 		warns  bool
 	}{
-		{"a good one passes", ca.issue(t, now, year, "web.example"), good, "TLS 1.3, certificate expires in 366 days", true, false},
-		{"one for another name fails and both are named", ca.issue(t, now, year, "a.example", "10.0.0.1"), good,
+		{"a good one passes", issue(ca, now, year, "web.example"), good, "TLS 1.3, certificate expires in 366 days", true, false},
+		{"one for another name fails and both are named", issue(ca, now, year, "a.example", "10.0.0.1"), good,
 			"the certificate is for a.example, 10.0.0.1, not for web.example", false, false},
-		{"without names it is for none", ca.issue(t, now, year), good, "the certificate is for no name or address (its subject, CN=the server", false, false},
-		{"the address, where no name is given", ca.issue(t, now, year, "127.0.0.1"), named(""), "TLS 1.3", true, false},
-		{"another address fails", ca.issue(t, now, year, "127.0.0.2"), named(""), "the certificate is for 127.0.0.2, not for 127.0.0.1", false, false},
-		{"signed by another authority", other.issue(t, now, year, "web.example"), good,
-			"the certificate of the server is signed by CN=Test CA, which is not among those of ca_file", false, false},
-		{"not signed by the system's", ca.issue(t, now, year, "web.example"), Certificate{ServerName: "web.example"},
+		{"without names it is for none", issue(ca, now, year), good, "the certificate is for no name or address (its subject, CN=the server", false, false},
+		{"the address, where no name is given", issue(ca, now, year, "127.0.0.1"), named(""), "TLS 1.3", true, false},
+		{"another address fails", issue(ca, now, year, "127.0.0.2"), named(""), "the certificate is for 127.0.0.2, not for 127.0.0.1", false, false},
+		{"signed by another authority", issue(other, now, year, "web.example"), good,
+			"the certificate of the server is signed by CN=test authority, which is not among those of ca_file", false, false},
+		{"not signed by the system's", issue(ca, now, year, "web.example"), Certificate{ServerName: "web.example"},
 			"which is not among the system's authorities: name the authority's file in ca_file", false, false},
-		{"an expired one", ca.issue(t, now.Add(-year), year/2, "web.example"), good, "the certificate of the server expired on ", false, false},
-		{"one of the future", ca.issue(t, now.Add(year), year, "web.example"), good, "the certificate of the server is valid from ", false, false},
-		{"any passes unverified", other.issue(t, now.Add(-year), year/2, "b.example"), Certificate{Unverified: true, ExpiryDays: 14}, "TLS 1.3, certificate expires in -184 days", true, true},
-		{"one that expires soon is warned of", ca.issue(t, now, 5*24*time.Hour+time.Minute, "web.example"), good, "certificate expires in 5 days", true, true},
-		{"but not before the days that are given", ca.issue(t, now, 5*24*time.Hour+time.Minute, "web.example"), warned(5), "certificate expires in 5 days", true, false},
+		{"an expired one", issue(ca, now.Add(-year), year/2, "web.example"), good, "the certificate of the server expired on ", false, false},
+		{"one of the future", issue(ca, now.Add(year), year, "web.example"), good, "the certificate of the server is valid from ", false, false},
+		{"any passes unverified", issue(other, now.Add(-year), year/2, "b.example"), Certificate{Unverified: true, ExpiryDays: 14}, "TLS 1.3, certificate expires in -184 days", true, true},
+		{"one that expires soon is warned of", issue(ca, now, 5*24*time.Hour+time.Minute, "web.example"), good, "certificate expires in 5 days", true, true},
+		{"but not before the days that are given", issue(ca, now, 5*24*time.Hour+time.Minute, "web.example"), warned(5), "certificate expires in 5 days", true, false},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -163,9 +112,9 @@ func TestCertificatesOfServers(t *testing.T) {
 }
 
 func TestHTTPSSendsItsHostAsServerName(t *testing.T) {
-	ca := newAuthority(t)
-	port := serveTLS(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, time.Now(), time.Hour, "web.example", "sni.example", "127.0.0.1")}})
-	files := map[string][]byte{"ca.pem": ca.pem()}
+	ca := looptest.NewAuthority(t)
+	port := serveTLS(t, &tls.Config{Certificates: []tls.Certificate{issue(ca, time.Now(), time.Hour, "web.example", "sni.example", "127.0.0.1")}})
+	files := map[string][]byte{"ca.pem": ca.Certificate}
 	file := "ca.pem"
 	for _, c := range []struct {
 		host, name, body string
@@ -206,11 +155,11 @@ func TestServersThatDoNotSpeakTLSAreToldSo(t *testing.T) {
 }
 
 func TestMistakesInTLSFieldsAreReported(t *testing.T) {
-	ca := newAuthority(t)
+	ca := looptest.NewAuthority(t)
 	no, spaced := false, "a b"
 	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")})
 	broken := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})
-	files := map[string][]byte{"ca.pem": ca.pem(), "empty": nil, "key.pem": key, "broken.pem": broken}
+	files := map[string][]byte{"ca.pem": ca.Certificate, "empty": nil, "key.pem": key, "broken.pem": broken}
 	file := func(name string) *configv1.Tls { return &configv1.Tls{CaFile: &name} }
 	for _, c := range []struct {
 		given *configv1.Tls

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/guideway/guideway/looptest"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -60,8 +61,8 @@ func TestChecksThatDifferHaveDifferentKeys(t *testing.T) {
 		UDP{Port: 80, Payload: "x"},
 		UDP{Port: 80, Answer: "x"},
 		ICMP{Size: 80},
-		TLS{Port: 80, Certificate: Certificate{Authorities: newAuthority(t).authorities(t)}},
-		TLS{Port: 80, Certificate: Certificate{Authorities: newAuthority(t).authorities(t)}},
+		TLS{Port: 80, Certificate: Certificate{Authorities: trusting(t, looptest.NewAuthority(t))}},
+		TLS{Port: 80, Certificate: Certificate{Authorities: trusting(t, looptest.NewAuthority(t))}},
 	}
 	seen := map[string]Check{}
 	for _, c := range different {
@@ -73,8 +74,8 @@ func TestChecksThatDifferHaveDifferentKeys(t *testing.T) {
 	if Key(HTTP{Status: StatusesOf(204, 200, 204)}) != Key(HTTP{Status: StatusesOf(200, 204)}) {
 		t.Error("the order of statuses makes another check")
 	}
-	ca := newAuthority(t)
-	if one, other := (TLS{Certificate: Certificate{Authorities: ca.authorities(t)}}), (TLS{Certificate: Certificate{Authorities: ca.authorities(t)}}); one != other || Key(one) != Key(other) {
+	ca := looptest.NewAuthority(t)
+	if one, other := (TLS{Certificate: Certificate{Authorities: trusting(t, ca)}}), (TLS{Certificate: Certificate{Authorities: trusting(t, ca)}}); one != other || Key(one) != Key(other) {
 		t.Error("the same file read twice makes another check")
 	}
 }

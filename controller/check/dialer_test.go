@@ -9,6 +9,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/guideway/guideway/looptest"
 )
 
 // A probe comes from the address and port that it is given; ended by RST, the
@@ -16,7 +18,7 @@ import (
 func TestASourcePortCanBeUsedAgainAtOnce(t *testing.T) {
 	var from string
 	port := listenHTTP(t, func(_ http.ResponseWriter, r *http.Request) { from = r.RemoteAddr })
-	dialer := Dialer{Address: loopback.Address, From: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), freePort(t)), Reset: true}
+	dialer := Dialer{Address: loopback.Address, From: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), looptest.FreePort(t)), Reset: true}
 	for range 5 {
 		if _, err := (HTTP{Port: port, Method: "GET", Path: "/", Status: StatusesOf(200)}).Probe(t.Context(), dialer); err != nil {
 			t.Fatal(err)
@@ -28,16 +30,6 @@ func TestASourcePortCanBeUsedAgainAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.3:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return uint16(listener.Addr().(*net.TCPAddr).Port)
 }
 
 func TestReadsEndWithTheContext(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/guideway/guideway/looptest"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
@@ -40,13 +41,13 @@ func withHealth(server *grpc.Server) {
 }
 
 func TestGRPCHealth(t *testing.T) {
-	ca := newAuthority(t)
-	certificate := ca.issue(t, time.Now(), 49*time.Hour, "shop.example")
+	ca := looptest.NewAuthority(t)
+	certificate := issue(ca, time.Now(), 49*time.Hour, "shop.example")
 	plain := serveGRPC(t, withHealth)
 	secured := serveGRPC(t, withHealth, grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
 	bare := serveGRPC(t, func(*grpc.Server) {})
 	http1 := listenHTTP(t, func(http.ResponseWriter, *http.Request) {})
-	good := Certificate{ServerName: "shop.example", Authorities: ca.authorities(t), ExpiryDays: 14}
+	good := Certificate{ServerName: "shop.example", Authorities: trusting(t, ca), ExpiryDays: 14}
 	for _, c := range []struct {
 		name  string
 		check GRPC
@@ -99,8 +100,8 @@ func TestAGRPCServerThatStaysSilentFailsAtTheDeadline(t *testing.T) {
 }
 
 func TestGRPCSendsTheServerNameAsAuthority(t *testing.T) {
-	ca := newAuthority(t)
-	certificate := ca.issue(t, time.Now(), time.Hour, "shop.example")
+	ca := looptest.NewAuthority(t)
+	certificate := issue(ca, time.Now(), time.Hour, "shop.example")
 	authority := make(chan string, 1)
 	// The lowest floor of an HTTP/2 server shows scheme and authority.
 	server := &http.Server{TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}, ErrorLog: discarded,
@@ -113,7 +114,7 @@ func TestGRPCSendsTheServerNameAsAuthority(t *testing.T) {
 	t.Cleanup(func() { server.Close() })
 	file, name := "ca.pem", "shop.example"
 	given := &configv1.GrpcCheck{Port: uint32(listener.Addr().(*net.TCPAddr).Port), Tls: &configv1.Tls{CaFile: &file, ServerName: &name}}
-	check := readGRPC(given, reader{t: t, files: map[string][]byte{"ca.pem": ca.pem()}})
+	check := readGRPC(given, reader{t: t, files: map[string][]byte{"ca.pem": ca.Certificate}})
 	if _, err := check.Probe(t.Context(), loopback); err == nil {
 		t.Error("a server without gRPC passes")
 	}

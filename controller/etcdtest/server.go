@@ -5,13 +5,14 @@ package etcdtest
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/guideway/guideway/looptest"
 )
 
 // How long a member may take to start, on a busy machine.
@@ -54,7 +55,7 @@ func start(t testing.TB, scheme string, ctl, args []string) *Server {
 			t.Skipf("needs %s (Debian package %s)", program, inPackage)
 		}
 	}
-	s := &Server{t: t, args: args, dir: t.TempDir(), client: freePort(t), peer: freePort(t), scheme: scheme, ctl: ctl}
+	s := &Server{t: t, args: args, dir: t.TempDir(), client: looptest.FreeAddress(t), peer: looptest.FreeAddress(t), scheme: scheme, ctl: ctl}
 	s.Run()
 	t.Cleanup(func() {
 		s.Kill()
@@ -63,17 +64,6 @@ func start(t testing.TB, scheme string, ctl, args []string) *Server {
 		}
 	})
 	return s
-}
-
-// freePort that nothing listens on at this moment.
-func freePort(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // URL that clients use.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -214,16 +215,16 @@ func (c checked) try(t *testing.T, faults ...fault) {
 	}
 }
 
-func nginxFails(t *testing.T, c checked, a *authority) {
+func nginxFails(t *testing.T, c checked, a *looptest.Authority) {
 	web := c.hosts["web"]
-	a.certify(t, web.dir, "web.example", 365*24*time.Hour)
+	certify(t, a, web.dir, "web.example", 365*24*time.Hour)
 	config := func(status int, body string) func() error {
 		return func() error { return web.configureNginx(status, body) }
 	}
 	good := func() error { return web.configureNginx(200, "all is well") }
-	certificate := func(authority *authority, name string, lifetime time.Duration) func() error {
+	certificate := func(authority *looptest.Authority, name string, lifetime time.Duration) func() error {
 		return func() error {
-			authority.certify(t, web.dir, name, lifetime)
+			certify(t, authority, web.dir, name, lifetime)
 			return good()
 		}
 	}

@@ -1,15 +1,7 @@
 package scenarios_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
 )
 
 const (
@@ -153,65 +146,24 @@ http {
 	return syscall.Kill(s.program("nginx").Process.Pid, syscall.SIGHUP)
 }
 
-// authority that signs certificates; its own is ca.pem beside the config of lb-1.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, dir string) *authority {
+// newAuthority, whose certificate is ca.pem beside the config of lb-1.
+func newAuthority(t *testing.T, dir string) *looptest.Authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "an authority of the lab"},
-		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(10 * 365 * 24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := looptest.NewAuthority(t)
 	dir = filepath.Join(dir, "lb-1")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), writePEM(filepath.Join(dir, "ca.pem"), "CERTIFICATE", der)); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &authority{certificate, key}
+	looptest.WriteFile(t, filepath.Join(dir, "ca.pem"), a.Certificate)
+	return a
 }
 
 // certify a server's name for that long from now; less than nothing: it expired.
-func (a *authority) certify(t *testing.T, dir, name string, lifetime time.Duration) {
+func certify(t *testing.T, a *looptest.Authority, dir, name string, lifetime time.Duration) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(lifetime),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(
-		writePEM(filepath.Join(dir, "certificate.pem"), "CERTIFICATE", der),
-		writePEM(filepath.Join(dir, "key.pem"), "PRIVATE KEY", private),
-	); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func writePEM(file, kind string, der []byte) error {
-	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+	template := looptest.Named(name)
+	template.DNSNames, template.NotAfter = []string{name}, time.Now().Add(lifetime)
+	certificate, key := a.Issue(template)
+	looptest.WriteFile(t, filepath.Join(dir, "certificate.pem"), certificate)
+	looptest.WriteFile(t, filepath.Join(dir, "key.pem"), key)
 }

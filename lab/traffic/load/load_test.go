@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/lab/traffic/echo"
+	"github.com/guideway/guideway/looptest"
 )
 
 func addrPort(t *testing.T, address net.Addr) netip.AddrPort {
@@ -36,16 +37,9 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// freeAddress that nothing listens on, for the echo server to take.
-func freeAddress(t *testing.T) string {
-	listener := listen(t)
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func startEcho(t *testing.T) netip.AddrPort {
 	t.Helper()
-	address := freeAddress(t)
+	address := looptest.FreeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	go func() {
@@ -231,7 +225,7 @@ func TestARequestThatFailsIsCountedOnceAndNotTriedAgain(t *testing.T) {
 }
 
 func TestNobodyListeningIsAFailureOfEachKind(t *testing.T) {
-	nobody := netip.MustParseAddrPort(freeAddress(t))
+	nobody := netip.MustParseAddrPort(looptest.FreeAddress(t))
 	spec := testSpec()
 	spec.Web, spec.Echo = []netip.AddrPort{nobody}, []netip.AddrPort{nobody}
 	spec.FreshRate, spec.KeepAliveConnections, spec.KeepAliveRate = 20, 2, 20

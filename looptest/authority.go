@@ -1,4 +1,4 @@
-package apitest
+package looptest
 
 import (
 	"crypto/ecdsa"
@@ -18,7 +18,7 @@ import (
 
 // Authority signs certificates for tests.
 type Authority struct {
-	t           *testing.T
+	t           testing.TB
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	serial      int64
@@ -27,11 +27,11 @@ type Authority struct {
 }
 
 // NewAuthority is like no other.
-func NewAuthority(t *testing.T) *Authority {
+func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t), serial: 1}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(48 * time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotBefore: time.Now().AddDate(-1, 0, 0), NotAfter: time.Now().AddDate(10, 0, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
@@ -45,8 +45,8 @@ func NewAuthority(t *testing.T) *Authority {
 	return a
 }
 
-// Issue a certificate that is as the template where that says something: for
-// 127.0.0.1 as a server, and for clients.
+// Issue a certificate that is as the template where that says something; else
+// it is for 127.0.0.1 as a server, and for clients, from a day ago for a day.
 func (a *Authority) Issue(template x509.Certificate) (certificate, key []byte) {
 	a.t.Helper()
 	a.serial++
@@ -54,7 +54,9 @@ func (a *Authority) Issue(template x509.Certificate) (certificate, key []byte) {
 	if template.NotAfter.IsZero() {
 		template.NotAfter = time.Now().Add(24 * time.Hour)
 	}
-	template.NotBefore = time.Now().Add(-24 * time.Hour)
+	if template.NotBefore.IsZero() {
+		template.NotBefore = time.Now().Add(-24 * time.Hour)
+	}
 	if template.IPAddresses == nil {
 		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
@@ -73,14 +75,20 @@ func (a *Authority) Issue(template x509.Certificate) (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
 }
 
-// Client of 127.0.0.1 that shows a certificate, and trusts this authority.
-func (a *Authority) Client(template x509.Certificate) *tls.Config {
+// IssueTLS is Issue for use in this process.
+func (a *Authority) IssueTLS(template x509.Certificate) tls.Certificate {
 	a.t.Helper()
 	certificate, err := tls.X509KeyPair(a.Issue(template))
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: a.Pool()}
+	return certificate
+}
+
+// Client of 127.0.0.1 that shows a certificate, and trusts this authority.
+func (a *Authority) Client(template x509.Certificate) *tls.Config {
+	a.t.Helper()
+	return &tls.Config{Certificates: []tls.Certificate{a.IssueTLS(template)}, RootCAs: a.Pool()}
 }
 
 // Pool has this authority.
@@ -100,7 +108,7 @@ func (a *Authority) WriteFiles(dir string, template x509.Certificate) {
 }
 
 // WriteFile whole, as programs that renew certificates do.
-func WriteFile(t *testing.T, path string, data []byte) {
+func WriteFile(t testing.TB, path string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		t.Fatal(err)
@@ -115,7 +123,7 @@ func Named(name string) x509.Certificate {
 	return x509.Certificate{Subject: pkix.Name{CommonName: name}}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

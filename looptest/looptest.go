@@ -1,0 +1,41 @@
+// Package looptest gives tests on loopback what many of them need: ports that
+// nothing has, and an authority whose certificates programs trust or refuse.
+// Only tests import it.
+package looptest
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+)
+
+// Ports are chosen where the kernel chooses none for clients' ends
+// (net.ipv4.ip_local_port_range, from 32768 on unless it was changed): a port that
+// was free a moment ago is not taken by another test's connection.
+const portFirst, portLast = 10_000, 29_999
+
+// FreePort of TCP, on no address of this machine in use.
+func FreePort(t testing.TB) uint16 {
+	t.Helper()
+	for range 100 {
+		port := portFirst + rand.IntN(portLast-portFirst+1)
+		listener, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return uint16(port)
+	}
+	t.Fatalf("no free port was found among %d to %d", portFirst, portLast)
+	return 0
+}
+
+// FreeAddress of IPv4 that nothing listens on.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), FreePort(t)).String()
+}
