@@ -6,7 +6,8 @@ use wire::ip::{self, AddressBits};
 use wire::{Encap, Family, Protocol};
 
 use crate::matching::low_mask;
-use crate::select::maglev::{Candidate, Table};
+use crate::select::Selector;
+use crate::select::maglev::{self, Candidate};
 
 /// Another load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Ingress {
 pub struct Owners {
     /// None: this machine.
     machines: Vec<Option<usize>>,
-    table: Option<Table>,
+    table: Option<Selector>,
 }
 
 impl Owners {
@@ -115,7 +116,8 @@ impl Owners {
         machines.sort_unstable();
         let candidate = |(name, _): &(&str, _)| Candidate { name: (*name).to_owned(), weight: 1 };
         let table = (machines.len() > 1).then(|| {
-            Table::build(&machines.iter().map(candidate).collect::<Vec<_>>(), Owners::TABLE_SIZE)
+            let machines: Vec<Candidate> = machines.iter().map(candidate).collect();
+            maglev::selector(&machines, Owners::TABLE_SIZE)
         });
         Owners { machines: machines.into_iter().map(|(_, index)| index).collect(), table }
     }

@@ -1,7 +1,7 @@
 //! The vectors that hold forever: Maglev tables and the order of matching,
 //! worked out apart by vectors/make.py.
 
-use plan::select::maglev::{Candidate, Permutation, Table, populate};
+use plan::select::maglev::{Candidate, Permutation, populate, selector};
 use plan::{Found, Planner, proto};
 use serde_json::Value;
 use wire::{Family, FlowKey, Protocol, ip};
@@ -75,7 +75,7 @@ fn table_1_of_the_paper() {
 fn tables_and_fingerprints_are_the_same_forever() {
     for vector in list(&read("maglev.json"), "tables") {
         let candidates = candidates(vector);
-        let table = Table::build(&candidates, number(&vector["size"]));
+        let table = selector(&candidates, number(&vector["size"]));
         let entries: Vec<u32> = table.entries().iter().map(|entry| u32::from(*entry)).collect();
         match vector.get("entries") {
             Some(_) => assert_eq!(entries, numbers(vector, "entries"), "{vector}"),
@@ -105,7 +105,7 @@ fn slots_follow_from_hashes() {
         let one = [Candidate { name: "only".into(), weight: 1 }];
         let hash = u64::from_str_radix(text(vector, "hash"), 16).unwrap();
         assert_eq!(
-            Table::build(&one, number(&vector["size"])).slot(hash),
+            selector(&one, number(&vector["size"])).slot(hash),
             number(&vector["slot"]),
             "{vector}"
         );

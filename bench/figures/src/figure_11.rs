@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use plan::select::maglev::Table as MaglevTable;
+use plan::select::maglev;
 
 use crate::buckets::Counted;
 use crate::hashing::{Ring, karger, rendezvous};
@@ -79,7 +79,7 @@ impl Method {
         let candidates = names::candidates(seed, options.backends);
         let words = names::words(&candidates);
         match self {
-            Method::Maglev => MaglevTable::build(&candidates, size).entries().to_vec(),
+            Method::Maglev => maglev::selector(&candidates, size).entries().to_vec(),
             Method::KargerHashed => karger(&words, options.views, Ring::Hashed, size),
             Method::KargerEven => karger(&words, options.views, Ring::Even, size),
             Method::Rendezvous => rendezvous(&words, size),

@@ -7,7 +7,8 @@
 
 use std::fmt::Write;
 
-use plan::select::maglev::{Candidate, Table as MaglevTable};
+use plan::select::Selector;
+use plan::select::maglev::{self, Candidate};
 
 use crate::buckets::Counted;
 use crate::names;
@@ -115,7 +116,7 @@ fn moved_buckets(
 
 fn changed(options: &Options, size: u32, failures: u32) -> Changed {
     let all = names::candidates(options.seed, options.backends);
-    let before = MaglevTable::build(&all, size);
+    let before = maglev::selector(&all, size);
     let mut random = Random::new(options.seed << 32 | u64::from(failures));
     let percents: Vec<f64> = (0..options.repetitions)
         .map(|_| {
@@ -137,10 +138,10 @@ fn survivors(random: &mut Random, backends: u32, failures: u32) -> Vec<u16> {
     left
 }
 
-fn changed_entries(all: &[Candidate], before: &MaglevTable, left: &[u16], size: u32) -> u32 {
+fn changed_entries(all: &[Candidate], before: &Selector, left: &[u16], size: u32) -> u32 {
     let candidates: Vec<Candidate> =
         left.iter().map(|index| all[usize::from(*index)].clone()).collect();
-    let after = MaglevTable::build(&candidates, size);
+    let after = maglev::selector(&candidates, size);
     let pairs = before.entries().iter().zip(after.entries());
     pairs.filter(|(before, after)| **before != left[usize::from(**after)]).count() as u32
 }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn without_a_removal_nothing_changes() {
         let all = names::candidates(1, 20);
-        let before = MaglevTable::build(&all, 4099);
+        let before = maglev::selector(&all, 4099);
         let left: Vec<u16> = (0..20).collect();
         assert_eq!(changed_entries(&all, &before, &left, 4099), 0);
     }
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn at_least_the_removed_ones_entries_change() {
         let all = names::candidates(1, 20);
-        let before = MaglevTable::build(&all, 4099);
+        let before = maglev::selector(&all, 4099);
         let left: Vec<u16> = (1..20).collect();
         let own = before.entries().iter().filter(|owner| **owner == 0).count() as u32;
         let changed = changed_entries(&all, &before, &left, 4099);

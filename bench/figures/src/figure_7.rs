@@ -22,7 +22,7 @@
 use std::fmt::Write;
 
 use datapath::{FlowHash, Secret};
-use plan::select::maglev::Table as MaglevTable;
+use plan::select::maglev;
 use wire::{Family, FlowKey, Protocol};
 
 use crate::names;
@@ -94,7 +94,7 @@ fn hour(interval: u32) -> f64 {
 type Day = Vec<Spread>;
 
 fn day(options: &Options, rate: f64, seed: u64) -> Day {
-    let table = MaglevTable::build(&names::candidates(seed, options.endpoints), options.size);
+    let table = maglev::selector(&names::candidates(seed, options.endpoints), options.size);
     let hash = FlowHash::new(&Secret::derived(&format!("seed {seed}")));
     let mut random = Random::new(seed);
     (0..INTERVALS)

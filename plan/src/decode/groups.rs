@@ -8,8 +8,8 @@ use super::{PlanError, Planner, refuse};
 use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
 use crate::select::Selector;
-use crate::select::buckets::BucketMap;
-use crate::select::maglev::{Candidate, Table};
+use crate::select::buckets;
+use crate::select::maglev::{self, Candidate};
 use crate::{limits, proto};
 
 /// All that a group depends on.
@@ -23,7 +23,7 @@ pub(super) struct GroupKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum SelectorKey {
     Maglev { table_size: u32 },
-    Buckets { generation: u64, by_bucket: Box<[u16]> },
+    Buckets { by_bucket: Box<[u16]> },
 }
 
 /// What a group's content depends on, of one member.
@@ -63,10 +63,10 @@ fn build_group(key: &GroupKey) -> Group {
     });
     let (selector, candidates) = match &key.selector {
         SelectorKey::Maglev { table_size } => maglev_table(&key.members, *table_size),
-        SelectorKey::Buckets { generation, by_bucket } => {
+        SelectorKey::Buckets { by_bucket } => {
             let names = key.members.iter().map(|member| member.name.as_str());
-            let map = || BucketMap::new(by_bucket.clone(), names, *generation);
-            let selector = (!by_bucket.is_empty()).then(|| Selector::Buckets(map()));
+            let selector = || buckets::selector(by_bucket.clone(), names);
+            let selector = (!by_bucket.is_empty()).then(selector);
             (selector, (0..key.members.len() as u16).collect())
         }
     };
@@ -82,8 +82,8 @@ fn maglev_table(members: &[MemberKey], table_size: u32) -> (Option<Selector>, Ve
         .map(|index| &members[usize::from(*index)])
         .map(|member| Candidate { name: member.name.clone(), weight: member.weight })
         .collect();
-    let build = || Selector::Maglev(Table::build(&candidates, table_size));
-    ((!candidates.is_empty()).then(build), indices)
+    let selector = || maglev::selector(&candidates, table_size);
+    ((!candidates.is_empty()).then(selector), indices)
 }
 
 /// The message's groups, each checked once, by name; and one without members

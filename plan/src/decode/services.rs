@@ -143,7 +143,7 @@ impl<'m> Decoding<'m, '_> {
             weight: member.weight,
             admission: admission(member, message.on_down(), false),
         });
-        let selector = SelectorKey::Buckets { generation: map.generation, by_bucket };
+        let selector = SelectorKey::Buckets { by_bucket };
         let members = members.collect();
         Ok(self.planner.group(GroupKey { selector, members }))
     }

@@ -7,6 +7,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 
+use super::Selector;
 use crate::limits;
 
 /// One of the backends a table is built from.
@@ -16,13 +17,6 @@ pub struct Candidate {
     pub name: String,
     /// Its weight, 1 to [`limits::WEIGHT_MAX`].
     pub weight: u32,
-}
-
-/// A lookup table: each entry names a candidate by its index.
-#[derive(Debug)]
-pub struct Table {
-    entries: Box<[u16]>,
-    fingerprint: u64,
 }
 
 /// A backend's permutation of the table's entries, as the paper generates it.
@@ -53,45 +47,16 @@ impl Permutation {
     }
 }
 
-impl Table {
-    /// Builds the table of `candidates`, which are in order of name, at least
-    /// one and fewer than `size`; `size` is a prime.
-    #[must_use]
-    pub fn build(candidates: &[Candidate], size: u32) -> Table {
-        let permutations: Vec<Permutation> =
-            candidates.iter().map(|candidate| Permutation::of(&candidate.name, size)).collect();
-        let weights: Vec<u32> = candidates.iter().map(|candidate| candidate.weight).collect();
-        let entries = populate(&permutations, &weights, size);
-        let fingerprint = fingerprint(candidates, &entries);
-        Table { entries, fingerprint }
-    }
-
-    /// The index of the candidate in charge of `hash`.
-    #[inline]
-    #[must_use]
-    pub fn select(&self, hash: u64) -> u16 {
-        self.entries[self.slot(hash) as usize]
-    }
-
-    /// The entry that `hash` falls on: its upper half spread evenly over the
-    /// table. The connection table uses the lower half.
-    #[inline]
-    #[must_use]
-    pub fn slot(&self, hash: u64) -> u32 {
-        (((hash >> 32) * self.entries.len() as u64) >> 32) as u32
-    }
-
-    /// The entries.
-    #[must_use]
-    pub fn entries(&self) -> &[u16] {
-        &self.entries
-    }
-
-    /// Equal on every machine that built the same table from the same names.
-    #[must_use]
-    pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
-    }
+/// Selects by the table of `candidates`, which are in order of name, at least
+/// one and fewer than `size`; `size` is a prime.
+#[must_use]
+pub fn selector(candidates: &[Candidate], size: u32) -> Selector {
+    let permutations: Vec<Permutation> =
+        candidates.iter().map(|candidate| Permutation::of(&candidate.name, size)).collect();
+    let weights: Vec<u32> = candidates.iter().map(|candidate| candidate.weight).collect();
+    let entries = populate(&permutations, &weights, size);
+    let fingerprint = fingerprint(candidates, &entries);
+    Selector { entries, fingerprint }
 }
 
 /// Pseudocode 1 with weights: in round t a backend takes entries while
@@ -535,7 +500,7 @@ mod tests {
         fn every_backend_gets_its_quota_by_largest_remainder(weights in proptest::collection::vec(1u32..20, 1..50)) {
             let size = 4099;
             let candidates = candidates(weights.len(), |index| weights[index]);
-            let table = Table::build(&candidates, size);
+            let table = selector(&candidates, size);
             let total: u32 = weights.iter().sum();
             for (index, weight) in weights.iter().enumerate() {
                 let got = table.entries().iter().filter(|entry| usize::from(**entry) == index).count() as f64;
@@ -590,7 +555,7 @@ mod tests {
             let before = candidates(100, weight);
             let mut after = before.clone();
             after.remove(50);
-            let (a, b) = (Table::build(&before, 65_537), Table::build(&after, 65_537));
+            let (a, b) = (selector(&before, 65_537), selector(&after, 65_537));
             let moved = a
                 .entries()
                 .iter()
@@ -613,12 +578,12 @@ mod tests {
                 _ => 5,
             }
         };
-        let whole = Table::build(&candidates(100, |_| 1), 65_537);
-        assert_eq!(Table::build(&candidates(100, |_| 5), 65_537).entries(), whole.entries());
-        let mut former = Table::build(&candidates(100, weights(1)), 65_537);
+        let whole = selector(&candidates(100, |_| 1), 65_537);
+        assert_eq!(selector(&candidates(100, |_| 5), 65_537).entries(), whole.entries());
+        let mut former = selector(&candidates(100, weights(1)), 65_537);
         for fifths in 2..=5u32 {
             let weight = |index| if fifths == 5 { 1 } else { weights(fifths)(index) };
-            let table = Table::build(&candidates(100, weight), 65_537);
+            let table = selector(&candidates(100, weight), 65_537);
             let pairs = || former.entries().iter().zip(table.entries());
             let changed = pairs().filter(|(x, y)| x != y).count();
             let moved = pairs().filter(|(x, y)| x != y && **x != 50 && **y != 50).count();
@@ -631,15 +596,15 @@ mod tests {
 
     #[test]
     fn slots_spread_over_the_whole_table() {
-        let table = Table::build(&candidates(3, |_| 1), 7);
+        let table = selector(&candidates(3, |_| 1), 7);
         assert_eq!((table.slot(0), table.slot(u64::MAX)), (0, 6));
     }
 
     #[test]
     fn fingerprints_differ_by_members_and_are_stable() {
-        let table = Table::build(&candidates(10, |_| 1), 1009);
-        assert_eq!(table.fingerprint(), Table::build(&candidates(10, |_| 1), 1009).fingerprint());
-        assert_ne!(table.fingerprint(), Table::build(&candidates(11, |_| 1), 1009).fingerprint());
+        let table = selector(&candidates(10, |_| 1), 1009);
+        assert_eq!(table.fingerprint(), selector(&candidates(10, |_| 1), 1009).fingerprint());
+        assert_ne!(table.fingerprint(), selector(&candidates(11, |_| 1), 1009).fingerprint());
     }
 
     #[test]

@@ -3,47 +3,42 @@
 pub mod buckets;
 pub mod maglev;
 
-use buckets::BucketMap;
-use maglev::Table;
-
-/// How a group's members are selected by a hash: both are a list of slots, each
-/// with the index of a candidate.
+/// How a group's members are selected by a hash: a list of slots, each with the
+/// index of a candidate. [`maglev`] and [`buckets`] make one; a packet is
+/// selected for alike by both, so it need not know which.
 #[derive(Debug)]
-pub enum Selector {
-    /// A table that every machine builds from the members (Maglev, 3.4).
-    Maglev(Table),
-    /// A map that the controller assigns (MPLB, 3): for stateless services.
-    Buckets(BucketMap),
+pub struct Selector {
+    entries: Box<[u16]>,
+    fingerprint: u64,
 }
 
 impl Selector {
-    /// The slot that `hash` falls on.
+    /// The slot that `hash` falls on: its upper half spread evenly over all. The
+    /// connection table uses the lower half.
     #[inline]
     #[must_use]
     pub fn slot(&self, hash: u64) -> u32 {
-        match self {
-            Selector::Maglev(table) => table.slot(hash),
-            Selector::Buckets(map) => map.bucket(hash),
-        }
+        (((hash >> 32) * self.entries.len() as u64) >> 32) as u32
+    }
+
+    /// The index of the candidate in charge of `hash`.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, hash: u64) -> u16 {
+        self.entries[self.slot(hash) as usize]
     }
 
     /// By slot, the index of a candidate.
     #[inline]
     #[must_use]
     pub fn entries(&self) -> &[u16] {
-        match self {
-            Selector::Maglev(table) => table.entries(),
-            Selector::Buckets(map) => map.entries(),
-        }
+        &self.entries
     }
 
-    /// Equal on every machine that selects alike.
+    /// Equal on every machine that selects alike among the same names.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        match self {
-            Selector::Maglev(table) => table.fingerprint(),
-            Selector::Buckets(map) => map.fingerprint(),
-        }
+        self.fingerprint
     }
 
     /// Bytes that the entries take.
