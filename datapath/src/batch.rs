@@ -11,15 +11,17 @@
 //! ```
 //!
 //! Hashing comes before matching, other than in the specification, so that
-//! buckets have the time of a whole stage to come from memory. Where the batch
-//! before had packets of stateless services, all are hashed by the key of those
-//! services' buckets, too. Plain packets
+//! buckets have the time of a whole stage to come from memory. Plain packets
 //! (see [`wire::plain`]) are read in one go, all others by the functions of
 //! the specification. Nothing else differs. Inside a stage packets go in their
 //! order, so that a packet finds in the connection table what an earlier one
 //! of its batch left there; and what one stage changes, no other looks at:
 //! reading changes its own frame only, choosing the connection table, sending
 //! frames, limits and the outbox. Held by `tests/batch.rs`.
+//!
+//! Packets of stateless services are chosen for between matching and choosing,
+//! for which nothing but their own buckets counts. Where the batch before had
+//! some, all packets are hashed by the key of buckets, too.
 //!
 //! Stages are functions of their own in the binary too, so that profilers
 //! show each.
@@ -73,6 +75,8 @@ enum Stage<'v> {
     Matched(&'v Matched),
     /// Its match, and the home of its connection's entry.
     Service(&'v Matched, &'v Home),
+    /// Its match, of a stateless service.
+    Stateless(&'v Matched),
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
@@ -91,26 +95,22 @@ struct Marked {
 /// The packets of a batch, each at its frame's index, and what they are hashed
 /// by.
 struct BatchState<'v> {
-    packets: Packets<'v>,
+    packets: [PacketState<'v>; BATCH_MAX],
     flows: Flows,
+    /// Hashed by the key of buckets, too, at their frames' indices.
+    bucket_hashes: Option<[u64; BATCH_MAX]>,
     /// Of packets at [`Stage::SocketV6`], in their order.
     keys_v6: ArrayVec<LookupKey, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
-}
-
-/// What is known of each packet.
-struct Packets<'v> {
-    states: [PacketState<'v>; BATCH_MAX],
-    /// The hashes of their flows by the key of buckets.
-    by_bucket: Option<[u64; BATCH_MAX]>,
 }
 
 impl BatchState<'_> {
     #[inline(always)]
     fn new() -> BatchState<'static> {
         BatchState {
-            packets: Packets { states: [PacketState::DONE; BATCH_MAX], by_bucket: None },
+            packets: [PacketState::DONE; BATCH_MAX],
             flows: Flows::default(),
+            bucket_hashes: None,
             keys_v6: ArrayVec::new(),
             marked: ArrayVec::new(),
         }
@@ -181,10 +181,13 @@ impl<'m> Datapath<'m> {
         let mut state = BatchState::new();
         self.read_all(view, frames, &mut state, verdicts);
         if self.uses_buckets.replace(false) {
-            state.packets.by_bucket = Some(self.hash.bucket_flows(&state.flows, frames.len()));
+            state.bucket_hashes = Some(self.hash.bucket_flows(&state.flows, frames.len()));
         }
         self.hash.flows(&mut state.flows, frames.len());
         self.match_all(view, &mut state, verdicts);
+        if self.uses_buckets.get() {
+            self.choose_by_buckets(view, frames, &mut state);
+        }
         let mut begin = 0;
         for marked in &state.marked {
             let run = begin..marked.at;
@@ -203,14 +206,13 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         run: Range<usize>,
         frames: &mut [Frame<'_>],
-        packets: &mut Packets<'v>,
+        packets: &mut [PacketState<'v>; BATCH_MAX],
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
         let begin = run.start;
-        let by_bucket = packets.by_bucket.as_ref().map(|by_bucket| &by_bucket[run.clone()]);
-        let (frames, packets) = (&mut frames[run.clone()], &mut packets.states[run.clone()]);
-        self.choose_all(view, frames, packets, by_bucket);
+        let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
+        self.choose_all(view, frames, packets);
         self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
     }
 
@@ -243,7 +245,7 @@ impl<'m> Datapath<'m> {
                 if uses_match_cache {
                     prefetch_at(self.match_cache.prefetch_v4(socket));
                 }
-                state.packets.states[at].begin(
+                state.packets[at].begin(
                     plain.meta,
                     RecursionLimit::FRESH,
                     Stage::SocketV4(socket, lookup),
@@ -258,7 +260,7 @@ impl<'m> Datapath<'m> {
                     prefetch_at(self.match_cache.prefetch_v6(&key));
                 }
                 state.keys_v6.push(key);
-                state.packets.states[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
+                state.packets[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
             } else {
                 let read = self.read_other(view, at, frame, state);
                 verdicts[at] = read.unwrap_or_else(Verdict::Drop);
@@ -289,7 +291,7 @@ impl<'m> Datapath<'m> {
             Destination::SlowPath => return Ok(Verdict::Slow(recursion_limit)),
         };
         state.flows.set_key(at, &headers.key);
-        state.packets.states[at].begin(headers.meta(), recursion_limit, stage);
+        state.packets[at].begin(headers.meta(), recursion_limit, stage);
         Ok(NOT_YET)
     }
 
@@ -306,7 +308,7 @@ impl<'m> Datapath<'m> {
         let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
         let mut rest = 0;
         for (at, ((packet, hash), verdict)) in
-            packets.states.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
+            packets.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
         {
             let home = self.table.home(hash);
             if at < HOMES_AHEAD {
@@ -320,7 +322,7 @@ impl<'m> Datapath<'m> {
                     key_v6.and_then(|key| vips.lookup_v6(key))
                 }
                 Stage::Matched(matched) => {
-                    packet.stage = Stage::Service(matched, home);
+                    packet.stage = self.of_service(matched, home);
                     continue;
                 }
                 _ => continue,
@@ -333,10 +335,23 @@ impl<'m> Datapath<'m> {
             if selects && let Some(entry) = view.plan.group_of(matched).prefetch_slot(hash) {
                 prefetch_at(entry);
             }
-            packet.stage = Stage::Service(matched, home);
+            packet.stage = self.of_service(matched, home);
         }
         // Batches are alike.
         self.uses_match_cache.set(rest > 0);
+    }
+
+    /// What is next for a packet whose match is found, with the home of its
+    /// connection's entry.
+    #[inline(always)]
+    fn of_service<'v>(&self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
+        match matched.tracking {
+            Tracking::Tracked => Stage::Service(matched, home),
+            Tracking::Stateless => {
+                self.uses_buckets.set(true);
+                Stage::Stateless(matched)
+            }
+        }
     }
 
     /// Matches what no single port was found for, or sets its verdict.
@@ -356,7 +371,7 @@ impl<'m> Datapath<'m> {
         };
         match destination(found) {
             Ok(Destination::Service(matched)) => {
-                return Stage::Service(of_plan(view, &matched), home);
+                return self.of_service(of_plan(view, &matched), home);
             }
             Ok(_) => {}
             Err(reason) => *verdict = Verdict::Drop(reason),
@@ -372,10 +387,9 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
-        by_bucket: Option<&[u64]>,
     ) {
         let (counters, connections) = (self.counters_of(view), &self.counters.connections);
-        let (mut served, mut stateless, misses) = (0, 0, connections.misses.get());
+        let (mut served, misses) = (0, connections.misses.get());
         for (at, frame) in frames.iter().enumerate() {
             if let Some(PacketState { stage: Stage::Service(_, home), .. }) =
                 packets.get(at + HOMES_AHEAD)
@@ -384,22 +398,19 @@ impl<'m> Datapath<'m> {
             }
             let packet = &mut packets[at];
             let Stage::Service(matched, home) = packet.stage else { continue };
-            if matched.tracking == Tracking::Stateless {
-                stateless += 1;
-                continue;
-            }
             served += 1;
             let (meta, hash, service) = (&packet.meta, packet.hash, matched.service);
             let steady = steady_member(view.plan.group_of(matched), meta, || {
                 steady_backend(home, hash, service, &self.ticks, is_tcp(meta.protocol))
             });
-            let chosen = steady.or_else(|| self.choose_other(view, matched, frame, meta, hash));
-            if let Some(chosen) = chosen {
-                packet.choose(view, counters, matched, chosen);
-            }
-        }
-        if stateless > 0 {
-            self.choose_by_buckets(view, frames, packets, by_bucket);
+            let chosen = match steady {
+                Some(chosen) => chosen,
+                None => match self.choose_other(view, matched, frame, meta, hash) {
+                    Some(chosen) => chosen,
+                    None => continue,
+                },
+            };
+            packet.choose(view, counters, matched, chosen);
         }
         let misses = connections.misses.get() - misses;
         connections.hits.add(served - misses);
@@ -416,19 +427,13 @@ impl<'m> Datapath<'m> {
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
-        packets: &mut [PacketState<'v>],
-        by_bucket: Option<&[u64]>,
+        BatchState { packets, bucket_hashes, .. }: &mut BatchState<'v>,
     ) {
-        // The next batch will have such packets, too.
-        self.uses_buckets.set(true);
         let counters = self.counters_of(view);
         for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
-            let Stage::Service(matched, _) = packet.stage else { continue };
-            if matched.tracking != Tracking::Stateless {
-                continue;
-            }
-            let selector = match (view.plan.service_of(matched).affinity, by_bucket) {
-                (Affinity::Flow, Some(by_bucket)) => by_bucket[at],
+            let Stage::Stateless(matched) = packet.stage else { continue };
+            let selector = match (view.plan.service_of(matched).affinity, &*bucket_hashes) {
+                (Affinity::Flow, Some(hashes)) => hashes[at],
                 (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
             };
             if let Some(chosen) = decide_stateless(view.plan.group_of(matched), selector).chosen {
@@ -455,7 +460,8 @@ impl<'m> Datapath<'m> {
         if steady.is_some() {
             return steady;
         }
-        let flow = Flow { hash, found, remember: Remember::of(frame) };
+        let remember = Remember::of(frame);
+        let flow = Flow { hash, found, remember };
         let key = || headers_of(frame, *meta).key;
         let decision = self.decide(view, matched, meta, flow, key, &mut NoRecorder);
         if decision.why != Why::Tracked {
@@ -516,7 +522,7 @@ impl<'m> Datapath<'m> {
                 }
                 sent
             }
-            Stage::Service(matched, _) => {
+            Stage::Service(matched, _) | Stage::Stateless(matched) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
                 let packet = Packet { headers, hash, recursion_limit };
                 self.spill(view, frame, matched, &packet, outbox)

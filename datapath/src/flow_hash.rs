@@ -206,8 +206,17 @@ impl FlowHash {
     pub fn selector(&self, service: &Service, flow: u64, key: impl FnOnce() -> FlowKey) -> u64 {
         match (service.tracking, service.affinity) {
             (Tracking::Tracked, Affinity::Flow) => flow,
-            (Tracking::Tracked, Affinity::Client) => self.client(&key()),
-            (Tracking::Stateless, affinity) => self.bucket(affinity, &key()),
+            _ => self.other_selector(service, &key()),
+        }
+    }
+
+    /// The same where it is not the flow's hash. Not inline: new connections of
+    /// all services would carry the code along.
+    #[inline(never)]
+    fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
+        match service.tracking {
+            Tracking::Tracked => self.client(key),
+            Tracking::Stateless => self.bucket(service.affinity, key),
         }
     }
 
@@ -258,7 +267,7 @@ impl FlowHash {
     }
 
     /// What selects for a flow of a stateless service. Not inline: batches have
-    /// hashed most of theirs, and all others would carry the code along.
+    /// hashed most of theirs.
     #[inline(never)]
     pub(crate) fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
         match affinity {
