@@ -19,7 +19,7 @@ import (
 func configCommand() *cobra.Command {
 	return group("config", "Check a config, say what it would change, apply it, return to a former one",
 		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(),
-		configHistoryCommand(), configDiffCommand(), configRollbackCommand())
+		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand())
 }
 
 func configCheckCommand() *cobra.Command {

@@ -33,7 +33,10 @@ func configApplyCommand() *cobra.Command {
 			"file is put back. With --server the controller replaces its file with its own\n" +
 			"rights. Refused if something else runs than what FILE was compared\n" +
 			"with, if the config file was edited since it was loaded, and if the config is a\n" +
-			"directory or several files.",
+			"directory or several files.\n\n" +
+			"Where the machines share their config by etcd, FILE is what they share: it is\n" +
+			"checked by this machine's parser and forwarder, stored in etcd, and every machine\n" +
+			"takes it. Refused if another was stored since.",
 		Example: "  guideway config apply new.yaml --message 'web-7 is back'",
 		Args:    arguments("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -106,7 +109,7 @@ func (m machine) applyConfig(ctx context.Context, source config.Source, order *c
 		if err != nil {
 			return err
 		}
-		if m.remote.server == "" { // else the controller writes
+		if m.remote.server == "" && target.Path != "" { // else the controller writes, or etcd
 			if file, err = controller.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
 				return status.Error(codes.Aborted, err.Error())
 			}

@@ -31,6 +31,7 @@ type shownRecord struct {
 	Digest     string   `json:"digest"`
 	Bytes      uint64   `json:"bytes"`
 	InUse      bool     `json:"in_use"`
+	Machine    string   `json:"machine,omitempty"`
 }
 
 func configHistoryCommand() *cobra.Command {
@@ -39,7 +40,7 @@ func configHistoryCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history",
 		Short: "The configs that were in use here: who brought them, when, why",
-		Long:  "Lists the configs that were in use on this machine, the latest first. The\ncontroller keeps the last 50 of them, or 64 MiB, in its state directory.",
+		Long:  "Lists the configs that were in use on this machine, the latest first. The\ncontroller keeps the last 50 of them, or 64 MiB, in its state directory. Where the\nmachines share their config by etcd, the last 50 there are listed, and numbers are\ntheir generations.",
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			response, err := m.configHistory(command.Context())
@@ -66,7 +67,7 @@ func historyListing(response *controllerv1.GetConfigHistoryResponse) listing {
 	for _, r := range response.Records {
 		shown.Records = append(shown.Records, shownRecord{
 			Number: r.Number, Time: at(r.Time), How: r.How, RollbackTo: r.RollbackTo, User: r.User, Message: r.Message,
-			From: append([]string{}, r.From...), Digest: r.Digest, Bytes: r.Bytes, InUse: r.InUse,
+			From: append([]string{}, r.From...), Digest: r.Digest, Bytes: r.Bytes, InUse: r.InUse, Machine: r.Machine,
 		})
 		number, how := strconv.FormatUint(r.Number, 10), r.How
 		if r.InUse {

@@ -118,6 +118,7 @@ func examine(ctx context.Context, m machine, h host) []finding {
 	p.ask(ctx, m)
 	p.machine()
 	p.plan()
+	p.etcd()
 	p.nextHops()
 	p.mtu()
 	p.pathMTUs()
@@ -233,6 +234,27 @@ func (p *diagnosis) plan() {
 		p.add(gradeFail, "plan", "the controller's is %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
 	default:
 		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
+	}
+}
+
+// etcd that is away or full changes nothing that runs, and is mended in peace.
+func (p *diagnosis) etcd() {
+	e := p.state.GetConfig().GetEtcd()
+	if e == nil {
+		return
+	}
+	switch {
+	case e.Away != "":
+		p.add(gradeWarn, "etcd", "%s; config generation %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
+	case e.Unusable != "":
+		p.add(gradeFail, "etcd", "%s; config generation %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
+	case e.GenerationStored == 0 && e.AnsweredAt != nil:
+		p.add(gradeFail, "etcd", "holds no config, and generation %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
+	default:
+		p.add(gradeOK, "etcd", "answers and holds config generation %d; %d runs here", e.GenerationStored, e.Generation)
+	}
+	if len(e.Alarms) > 0 {
+		p.add(gradeWarn, "etcd", "has alarms (%s): with NOSPACE no config can be applied: compact and defragment it, or raise --quota-backend-bytes, then `etcdctl alarm disarm`", strings.Join(e.Alarms, ", "))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 func reloadCommand() *cobra.Command {
 	var m machine
+	var acceptOlder bool
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the controller read its config anew",
@@ -17,7 +18,7 @@ func reloadCommand() *cobra.Command {
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
-				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{})
+				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{AcceptOlder: acceptOlder})
 				for _, warning := range response.GetWarnings() {
 					fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
 				}
@@ -25,6 +26,7 @@ func reloadCommand() *cobra.Command {
 			})
 		},
 	}
+	command.Flags().BoolVar(&acceptOlder, "accept-older", false, "take what etcd holds, although its generation is lower than the one that runs, or its config another")
 	addController(command, &m)
 	return command
 }

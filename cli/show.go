@@ -16,6 +16,7 @@ func showCommand() *cobra.Command {
 		showVerb("services", "Services, their VIPs, backends and packets", showServices),
 		showBackendsCommand(),
 		showConnectionsCommand(),
+		showVerb("config", "The config that runs: where it came from, whether it is the newest", showConfig),
 		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),
 		showVerb("peers", "The other load balancers, as this one finds them through the tunnel", showPeers),
 		showVerb("bgp", "BGP sessions, and every route: announced, or why not", showBGP),

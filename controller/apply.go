@@ -43,6 +43,9 @@ func (c *Controller) ApplyConfig(ctx context.Context, user string, order *contro
 	if len(files) != 1 {
 		return nil, fmt.Errorf("a config of %d files cannot be applied: give one file", len(files))
 	}
+	if c.shared != nil {
+		return c.applyShared(ctx, user, order, files)
+	}
 	path, err := c.configFile()
 	if err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func (c *Controller) ApplyConfig(ctx context.Context, user string, order *contro
 func (a *applying) check(ctx context.Context, parsed *config.Config) error {
 	var problem error
 	err := a.c.ask(ctx, func() {
-		if problem = a.checkGeneration(); problem == nil {
+		if problem = a.c.checkGeneration(a.order); problem == nil {
 			problem, a.digest = a.c.checkNext(parsed), a.c.loaded.digest
 		}
 	})
@@ -101,14 +104,15 @@ func joined(err, problem error) error {
 	return problem
 }
 
-// checkGeneration is for the brain's goroutine.
-func (a *applying) checkGeneration() error {
-	running, generation, accepted := a.c.brain.Accepted()
+// checkGeneration is for the brain's goroutine: what runs is what an order was
+// given for.
+func (c *Controller) checkGeneration(order *controllerv1.ApplyOrder) error {
+	running, generation, accepted := c.brain.Accepted()
 	switch {
-	case !accepted || running != a.c.loaded.inUse:
+	case !accepted || running != c.loaded.inUse:
 		return api.Unmetf("the forwarder does not run what the controller has loaded last (`guideway show services` says why): apply when it does")
-	case generation != a.order.GetGeneration():
-		return api.Unmetf("generation %d runs now, and the changes were seen against %d: see them again by `guideway config plan`", generation, a.order.GetGeneration())
+	case generation != order.GetGeneration():
+		return api.Unmetf("generation %d runs now, and the changes were seen against %d: see them again by `guideway config plan`", generation, order.GetGeneration())
 	}
 	return nil
 }
@@ -121,14 +125,14 @@ func (a *applying) Target() (path, digest string) { return a.path, a.digest }
 func (a *applying) Commit(ctx context.Context) (*controllerv1.ApplyConfigResponse, error) {
 	a.c.notify.Reloading()
 	defer a.c.notify.Ready()
-	read := readFiles(a.c.options.Config)
+	read := a.c.readSources(nil)
 	if read.err == nil && digestOf(read.sources) != a.record.Digest {
 		return nil, api.Unmetf("%s does not hold what was sent", a.path)
 	}
 	read.origin, read.record = a.record.origin, &a.record
 	var problem error
 	err := a.c.ask(ctx, func() {
-		if problem = a.checkGeneration(); problem == nil {
+		if problem = a.c.checkGeneration(a.order); problem == nil {
 			problem = a.c.load(read)
 			a.used = problem == nil
 			a.c.tellReload(problem)
@@ -137,17 +141,21 @@ func (a *applying) Commit(ctx context.Context) (*controllerv1.ApplyConfigRespons
 	if err != nil || problem != nil {
 		return nil, joined(err, problem)
 	}
-	return a.await(ctx, read.parsed)
+	response, err := a.c.awaitAccepted(ctx)
+	if err == nil {
+		response.Number = a.c.history.numberOf(a.record.Digest)
+	}
+	return response, err
 }
 
-// await the forwarder's acceptance.
-func (a *applying) await(ctx context.Context, parsed *config.Config) (*controllerv1.ApplyConfigResponse, error) {
+// awaitAccepted waits until the forwarder has accepted what was loaded last.
+func (c *Controller) awaitAccepted(ctx context.Context) (*controllerv1.ApplyConfigResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	response := &controllerv1.ApplyConfigResponse{}
 	for done := false; !done; {
 		var refusal error
-		if err := a.c.ask(ctx, func() { done, refusal = a.outcome(parsed, response) }); err != nil {
+		if err := c.ask(ctx, func() { done, refusal = c.outcome(response) }); err != nil {
 			return nil, fmt.Errorf("the forwarder has not accepted the plan yet, and is asked again until it does: %w", err)
 		}
 		if refusal != nil {
@@ -164,17 +172,18 @@ func (a *applying) await(ctx context.Context, parsed *config.Config) (*controlle
 	return response, nil
 }
 
-func (a *applying) outcome(parsed *config.Config, response *controllerv1.ApplyConfigResponse) (done bool, refusal error) {
-	if problem, refused := a.c.brain.Refused(parsed); refused {
-		// The file goes back to what it was: that is what is loaded from here on.
+// outcome is for the brain's goroutine.
+func (c *Controller) outcome(response *controllerv1.ApplyConfigResponse) (done bool, refusal error) {
+	loaded := c.loaded.inUse
+	if problem, refused := c.brain.Refused(loaded); refused {
+		// A file goes back to what it was: that is what is loaded from here on.
 		return true, api.Unmetf("%s", problem)
 	}
-	running, generation, accepted := a.c.brain.Accepted()
-	if !accepted || running != parsed {
+	running, generation, accepted := c.brain.Accepted()
+	if !accepted || running != loaded {
 		return false, nil
 	}
-	response.Generation, response.Warnings = generation, a.c.brain.Warnings()
-	response.Number = a.c.history.numberOf(a.record.Digest)
+	response.Generation, response.Warnings = generation, c.brain.Warnings()
 	return true, nil
 }
 
@@ -197,7 +206,7 @@ func (a *applying) PutBack(ctx context.Context, reason error) error {
 	}
 	a.Close()
 	// What was loaded is gone: the former is read again.
-	problem, err := a.c.reload(ctx, a.record.User)
+	problem, err := a.c.reload(ctx, a.record.User, false)
 	return api.Unmetf("%w; %s holds the former config again", errors.Join(reason, problem, err), a.path)
 }
 
@@ -215,6 +224,9 @@ func (a *applying) Close() {
 
 // ConfigHistory lists the configs that were in use.
 func (c *Controller) ConfigHistory(ctx context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
+	if c.shared != nil {
+		return c.sharedHistory(ctx)
+	}
 	var inUse string
 	if err := c.ask(ctx, func() { inUse = c.digestInUse() }); err != nil {
 		return nil, err
@@ -224,6 +236,9 @@ func (c *Controller) ConfigHistory(ctx context.Context) (*controllerv1.GetConfig
 
 // RecordedConfig returns one of them; 0: the one in use.
 func (c *Controller) RecordedConfig(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error) {
+	if c.shared != nil {
+		return c.sharedRecorded(ctx, number)
+	}
 	if number == 0 {
 		var inUse string
 		if err := c.ask(ctx, func() { inUse = c.digestInUse() }); err != nil {

@@ -73,6 +73,8 @@ type Controller struct {
 	// One place: of two reloads the later one's files count.
 	reloads chan struct{}
 	history *history
+	// nil: the config is in files alone.
+	shared *sharedConfig
 	// That the config in use names.
 	named atomic.Pointer[namedFiles]
 	audit *api.Audit
@@ -132,6 +134,9 @@ func Run(ctx context.Context, options Options) error {
 	go watchGateway(work, c)
 	go watchNamedFiles(work, c)
 	go watchTraffic(work, c)
+	if c.shared != nil {
+		go c.shared.follower.Run(work)
+	}
 	if options.Watch {
 		go watchFiles(work, c)
 	}

@@ -139,6 +139,9 @@ func (p *peer) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*for
 func (p *peer) ComparePlan(_ context.Context, r *forwarderv1.ComparePlanRequest) (*forwarderv1.ComparePlanResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuse.Load() {
+		return nil, status.Error(codes.InvalidArgument, "services[0]: refused by the test")
+	}
 	if p.plan == nil {
 		return nil, status.Error(codes.FailedPrecondition, "no plan yet")
 	}

@@ -42,7 +42,7 @@ const (
 
 // origin of a config: how, by whom and why it came.
 type origin struct {
-	// start, reload, apply, rollback
+	// start, reload, apply, rollback, etcd
 	How string `json:"how"`
 	// Empty: a signal, or a file that changed.
 	User    string `json:"user,omitempty"`
@@ -101,7 +101,7 @@ func digestOf(files []config.Source) string {
 func newRecord(of origin, files []config.Source, now time.Time) record {
 	r := record{Time: now, origin: of, Digest: digestOf(files)}
 	for _, file := range files {
-		r.Files = append(r.Files, recordedFile(file))
+		r.Files = append(r.Files, recordedFile{file.Name, file.Data})
 		r.bytes += len(file.Data)
 	}
 	return r
@@ -155,7 +155,7 @@ func (h *history) read(number uint64) (record, error) {
 	}
 	var files []config.Source
 	for _, file := range r.Files {
-		files = append(files, config.Source(file))
+		files = append(files, config.Source{Name: file.Name, Data: file.Data})
 		r.bytes += len(file.Data)
 	}
 	if digest := digestOf(files); digest != r.Digest {

@@ -38,7 +38,7 @@ func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetState
 	}
 	state := api.Describe(view)
 	state.Version = c.options.Version
-	state.Config.Source, state.Config.NotKept = source, notKept
+	state.Config.Source, state.Config.NotKept, state.Config.Etcd = source, notKept, c.describeShared()
 	announced := uint32(len(c.speaker.Announced()))
 	for _, n := range c.speaker.States() {
 		neighbor := &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: api.Timestamp(n.Since)}
@@ -74,9 +74,9 @@ func (c *Controller) notReady(ctx context.Context) (missing []string, err error)
 	return missing, err
 }
 
-// Reload reads the files anew, for a user.
-func (c *Controller) Reload(ctx context.Context, user string) ([]string, error) {
-	problem, err := c.reload(ctx, user)
+// Reload reads files and etcd anew, for a user.
+func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error) {
+	problem, err := c.reload(ctx, user, acceptOlder)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/fleet"
 	"github.com/guideway/guideway/controller/speaker"
 )
 
@@ -41,13 +42,20 @@ type loadedConfigs struct {
 // serving and the state says that it is stale.
 func (c *Controller) loadAtStart() error {
 	c.loaded.read = map[*config.Config]candidate{}
-	read := readFiles(c.options.Config)
+	sources, err := c.store.lastGood()
+	shared, notRead := c.openShared(sources)
+	read := c.readSources(shared)
+	if c.shared != nil && shared == nil {
+		read.err = notRead // the files alone are no config
+	}
 	read.origin.How = "start"
 	problem := c.load(read)
+	if problem == nil && notRead != nil {
+		c.tellShared(notRead, shared)
+	}
 	if problem == nil {
 		return nil
 	}
-	sources, err := c.store.lastGood()
 	if err != nil {
 		return fmt.Errorf("%w\nand the last good config cannot be read: %w", problem, err)
 	}
@@ -59,7 +67,7 @@ func (c *Controller) loadAtStart() error {
 		return fmt.Errorf("%w\nand the last good config, kept in %s, is no longer good:\n%w", problem, c.options.StateDir, err)
 	}
 	c.log.Error("the config is refused, the last good one serves", "error", problem)
-	c.use(candidate{sources: sources, parsed: last, named: named, origin: origin{How: "start"}}, "the last good config, kept in "+c.options.StateDir)
+	c.use(candidate{sources: sources, shared: keptShared(sources), parsed: last, named: named, origin: origin{How: "start"}}, "the last good config, kept in "+c.options.StateDir)
 	c.step(brain.ConfigRefused{Problem: problem.Error()})
 	return nil
 }
@@ -67,7 +75,9 @@ func (c *Controller) loadAtStart() error {
 // candidate is a config that was read and parsed, or why it cannot be used.
 type candidate struct {
 	sources []config.Source
-	parsed  *config.Config
+	// Of them that from etcd; nil: none.
+	shared *fleet.Config
+	parsed *config.Config
 	// That it names.
 	named  namedFiles
 	err    error
@@ -76,13 +86,17 @@ type candidate struct {
 	record *record
 }
 
-func readFiles(paths []string) candidate {
-	sources, err := config.Read(paths...)
+// readSources are this machine's files and a config from etcd; nil: files alone.
+func (c *Controller) readSources(shared *fleet.Config) candidate {
+	sources, err := config.Read(c.options.Config...)
 	if err != nil {
 		return candidate{err: err}
 	}
+	if shared != nil {
+		sources = append(sources, c.shared.source(shared))
+	}
 	parsed, named, err := parse(sources)
-	return candidate{sources: sources, parsed: parsed, named: named, err: err}
+	return candidate{sources: sources, shared: shared, parsed: parsed, named: named, err: err}
 }
 
 // load hands a config that can follow the one in use to the brain.
@@ -99,7 +113,11 @@ func (c *Controller) load(read candidate) error {
 		return err
 	}
 	c.logWarnings(read.parsed.Warnings)
-	c.use(read, strings.Join(c.options.Config, ", "))
+	from := strings.Join(c.options.Config, ", ")
+	if read.shared != nil {
+		from += ", " + c.shared.source(read.shared).Name
+	}
+	c.use(read, from)
 	return nil
 }
 
@@ -123,23 +141,30 @@ func (c *Controller) logWarnings(warnings config.Problems) {
 func (c *Controller) use(read candidate, from string) {
 	c.loaded.read[read.parsed] = read
 	c.named.Store(&read.named)
+	if c.shared != nil {
+		c.shared.use(read.shared)
+	}
 	c.loaded.source, c.loaded.inUse, c.loaded.digest = from, read.parsed, digestOf(read.sources)
 	c.step(brain.ConfigLoaded{Config: read.parsed})
 }
 
 // reload is for a running controller, from any goroutine but the brain's. The
 // error says that the controller stops; problem, why the config is refused.
-// user is empty where no person is known.
-func (c *Controller) reload(ctx context.Context, user string) (problem, err error) {
+// user is empty where no person is known; acceptOlder: of etcd's generations.
+func (c *Controller) reload(ctx context.Context, user string, acceptOlder bool) (problem, err error) {
 	unlock, err := c.lockReloads(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	from := origin{How: "reload", User: user}
+	if c.shared != nil {
+		return c.reloadShared(ctx, from, acceptOlder)
+	}
 	c.notify.Reloading()
 	defer c.notify.Ready()
-	read := readFiles(c.options.Config)
-	read.origin = origin{How: "reload", User: user}
+	read := c.readSources(nil)
+	read.origin = from
 	err = c.ask(ctx, func() { problem = c.load(read); c.tellReload(problem) })
 	return problem, err
 }
@@ -147,7 +172,7 @@ func (c *Controller) reload(ctx context.Context, user string) (problem, err erro
 // reloadUnasked is for a signal or a changed file; its outcome is in the
 // log, the state and the audit log.
 func (c *Controller) reloadUnasked(ctx context.Context, from string) error {
-	problem, err := c.reload(ctx, "")
+	problem, err := c.reload(ctx, "", false)
 	c.audit.Write(ctx, api.Entry{Caller: api.Caller{From: from}, Call: "Reload", Err: errors.Join(err, problem), Generation: c.Generation(ctx)})
 	return err
 }

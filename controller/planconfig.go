@@ -91,6 +91,9 @@ func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight)
 // one config file, paths in it begin at that file's directory; mistakes are
 // told of the client's file.
 func (c *Controller) parseOffered(files []config.Source) (*config.Config, error) {
+	if c.shared != nil {
+		return c.parseShared(files)
+	}
 	target, err := c.configFile()
 	if err != nil || len(files) != 1 {
 		return config.Parse(files, config.ReadFromDisk)
@@ -104,6 +107,19 @@ func (c *Controller) parseOffered(files []config.Source) (*config.Config, error)
 	}
 	parsed.Warnings = renamed(parsed.Warnings, files[0].Name)
 	return parsed, nil
+}
+
+// parseShared parses what a client sends as what all machines share.
+func (c *Controller) parseShared(files []config.Source) (*config.Config, error) {
+	sources, err := config.Read(c.options.Config...)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		return nil, fmt.Errorf("a config of %d files cannot be stored in etcd: give one file", len(files))
+	}
+	next := c.shared.running().GetGeneration() + 1
+	return config.Parse(append(sources, config.Source{Name: files[0].Name, Data: files[0].Data, Generation: next}), config.ReadFromDisk)
 }
 
 func renamed(problems config.Problems, file string) config.Problems {
@@ -141,6 +157,9 @@ func (c *Controller) configFile() (string, error) {
 // checkNext: whether this config may follow the one in use.
 func (c *Controller) checkNext(parsed *config.Config) error {
 	if err := config.CheckChange(c.loaded.inUse, parsed); err != nil {
+		return err
+	}
+	if err := c.refuseOtherEtcd(parsed); err != nil {
 		return err
 	}
 	return c.refuseOtherSecret(parsed)

@@ -27,6 +27,8 @@ type stateStore struct{ dir string }
 type keptSource struct {
 	Name string `json:"name"`
 	Data string `json:"data"`
+	// Of what came from etcd.
+	Generation uint64 `json:"generation,omitempty"`
 }
 
 // drains by command.
@@ -51,7 +53,7 @@ func (s stateStore) lastGood() ([]config.Source, error) {
 	}
 	var sources []config.Source
 	for _, s := range kept {
-		sources = append(sources, config.Source{Name: s.Name, Data: []byte(s.Data)})
+		sources = append(sources, config.Source{Name: s.Name, Data: []byte(s.Data), Generation: s.Generation})
 	}
 	return sources, nil
 }
@@ -59,11 +61,15 @@ func (s stateStore) lastGood() ([]config.Source, error) {
 func (s stateStore) setLastGood(sources []config.Source) error {
 	var kept []keptSource
 	for _, s := range sources {
-		name, err := filepath.Abs(s.Name)
-		if err != nil {
-			return fmt.Errorf("keep config %s: %w", s.Name, err)
+		name := s.Name
+		if s.Generation == 0 {
+			absolute, err := filepath.Abs(name)
+			if err != nil {
+				return fmt.Errorf("keep config %s: %w", name, err)
+			}
+			name = absolute
 		}
-		kept = append(kept, keptSource{Name: name, Data: string(s.Data)})
+		kept = append(kept, keptSource{Name: name, Data: string(s.Data), Generation: s.Generation})
 	}
 	return s.write(lastGoodFile, kept)
 }

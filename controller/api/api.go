@@ -25,8 +25,9 @@ type Host interface {
 	StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error)
 	// BackendOf returns ErrUnknownBackend if no service here has it.
 	BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error)
-	// Reload returns the config's warnings, or why it is refused.
-	Reload(ctx context.Context, user string) ([]string, error)
+	// Reload returns the config's warnings, or why it is refused; acceptOlder takes
+	// a lower generation from etcd, too.
+	Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error)
 	// DrainBackend returns ErrUnknownBackend if no service here has it, an Unmet if
 	// it is the last one.
 	DrainBackend(context.Context, *controllerv1.DrainBackendRequest) error
@@ -85,8 +86,8 @@ func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequ
 	return response, nil
 }
 
-func (s *service) Reload(ctx context.Context, _ *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
-	warnings, err := s.host.Reload(ctx, callerOf(ctx).Name)
+func (s *service) Reload(ctx context.Context, r *controllerv1.ReloadRequest) (*controllerv1.ReloadResponse, error) {
+	warnings, err := s.host.Reload(ctx, callerOf(ctx).Name, r.AcceptOlder)
 	if err != nil {
 		return nil, configFailure(err)
 	}

@@ -38,6 +38,7 @@ func (b *builder) build() {
 	b.forwarder()
 	b.metrics()
 	b.api()
+	b.etcd()
 	b.check()
 }
 
@@ -73,13 +74,14 @@ func (b *builder) peers() {
 	for i, given := range b.schema.GetPeers() {
 		path := fmt.Sprintf("peers[%d]", i)
 		b.uniqueName(names, path, given.GetName())
-		if given.GetName() == b.config.Machine.Name && given.GetName() != "" {
-			b.errorf(path+".name", "is %q, which is this machine's own name: list only the others, or give this one another `machine.name`", given.GetName())
+		peer := Peer{Name: given.GetName(), Addresses: b.hostAddresses(path+".addresses", given.GetAddresses())}
+		switch {
+		case b.isThisMachine(peer.Name, peer.Addresses):
+			continue
+		case peer.Name == b.config.Machine.Name && peer.Name != "":
+			b.errorf(path+".name", "is %q, this machine's own name, and its addresses are others: give this one another `machine.name`, or the peer `machine.addresses`", peer.Name)
 		}
-		b.config.Peers = append(b.config.Peers, Peer{
-			Name:      given.GetName(),
-			Addresses: b.hostAddresses(path+".addresses", given.GetAddresses()),
-		})
+		b.config.Peers = append(b.config.Peers, peer)
 	}
 	b.config.Encapsulators = b.prefixes("encapsulators", b.schema.GetEncapsulators())
 }

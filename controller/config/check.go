@@ -10,6 +10,7 @@ import (
 
 // check looks at the whole: what no single field shows.
 func (b *builder) check() {
+	b.checkEtcd()
 	b.checkLimits()
 	b.checkFilter()
 	b.checkAggregates()

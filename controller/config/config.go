@@ -45,6 +45,8 @@ type Config struct {
 	Metrics   Metrics
 	// nil: unix sockets only.
 	API *API
+	// nil: the config is in files alone.
+	Etcd *Etcd
 	// Pools as services here see them through their tunnels, in order of name.
 	PoolViews []PoolView
 	// What is probed through the tunnels, in order of backend, encapsulation,

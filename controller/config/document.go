@@ -17,6 +17,8 @@ type Source struct {
 	// Path, as errors show it.
 	Name string
 	Data []byte
+	// In etcd, of what all machines share; 0: a file of this machine.
+	Generation uint64
 }
 
 // document is the YAML of all sources as one tree of nodes that know where
@@ -27,6 +29,8 @@ type document struct {
 	// Top-level keys in order of appearance.
 	keys   []string
 	values map[string]topLevel
+	// The file that is etcd's; empty: none.
+	shared string
 	// A file could not be read at all: what is missing may stand there.
 	incomplete bool
 }
@@ -53,6 +57,9 @@ func readDocument(sources []Source) (*document, Problems) {
 	var problems Problems
 	for _, source := range sources {
 		d.files = append(d.files, source.Name)
+		if source.Generation > 0 {
+			d.shared = source.Name
+		}
 		problems = append(problems, d.add(source)...)
 	}
 	return d, problems

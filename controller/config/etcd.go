@@ -1,14 +1,151 @@
 package config
 
+// A config of which one part is in etcd, for all machines, and one in files of
+// each machine's own.
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
+)
+
 // Etcd is where the machines of a cluster share their config.
 type Etcd struct {
-	// The cluster's name, part of every key.
+	// The cluster's name, part of every key: the same as Cluster.Name.
 	Cluster string
-	// URLs, at least one, all of one scheme.
+	// URLs, at least one, all of one scheme, http or https.
 	Endpoints []string
 	// Paths. Without a CA the system's authorities count; certificate and key are
 	// both given or both empty.
 	CAFile, CertFile, KeyFile string
-	// Both given or both empty. They were readable when the config was parsed.
+	// Both given or both empty.
 	User, PasswordFile string
+}
+
+// machineKeys are the top-level keys of a machine's own; all others are shared.
+var machineKeys = []string{"machine", "forwarder", "speaker", "metrics", "bgp", "etcd", "api"}
+
+// EtcdOf reads `etcd` alone, in a machine's files, whose other part may still be
+// there; nil: they have none. The error is a *Refusal.
+func EtcdOf(sources []Source, readFile ReadFile) (*Etcd, error) {
+	document, problems := readDocument(sources)
+	given, there := document.values["etcd"]
+	if len(problems) > 0 {
+		return nil, &Refusal{Errors: problems}
+	}
+	if !there {
+		return nil, nil
+	}
+	alone := *document
+	alone.keys, alone.values = []string{"etcd"}, map[string]topLevel{"etcd": given}
+	report := newReporter(&alone)
+	schema := decode(&alone, report)
+	if schema != nil && len(report.errors) == 0 {
+		checkRules(schema, report)
+		report.errors = slices.DeleteFunc(report.errors, func(p Problem) bool { return !strings.HasPrefix(p.Field, "etcd") })
+	}
+	builder := &builder{reporter: report, schema: schema, readFile: readFile, config: &Config{}}
+	if len(report.errors) == 0 {
+		builder.etcd()
+	}
+	if len(report.errors) > 0 {
+		return nil, report.refusal()
+	}
+	return builder.config.Etcd, nil
+}
+
+// checkHomes: each top-level key stands where it belongs, if one of the sources
+// is etcd's.
+func checkHomes(d *document, r *reporter) {
+	if d.shared == "" {
+		return
+	}
+	for _, key := range d.keys {
+		value := d.values[key]
+		machines := slices.Contains(machineKeys, key)
+		switch {
+		case value.file == d.shared && machines:
+			r.errorf(key, "is each machine's own, and this config is for all of them: write it into the config file on each machine")
+		case value.file != d.shared && !machines && isTopLevel(key):
+			r.errorf(key, "is shared by the machines of the cluster and comes from etcd, because `etcd` is given: remove it here; `guideway config apply` stores it there")
+		}
+	}
+}
+
+// isTopLevel: there is such a key; else it is misspelt, which is said already.
+func isTopLevel(key string) bool {
+	return slices.Contains(fieldNames((&configv1.Config{}).ProtoReflect().Descriptor()), key)
+}
+
+func (b *builder) etcd() {
+	given := b.schema.GetEtcd()
+	if given == nil {
+		return
+	}
+	etcd := &Etcd{
+		Cluster: or(given.GetCluster(), "default"), Endpoints: given.GetEndpoints(), User: given.GetUser(),
+		CAFile: b.etcdFile("etcd.tls.ca_file", given.GetTls().GetCaFile()), CertFile: b.etcdFile("etcd.tls.cert_file", given.GetTls().GetCertFile()),
+		KeyFile: b.etcdFile("etcd.tls.key_file", given.GetTls().GetKeyFile()), PasswordFile: b.etcdFile("etcd.password_file", given.GetPasswordFile()),
+	}
+	if strings.Contains(etcd.Cluster, "/") {
+		b.errorf("etcd.cluster", "is %q: give a name without a /, which divides etcd's keys", etcd.Cluster)
+	}
+	b.endpoints(etcd.Endpoints)
+	if (etcd.CertFile == "") != (etcd.KeyFile == "") {
+		b.errorf("etcd.tls", "has only one of cert_file and key_file: give both, or neither")
+	}
+	if (etcd.User == "") != (etcd.PasswordFile == "") {
+		b.errorf("etcd", "has only one of user and password_file: give both, or neither where etcd knows users by certificates")
+	}
+	if given.GetTls() != nil && len(etcd.Endpoints) > 0 && strings.HasPrefix(etcd.Endpoints[0], "http://") {
+		b.errorf("etcd.tls", "is given, and the endpoints are http: write https")
+	}
+	b.config.Etcd = etcd
+}
+
+// etcdFile is read when a connection is made: what is wrong with it then is no
+// reason not to balance.
+func (b *builder) etcdFile(field, given string) string {
+	if given == "" {
+		return ""
+	}
+	path := b.besideConfig(field, given)
+	if _, _, err := b.readFile(path); err != nil {
+		b.warnf(field, "%v: etcd is not reached until the controller can read it", err)
+	}
+	return path
+}
+
+func (b *builder) endpoints(given []string) {
+	for i, endpoint := range given {
+		field := fmt.Sprintf("etcd.endpoints[%d]", i)
+		parsed, err := url.Parse(endpoint)
+		switch {
+		case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" || strings.Trim(parsed.Path, "/") != "" || parsed.User != nil:
+			b.errorf(field, "is %q: give a URL of scheme, host and port, like https://10.0.0.5:2379", endpoint)
+		case parsed.Port() == "":
+			b.errorf(field, "is %q, without a port: etcd's for clients is 2379", endpoint)
+		case !strings.HasPrefix(given[0], parsed.Scheme+"://"):
+			b.errorf(field, "is %q, and %s has another scheme: all endpoints have one", endpoint, given[0])
+		case slices.Contains(given[:i], endpoint):
+			b.errorf(field, "%s is listed twice: remove one", endpoint)
+		}
+	}
+}
+
+// checkEtcd: the cluster whose keys are read is the one that the config is for.
+func (b *builder) checkEtcd() {
+	if etcd := b.config.Etcd; etcd != nil && b.document.shared != "" && etcd.Cluster != b.config.Cluster.Name {
+		b.errorf("cluster.name", "is %q, and etcd.cluster in this machine's files %q: a config is for one cluster; correct one of the two", b.config.Cluster.Name, etcd.Cluster)
+	}
+}
+
+// isThisMachine: a list of peers that all machines share has each of them.
+func (b *builder) isThisMachine(name string, addresses []netip.Addr) bool {
+	return name == b.config.Machine.Name && slices.Equal(slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare),
+		slices.SortedFunc(slices.Values(b.config.Machine.Addresses), netip.Addr.Compare))
 }

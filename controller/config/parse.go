@@ -18,6 +18,7 @@ func Parse(sources []Source, readFile ReadFile) (*Config, error) {
 		report.errorf("", "the config is empty: it needs at least `machine:` with addresses, `services:` and `pools:`")
 		return nil, report.refusal()
 	}
+	checkHomes(document, report)
 	checkRules(schema, report)
 	refuseUnsupported(schema, report)
 

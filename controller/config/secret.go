@@ -28,12 +28,17 @@ func KeyID(secret []byte) string {
 	return hex.EncodeToString(digest[:8])
 }
 
-// besideConfig resolves a path against the directory of the file that names it.
+// besideConfig resolves a path against the directory of the file that names it;
+// one from etcd against that of the machine's file that has `etcd`.
 func (b *builder) besideConfig(field, path string) string {
 	if filepath.IsAbs(path) {
 		return path
 	}
-	return filepath.Join(filepath.Dir(b.document.position(field).file), path)
+	file := b.document.position(field).file
+	if file == b.document.shared { // which has no directory
+		file = b.document.values["etcd"].file
+	}
+	return filepath.Join(filepath.Dir(file), path)
 }
 
 // secretFile reads the cluster's secret for its id.

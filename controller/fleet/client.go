@@ -19,6 +19,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -32,6 +34,9 @@ const (
 	// is left; etcd refuses clients that ping more often than every 5 s.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 3 * time.Second
+	// Between two attempts to connect to an endpoint that refuses: so an etcd that
+	// comes back is found at once.
+	connectDelayMax = 2 * time.Second
 	// Finding out why no endpoint answers.
 	diagnoseTimeout = time.Second
 )
@@ -72,6 +77,10 @@ func (s *Store) client() (*clientv3.Client, error) {
 	options := clientv3.Config{
 		Endpoints: s.settings.Endpoints, DialTimeout: requestTimeout,
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: connectDelayMax / 10, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectDelayMax},
+			MinConnectTimeout: requestTimeout,
+		})},
 		Logger: zap.NewNop(), // what fails is returned to us, too
 	}
 	var err error

@@ -15,7 +15,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/protobuf/proto"
 
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
@@ -112,7 +111,7 @@ func (f *Follower) read(ctx context.Context) {
 	f.seen = seen
 	f.answered(seen, f.store.alarms(ctx))
 	f.watchFrom(ctx, seen)
-	if seen.Current == nil || proto.Equal(seen.Current, f.taken) {
+	if seen.Current == nil || isSame(seen.Current, f.taken) {
 		f.unusable(nil)
 		return
 	}
@@ -122,6 +121,11 @@ func (f *Follower) read(ctx context.Context) {
 		f.taken = seen.Current
 		f.take(config)
 	}
+}
+
+// isSame config; how many parts it has is known of what etcd holds only.
+func isSame(a, b *fleetv1.Current) bool {
+	return a.GetGeneration() == b.GetGeneration() && a.GetDigest() == b.GetDigest()
 }
 
 // failed reading: with a new connection everything is read anew, addresses,

@@ -34,6 +34,12 @@ var (
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
+	etcdUp      = describe("guideway_etcd_up", "1: etcd answers; absent where the config is in files alone.")
+	etcdAlarms  = describe("guideway_etcd_alarms", "Alarms of etcd, such as NOSPACE.")
+	etcdAge     = describe("guideway_etcd_last_read_timestamp_seconds", "When etcd answered last; 0: never.")
+	etcdStored  = describe("guideway_etcd_config_generation", "Generation of the config that etcd held when it was read last; 0: none.")
+	etcdInUse   = describe("guideway_shared_config_generation", "Generation of the config from etcd that is in use here.")
+	etcdUnread  = describe("guideway_etcd_config_unusable", "1: what etcd holds as the config cannot be read.")
 	prefixes    = describe("guideway_bgp_announced_prefixes", "Prefixes announced to the neighbor.", "neighbor")
 )
 
@@ -45,7 +51,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread} {
 		descriptions <- d
 	}
 }
@@ -68,6 +74,14 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	gauge(kept, bit(state.Config.GetNotKept() == ""))
 	gauge(ready, bit(len(state.NotReady) == 0))
 	gauge(drained, bit(state.Machine.GetState() == "drained" || state.Machine.GetState() == "draining"))
+	if e := state.Config.GetEtcd(); e != nil {
+		gauge(etcdUp, bit(e.Away == ""))
+		gauge(etcdAlarms, float64(len(e.Alarms)))
+		gauge(etcdAge, float64(e.AnsweredAt.GetSeconds()))
+		gauge(etcdStored, float64(e.GenerationStored))
+		gauge(etcdInUse, float64(e.Generation))
+		gauge(etcdUnread, bit(e.Unusable != ""))
+	}
 	for key, b := range byServiceAndName(state.Backends) {
 		gauge(backendUp, b.up, key.service, key.name)
 		gauge(weight, b.weight, key.service, key.name)

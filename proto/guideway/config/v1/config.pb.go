@@ -41,7 +41,8 @@ type Config struct {
 	Cluster *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// What is this machine's own.
 	Machine *Machine `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
-	// The other load balancers of the cluster.
+	// The load balancers of the cluster. This machine may be among them, by its name
+	// and addresses, and is left out then.
 	Peers []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Prefixes (CIDR) of routers or encapsulators that tunnel packets to this
 	// machine. Tunnelled packets from anywhere else are dropped.
@@ -67,7 +68,12 @@ type Config struct {
 	// The longest packets that the paths to the backends carry.
 	PathMtu *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	// The controller's API over TCP. Absent: it is on unix sockets only.
-	Api           *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
+	Api *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
+	// Where the machines of the cluster share their config. Absent: it is in files
+	// alone. Present: the files of this machine hold `machine`, `forwarder`, `bgp`,
+	// `metrics`, `api` and this, and everything else comes from etcd
+	// (docs/etcd.md).
+	Etcd          *Etcd `protobuf:"bytes,16,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +202,13 @@ func (x *Config) GetPathMtu() *PathMtu {
 func (x *Config) GetApi() *Api {
 	if x != nil {
 		return x.Api
+	}
+	return nil
+}
+
+func (x *Config) GetEtcd() *Etcd {
+	if x != nil {
+		return x.Etcd
 	}
 	return nil
 }
@@ -395,6 +408,157 @@ func (x *ApiRoles) GetAdmin() []string {
 	return nil
 }
 
+// Its changes take effect when the controller is restarted.
+type Etcd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of its members: `https://10.0.0.5:2379`, or `http` where nothing else is on the
+	// way. All of one scheme.
+	Endpoints []string `protobuf:"bytes,1,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Part of every key: /guideway/<cluster>/... The config there must have the same
+	// `cluster.name`. Default: `default`.
+	Cluster *string `protobuf:"bytes,2,opt,name=cluster,proto3,oneof" json:"cluster,omitempty"`
+	// Absent with `https`: the system's authorities count, and etcd is given no
+	// certificate.
+	Tls *EtcdTls `protobuf:"bytes,3,opt,name=tls,proto3" json:"tls,omitempty"`
+	// Where etcd has users by password.
+	User *string `protobuf:"bytes,4,opt,name=user,proto3,oneof" json:"user,omitempty"`
+	// File with the password; white space at its end does not count. A relative path
+	// starts at this config file's directory.
+	PasswordFile  *string `protobuf:"bytes,5,opt,name=password_file,json=passwordFile,proto3,oneof" json:"password_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Etcd) Reset() {
+	*x = Etcd{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Etcd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Etcd) ProtoMessage() {}
+
+func (x *Etcd) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
+func (*Etcd) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Etcd) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *Etcd) GetCluster() string {
+	if x != nil && x.Cluster != nil {
+		return *x.Cluster
+	}
+	return ""
+}
+
+func (x *Etcd) GetTls() *EtcdTls {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+func (x *Etcd) GetUser() string {
+	if x != nil && x.User != nil {
+		return *x.User
+	}
+	return ""
+}
+
+func (x *Etcd) GetPasswordFile() string {
+	if x != nil && x.PasswordFile != nil {
+		return *x.PasswordFile
+	}
+	return ""
+}
+
+type EtcdTls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Certificates of the authorities that sign etcd's: PEM. Relative paths start at
+	// this config file's directory. Default: the system's.
+	CaFile *string `protobuf:"bytes,1,opt,name=ca_file,json=caFile,proto3,oneof" json:"ca_file,omitempty"`
+	// This machine's certificate and key for etcd: PEM. Where etcd has users by
+	// certificates, the common name is the user. They are read for each connection.
+	CertFile *string `protobuf:"bytes,2,opt,name=cert_file,json=certFile,proto3,oneof" json:"cert_file,omitempty"`
+	// The certificate's key: PEM, without a password.
+	KeyFile       *string `protobuf:"bytes,3,opt,name=key_file,json=keyFile,proto3,oneof" json:"key_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdTls) Reset() {
+	*x = EtcdTls{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdTls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdTls) ProtoMessage() {}
+
+func (x *EtcdTls) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdTls.ProtoReflect.Descriptor instead.
+func (*EtcdTls) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EtcdTls) GetCaFile() string {
+	if x != nil && x.CaFile != nil {
+		return *x.CaFile
+	}
+	return ""
+}
+
+func (x *EtcdTls) GetCertFile() string {
+	if x != nil && x.CertFile != nil {
+		return *x.CertFile
+	}
+	return ""
+}
+
+func (x *EtcdTls) GetKeyFile() string {
+	if x != nil && x.KeyFile != nil {
+		return *x.KeyFile
+	}
+	return ""
+}
+
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster's name. Without a `secret_file` the flow hash's key is derived
@@ -419,7 +583,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +595,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +608,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Cluster) GetName() string {
@@ -487,7 +651,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +663,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +676,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Machine) GetName() string {
@@ -555,7 +719,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +731,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +744,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Peer) GetName() string {
@@ -613,7 +777,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +789,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +802,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -667,7 +831,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +843,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +856,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PathMtu) GetLearn() bool {
@@ -715,7 +879,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +891,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +904,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -848,7 +1012,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1024,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1037,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Service) GetName() string {
@@ -1051,7 +1215,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1227,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1240,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1130,7 +1294,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1306,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1319,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1198,7 +1362,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1374,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1387,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1269,7 +1433,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1445,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1458,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pool) GetName() string {
@@ -1363,7 +1527,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1539,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1552,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1430,7 +1594,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1606,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1619,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Backend) GetName() string {
@@ -1525,7 +1689,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1701,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1714,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1674,7 +1838,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1850,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1863,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -1778,7 +1942,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1954,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1967,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -1883,7 +2047,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2059,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2072,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Tls) GetServerName() string {
@@ -1949,7 +2113,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2125,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2138,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2003,7 +2167,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2179,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2192,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2081,7 +2245,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2257,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2270,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2149,7 +2313,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2325,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2338,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2233,7 +2397,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2409,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2422,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2306,7 +2470,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2482,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2495,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2369,7 +2533,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2545,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2558,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -2487,7 +2651,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2663,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2676,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2604,7 +2768,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2780,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2793,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -2665,7 +2829,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2841,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2854,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2729,7 +2893,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2905,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2918,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Interface) GetName() string {
@@ -2795,7 +2959,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2971,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2984,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Metrics) GetListen() string {
@@ -2841,7 +3005,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xff\x05\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xad\x06\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -2857,7 +3021,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\tforwarder\x18\v \x01(\v2\x1d.guideway.config.v1.ForwarderR\tforwarder\x125\n" +
 	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x126\n" +
 	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\x12)\n" +
-	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\"\x97\x01\n" +
+	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\x12,\n" +
+	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\"\x97\x01\n" +
 	"\x03Api\x12\x1e\n" +
 	"\x06listen\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06listen\x124\n" +
 	"\x03tls\x18\x02 \x01(\v2\x1a.guideway.config.v1.ApiTlsB\x06\xbaH\x03\xc8\x01\x01R\x03tls\x12:\n" +
@@ -2869,7 +3034,26 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\bApiRoles\x12 \n" +
 	"\x04view\x18\x01 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\x04view\x12&\n" +
 	"\aoperate\x18\x02 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\aoperate\x12\"\n" +
-	"\x05admin\x18\x03 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\x05admin\"\xa3\x01\n" +
+	"\x05admin\x18\x03 \x03(\tB\f\xbaH\t\x92\x01\x06\"\x04r\x02\x10\x01R\x05admin\"\x95\x02\n" +
+	"\x04Etcd\x12&\n" +
+	"\tendpoints\x18\x01 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\tendpoints\x12:\n" +
+	"\acluster\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\acluster\x88\x01\x01\x12-\n" +
+	"\x03tls\x18\x03 \x01(\v2\x1b.guideway.config.v1.EtcdTlsR\x03tls\x12 \n" +
+	"\x04user\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\x04user\x88\x01\x01\x121\n" +
+	"\rpassword_file\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x02R\fpasswordFile\x88\x01\x01B\n" +
+	"\n" +
+	"\b_clusterB\a\n" +
+	"\x05_userB\x10\n" +
+	"\x0e_password_file\"\xab\x01\n" +
+	"\aEtcdTls\x12%\n" +
+	"\aca_file\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\x06caFile\x88\x01\x01\x12)\n" +
+	"\tcert_file\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\bcertFile\x88\x01\x01\x12'\n" +
+	"\bkey_file\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x02R\akeyFile\x88\x01\x01B\n" +
+	"\n" +
+	"\b_ca_fileB\f\n" +
+	"\n" +
+	"_cert_fileB\v\n" +
+	"\t_key_file\"\xa3\x01\n" +
 	"\aCluster\x124\n" +
 	"\x04name\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x04name\x88\x01\x01\x12-\n" +
 	"\vsecret_file\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\n" +
@@ -3180,93 +3364,97 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Api)(nil),                 // 1: guideway.config.v1.Api
 	(*ApiTls)(nil),              // 2: guideway.config.v1.ApiTls
 	(*ApiRoles)(nil),            // 3: guideway.config.v1.ApiRoles
-	(*Cluster)(nil),             // 4: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 5: guideway.config.v1.Machine
-	(*Peer)(nil),                // 6: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 7: guideway.config.v1.Tunnel
-	(*PathMtu)(nil),             // 8: guideway.config.v1.PathMtu
-	(*PrefixGroup)(nil),         // 9: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 10: guideway.config.v1.Service
-	(*Vip)(nil),                 // 11: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 12: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 13: guideway.config.v1.Spill
-	(*Pool)(nil),                // 14: guideway.config.v1.Pool
-	(*Damping)(nil),             // 15: guideway.config.v1.Damping
-	(*Backend)(nil),             // 16: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 17: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 18: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 19: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 20: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 21: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 22: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 23: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 24: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 25: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 26: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 27: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 28: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 29: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 30: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 31: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 32: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
+	(*Etcd)(nil),                // 4: guideway.config.v1.Etcd
+	(*EtcdTls)(nil),             // 5: guideway.config.v1.EtcdTls
+	(*Cluster)(nil),             // 6: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 7: guideway.config.v1.Machine
+	(*Peer)(nil),                // 8: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 9: guideway.config.v1.Tunnel
+	(*PathMtu)(nil),             // 10: guideway.config.v1.PathMtu
+	(*PrefixGroup)(nil),         // 11: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 12: guideway.config.v1.Service
+	(*Vip)(nil),                 // 13: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 14: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 15: guideway.config.v1.Spill
+	(*Pool)(nil),                // 16: guideway.config.v1.Pool
+	(*Damping)(nil),             // 17: guideway.config.v1.Damping
+	(*Backend)(nil),             // 18: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 19: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 20: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 21: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 22: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 23: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 24: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 25: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 26: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 27: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 28: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 29: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 30: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 31: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 32: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 33: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 34: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	4,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	5,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	6,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	7,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	9,  // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	10, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	14, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	17, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	27, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	30, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	32, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	8,  // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
+	6,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	7,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	8,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	9,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	11, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	12, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	16, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	19, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	29, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	32, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	34, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	10, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
 	1,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	2,  // 13: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	3,  // 14: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	11, // 15: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	12, // 16: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	13, // 17: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	33, // 18: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	33, // 19: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	33, // 20: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	33, // 21: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	16, // 22: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	15, // 23: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	33, // 24: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	33, // 25: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	33, // 26: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	18, // 27: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	19, // 28: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	21, // 29: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	22, // 30: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	23, // 31: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	24, // 32: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	25, // 33: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	26, // 34: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	33, // 35: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	33, // 36: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	20, // 37: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	20, // 38: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	28, // 39: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	33, // 40: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	29, // 41: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	33, // 42: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	31, // 43: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	4,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	2,  // 14: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	3,  // 15: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	5,  // 16: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	13, // 17: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	14, // 18: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	15, // 19: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	35, // 20: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	35, // 21: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	35, // 22: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	35, // 23: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	18, // 24: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	17, // 25: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	35, // 26: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	35, // 27: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	35, // 28: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	20, // 29: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	21, // 30: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	23, // 31: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	24, // 32: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	25, // 33: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	26, // 34: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	27, // 35: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	28, // 36: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	35, // 37: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	35, // 38: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	22, // 39: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	22, // 40: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	30, // 41: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	35, // 42: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	31, // 43: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	35, // 44: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	33, // 45: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3276,19 +3464,19 @@ func file_guideway_config_v1_config_proto_init() {
 	}
 	file_guideway_config_v1_config_proto_msgTypes[4].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[6].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
@@ -3298,13 +3486,15 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[31].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[32].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -380,7 +380,9 @@ type Config struct {
 	// Where it came from: files, or the last good one in the state directory.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	// Not empty: why it could not be kept for a restart whose files are bad.
-	NotKept       string `protobuf:"bytes,7,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	NotKept string `protobuf:"bytes,7,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	// Absent: the config is in files alone.
+	Etcd          *Etcd `protobuf:"bytes,8,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +466,128 @@ func (x *Config) GetNotKept() string {
 	return ""
 }
 
+func (x *Config) GetEtcd() *Etcd {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+// What all machines of the cluster share.
+type Etcd struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Cluster   string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Endpoints []string               `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// The config's generation that is in use here; 0: none from etcd.
+	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// As etcd had it when it was read last; 0: it had none, or was not read yet.
+	GenerationStored uint64 `protobuf:"varint,4,opt,name=generation_stored,json=generationStored,proto3" json:"generation_stored,omitempty"`
+	// Why etcd counts as away; empty: it answers.
+	Away       string                 `protobuf:"bytes,5,opt,name=away,proto3" json:"away,omitempty"`
+	AnsweredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=answered_at,json=answeredAt,proto3" json:"answered_at,omitempty"`
+	// NOSPACE and others.
+	Alarms []string `protobuf:"bytes,7,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	// Why what it holds cannot be read; empty: it can.
+	Unusable string `protobuf:"bytes,8,opt,name=unusable,proto3" json:"unusable,omitempty"`
+	// How often etcd turned out to be another cluster, or one restored.
+	Restored      uint64 `protobuf:"varint,9,opt,name=restored,proto3" json:"restored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Etcd) Reset() {
+	*x = Etcd{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Etcd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Etcd) ProtoMessage() {}
+
+func (x *Etcd) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
+func (*Etcd) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Etcd) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Etcd) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *Etcd) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Etcd) GetGenerationStored() uint64 {
+	if x != nil {
+		return x.GenerationStored
+	}
+	return 0
+}
+
+func (x *Etcd) GetAway() string {
+	if x != nil {
+		return x.Away
+	}
+	return ""
+}
+
+func (x *Etcd) GetAnsweredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnsweredAt
+	}
+	return nil
+}
+
+func (x *Etcd) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+func (x *Etcd) GetUnusable() string {
+	if x != nil {
+		return x.Unusable
+	}
+	return ""
+}
+
+func (x *Etcd) GetRestored() uint64 {
+	if x != nil {
+		return x.Restored
+	}
+	return 0
+}
+
 type Forwarder struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Healthy          bool                   `protobuf:"varint,1,opt,name=healthy,proto3" json:"healthy,omitempty"`
@@ -484,7 +608,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +620,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +633,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Forwarder) GetHealthy() bool {
@@ -601,7 +725,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +737,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +750,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Service) GetName() string {
@@ -734,7 +858,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +870,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +883,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Backend) GetService() string {
@@ -862,7 +986,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +998,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1011,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -909,7 +1033,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1045,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1058,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -981,7 +1105,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1117,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1130,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1118,7 +1242,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1254,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1267,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1206,7 +1330,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1342,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1355,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1307,7 +1431,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1443,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1456,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1398,7 +1522,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1534,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1547,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Peer) GetName() string {
@@ -1462,14 +1586,16 @@ func (x *Peer) GetSince() *timestamppb.Timestamp {
 }
 
 type ReloadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Take what etcd holds, although its generation is lower than the one in use.
+	AcceptOlder   bool `protobuf:"varint,1,opt,name=accept_older,json=acceptOlder,proto3" json:"accept_older,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1607,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1620,14 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReloadRequest) GetAcceptOlder() bool {
+	if x != nil {
+		return x.AcceptOlder
+	}
+	return false
 }
 
 type ReloadResponse struct {
@@ -1506,7 +1639,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1651,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1664,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -1554,7 +1687,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1699,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1712,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -1611,7 +1744,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1756,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1769,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 type DrainServiceRequest struct {
@@ -1655,7 +1788,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1800,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1813,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -1721,7 +1854,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1866,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1879,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -1769,7 +1902,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1914,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1927,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -1826,7 +1959,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1971,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1984,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -1865,7 +1998,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2010,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2023,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -1916,7 +2049,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2061,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2074,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -1976,7 +2109,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2121,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2134,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PlanConfigResponse) GetGeneration() uint64 {
@@ -2081,7 +2214,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2226,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2239,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -2149,7 +2282,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2294,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2307,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FieldChange) GetField() string {
@@ -2219,7 +2352,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2364,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2377,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -2315,7 +2448,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2460,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2473,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -2377,7 +2510,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2522,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2535,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -2446,7 +2579,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2591,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2604,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -2515,7 +2648,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2660,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2673,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -2580,7 +2713,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2725,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2738,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -2638,7 +2771,8 @@ func (x *ApplyOrder) GetRollbackTo() uint64 {
 
 type ApplyConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First: the file to be replaced, and the digest of what it must hold.
+	// First: the file to be replaced, and the digest of what it must hold. Empty:
+	// none, the config goes to etcd.
 	Path   string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Then, when the forwarder has accepted the plan.
@@ -2652,7 +2786,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +2798,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +2811,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -2723,7 +2857,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2869,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2882,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 type GetConfigHistoryResponse struct {
@@ -2762,7 +2896,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +2908,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +2921,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -2823,14 +2957,16 @@ type ConfigRecord struct {
 	Bytes  uint64 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	InUse  bool   `protobuf:"varint,9,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	// Of a rollback.
-	RollbackTo    uint64 `protobuf:"varint,10,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	RollbackTo uint64 `protobuf:"varint,10,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	// Whose controller stored it in etcd; empty: this one, in its own history.
+	Machine       string `protobuf:"bytes,11,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2978,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2991,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -2928,6 +3064,13 @@ func (x *ConfigRecord) GetRollbackTo() uint64 {
 	return 0
 }
 
+func (x *ConfigRecord) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
 type GetConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 0: the one in use.
@@ -2938,7 +3081,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3093,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3106,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -2983,7 +3126,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3138,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3151,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3058,7 +3201,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"moved_away\x18\x04 \x01(\bR\tmovedAway\x12\x1c\n" +
 	"\twithdrawn\x18\x05 \x01(\bR\twithdrawn\x121\n" +
 	"\x12packets_per_second\x18\x06 \x01(\x04H\x00R\x10packetsPerSecond\x88\x01\x01B\x15\n" +
-	"\x13_packets_per_second\"\xfb\x01\n" +
+	"\x13_packets_per_second\"\xad\x02\n" +
 	"\x06Config\x127\n" +
 	"\tloaded_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12\x14\n" +
 	"\x05stale\x18\x02 \x01(\bR\x05stale\x12\x18\n" +
@@ -3067,7 +3210,21 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"problem_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tproblemAt\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
-	"\bnot_kept\x18\a \x01(\tR\anotKept\"\xdd\x02\n" +
+	"\bnot_kept\x18\a \x01(\tR\anotKept\x120\n" +
+	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xac\x02\n" +
+	"\x04Etcd\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12+\n" +
+	"\x11generation_stored\x18\x04 \x01(\x04R\x10generationStored\x12\x12\n" +
+	"\x04away\x18\x05 \x01(\tR\x04away\x12;\n" +
+	"\vanswered_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"answeredAt\x12\x16\n" +
+	"\x06alarms\x18\a \x03(\tR\x06alarms\x12\x1a\n" +
+	"\bunusable\x18\b \x01(\tR\bunusable\x12\x1a\n" +
+	"\brestored\x18\t \x01(\x04R\brestored\"\xdd\x02\n" +
 	"\tForwarder\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
@@ -3159,8 +3316,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +
 	"\ahealthy\x18\x03 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x0f\n" +
-	"\rReloadRequest\",\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"2\n" +
+	"\rReloadRequest\x12!\n" +
+	"\faccept_older\x18\x01 \x01(\bR\vacceptOlder\",\n" +
 	"\x0eReloadResponse\x12\x1a\n" +
 	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"[\n" +
 	"\x13DrainBackendRequest\x12\x18\n" +
@@ -3254,7 +3412,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x17GetConfigHistoryRequest\"}\n" +
 	"\x18GetConfigHistoryResponse\x12>\n" +
 	"\arecords\x18\x01 \x03(\v2$.guideway.controller.v1.ConfigRecordR\arecords\x12!\n" +
-	"\fnot_recorded\x18\x02 \x01(\tR\vnotRecorded\"\x90\x02\n" +
+	"\fnot_recorded\x18\x02 \x01(\tR\vnotRecorded\"\xaa\x02\n" +
 	"\fConfigRecord\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +
@@ -3267,7 +3425,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06in_use\x18\t \x01(\bR\x05inUse\x12\x1f\n" +
 	"\vrollback_to\x18\n" +
 	" \x01(\x04R\n" +
-	"rollbackTo\"*\n" +
+	"rollbackTo\x12\x18\n" +
+	"\amachine\x18\v \x01(\tR\amachine\"*\n" +
 	"\x10GetConfigRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"\x8b\x01\n" +
 	"\x11GetConfigResponse\x12<\n" +
@@ -3304,133 +3463,136 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),           // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),          // 1: guideway.controller.v1.GetStateResponse
 	(*Machine)(nil),                   // 2: guideway.controller.v1.Machine
 	(*Drain)(nil),                     // 3: guideway.controller.v1.Drain
 	(*Config)(nil),                    // 4: guideway.controller.v1.Config
-	(*Forwarder)(nil),                 // 5: guideway.controller.v1.Forwarder
-	(*Service)(nil),                   // 6: guideway.controller.v1.Service
-	(*Backend)(nil),                   // 7: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),         // 8: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),        // 9: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),              // 10: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                     // 11: guideway.controller.v1.Probe
-	(*Route)(nil),                     // 12: guideway.controller.v1.Route
-	(*Neighbor)(nil),                  // 13: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                      // 14: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),             // 15: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),            // 16: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),       // 17: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),      // 18: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),       // 19: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),      // 20: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),       // 21: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),      // 22: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                // 23: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),         // 24: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),        // 25: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),              // 26: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),               // 27: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),             // 28: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),               // 29: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),          // 30: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),               // 31: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),        // 32: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                // 33: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),       // 34: guideway.controller.v1.ApplyConfigResponse
-	(*GetConfigHistoryRequest)(nil),   // 35: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),  // 36: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),              // 37: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),          // 38: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),         // 39: guideway.controller.v1.GetConfigResponse
-	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
-	(*v1.GetCountersRequest)(nil),     // 42: guideway.forwarder.v1.GetCountersRequest
-	(*v1.GetConnectionsRequest)(nil),  // 43: guideway.forwarder.v1.GetConnectionsRequest
-	(*v1.GetDropSamplesRequest)(nil),  // 44: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v1.GetCountersResponse)(nil),    // 45: guideway.forwarder.v1.GetCountersResponse
-	(*v1.GetConnectionsResponse)(nil), // 46: guideway.forwarder.v1.GetConnectionsResponse
-	(*v1.GetDropSamplesResponse)(nil), // 47: guideway.forwarder.v1.GetDropSamplesResponse
+	(*Etcd)(nil),                      // 5: guideway.controller.v1.Etcd
+	(*Forwarder)(nil),                 // 6: guideway.controller.v1.Forwarder
+	(*Service)(nil),                   // 7: guideway.controller.v1.Service
+	(*Backend)(nil),                   // 8: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),         // 9: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),        // 10: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),              // 11: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                     // 12: guideway.controller.v1.Probe
+	(*Route)(nil),                     // 13: guideway.controller.v1.Route
+	(*Neighbor)(nil),                  // 14: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                      // 15: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),             // 16: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),            // 17: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),       // 18: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),      // 19: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),       // 20: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),      // 21: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),       // 22: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),      // 23: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                // 24: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),         // 25: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),        // 26: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),              // 27: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),               // 28: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),             // 29: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),               // 30: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),          // 31: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),               // 32: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),        // 33: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                // 34: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),       // 35: guideway.controller.v1.ApplyConfigResponse
+	(*GetConfigHistoryRequest)(nil),   // 36: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),  // 37: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),              // 38: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),          // 39: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),         // 40: guideway.controller.v1.GetConfigResponse
+	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
+	(*v1.GetCountersRequest)(nil),     // 43: guideway.forwarder.v1.GetCountersRequest
+	(*v1.GetConnectionsRequest)(nil),  // 44: guideway.forwarder.v1.GetConnectionsRequest
+	(*v1.GetDropSamplesRequest)(nil),  // 45: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v1.GetCountersResponse)(nil),    // 46: guideway.forwarder.v1.GetCountersResponse
+	(*v1.GetConnectionsResponse)(nil), // 47: guideway.forwarder.v1.GetConnectionsResponse
+	(*v1.GetDropSamplesResponse)(nil), // 48: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	2,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
 	4,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
-	5,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
-	6,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	7,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	12, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	13, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	14, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	6,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
+	7,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
+	8,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	13, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	14, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	15, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	3,  // 8: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	40, // 9: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	40, // 10: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	40, // 11: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	40, // 12: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	40, // 13: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	3,  // 14: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	40, // 15: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	7,  // 16: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	10, // 17: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	41, // 18: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	41, // 19: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	40, // 20: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	11, // 21: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	41, // 22: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	40, // 23: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	40, // 24: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	40, // 25: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	40, // 26: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	40, // 27: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	41, // 28: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	41, // 29: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	23, // 30: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	26, // 31: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	28, // 32: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	31, // 33: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	27, // 34: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	29, // 35: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	30, // 36: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	30, // 37: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	23, // 38: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	33, // 39: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	37, // 40: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	40, // 41: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	37, // 42: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	23, // 43: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	0,  // 44: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	8,  // 45: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	15, // 46: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	24, // 47: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	32, // 48: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	35, // 49: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	38, // 50: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	17, // 51: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	19, // 52: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	21, // 53: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	42, // 54: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	43, // 55: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	44, // 56: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 57: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	9,  // 58: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	16, // 59: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	25, // 60: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	34, // 61: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	36, // 62: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	39, // 63: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	18, // 64: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	20, // 65: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	22, // 66: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	45, // 67: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	46, // 68: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	47, // 69: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	57, // [57:70] is the sub-list for method output_type
-	44, // [44:57] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	41, // 9: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	41, // 10: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	41, // 11: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	41, // 12: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	5,  // 13: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	41, // 14: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	41, // 15: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	3,  // 16: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	41, // 17: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	8,  // 18: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	11, // 19: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	42, // 20: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	42, // 21: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	41, // 22: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	12, // 23: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	42, // 24: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	41, // 25: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	41, // 26: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	41, // 27: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	41, // 28: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	41, // 29: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	42, // 30: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	42, // 31: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	24, // 32: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	27, // 33: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	29, // 34: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	32, // 35: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	28, // 36: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	30, // 37: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	31, // 38: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	31, // 39: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	24, // 40: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	34, // 41: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	38, // 42: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	41, // 43: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	38, // 44: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	24, // 45: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	0,  // 46: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	9,  // 47: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	16, // 48: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	25, // 49: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	33, // 50: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	36, // 51: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	39, // 52: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	18, // 53: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	20, // 54: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	22, // 55: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	43, // 56: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	44, // 57: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	45, // 58: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 59: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	10, // 60: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	17, // 61: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	26, // 62: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	35, // 63: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	37, // 64: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	40, // 65: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	19, // 66: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	21, // 67: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	23, // 68: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	46, // 69: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	47, // 70: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	48, // 71: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -3445,7 +3607,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
