@@ -26,6 +26,8 @@ type forwarderState struct {
 	pid     uint32
 	// When that request was sent.
 	heardAt time.Time
+	// Probes that were under way before then may not have been sent by it.
+	stoodStillUntil time.Time
 	// Empty: healthy. Else what is wrong with the process, its workers or its
 	// devices.
 	reason string
@@ -86,10 +88,11 @@ func (e ForwarderHealth) apply(s *State) {
 	case s.handingOver() && e.PID != f.pid:
 		s.endHandOver("its successor answers")
 	}
+	former := f.heardAt
 	f.answers, f.pid, f.heardAt = true, e.PID, e.Asked
 	s.setForwarderHealth(f.unhealthyReason(e))
 	if f.reason == "" && !s.handingOver() {
-		s.confirmFailures(e.Asked)
+		s.confirmFailures(e.Asked, former)
 	}
 	// Ten times a second, mostly without news.
 	s.routesUnaffected = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)

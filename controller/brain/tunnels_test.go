@@ -168,6 +168,23 @@ func TestFailuresThroughTheTunnelCountOnceTheForwarderProvedToLive(t *testing.T)
 			w.do(health)
 			w.pass(2 * coalesce)
 		}, active},
+		{"answered at once after it was silent", func(w *world) {
+			w.now = w.now.Add(2 * answerMax)
+			w.do(w.health())
+			w.pass(2 * coalesce)
+		}, active},
+		{"sent while it was silent", func(w *world) {
+			w.now = w.now.Add(2 * answerMax)
+			w.do(w.health())
+			for range 5 {
+				w.now = w.now.Add(answerMax / 10)
+				w.do(w.health())
+				w.probeVIP("web-1", "203.0.113.10", func(target string) Event {
+					return ProbeResult{Target: target, Tunnelled: true, Reason: "no answer", Took: answerMax}
+				})
+			}
+			w.pass(2 * coalesce)
+		}, active},
 		{"dead", func(w *world) {
 			w.do(ForwarderLost{Reason: "connection refused"})
 			w.pass(2 * coalesce)

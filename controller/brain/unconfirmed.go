@@ -5,13 +5,17 @@ package brain
 // would take all backends down before it is found to hang itself.
 //
 //	failure ─► waits ─► asked afterwards, answered at once: counts
-//	              └───► unhealthy, or answered late: no verdict
+//	   │          └───► unhealthy, or silent meanwhile: no verdict
+//	   └─► sent while it stood still: no verdict
 
 import "time"
 
-// An answer that took longer comes from a forwarder that stood still. It is asked
-// ten times a second, and answers within milliseconds.
+// What is silent for longer stood still: the forwarder, which is asked ten
+// times a second and answers within milliseconds; or this process, whose own
+// clock made the probes fail.
 const answerMax = 500 * time.Millisecond
+
+const stoodStill = "the forwarder stood still meanwhile"
 
 // unconfirmed is a failure, and when it came.
 type unconfirmed struct {
@@ -20,18 +24,25 @@ type unconfirmed struct {
 }
 
 func (s *State) awaitConfirmation(e ProbeResult) {
+	if s.now.Add(-e.Took).Before(s.forwarder.stoodStillUntil) {
+		ProbeUnsent{Target: e.Target, Reason: stoodStill}.take(s)
+		return
+	}
 	s.health.unconfirmed = append(s.health.unconfirmed, unconfirmed{e, s.now})
 }
 
-// confirmFailures by an answer of the forwarder's to a question of that time.
-func (s *State) confirmFailures(asked time.Time) {
-	if s.now.Sub(asked) > answerMax {
-		s.voidFailures("the forwarder stood still meanwhile")
+// confirmFailures by an answer of the forwarder's to a question of that time; the
+// one before was asked at `former`. What was lost between may be seen by that
+// alone: of several answers only the latest comes here.
+func (s *State) confirmFailures(asked, former time.Time) {
+	if s.now.Sub(former) > answerMax {
+		s.forwarder.stoodStillUntil = s.now
+		s.voidFailures(stoodStill)
 		return
 	}
-	former := s.health.unconfirmed
+	waiting := s.health.unconfirmed
 	s.health.unconfirmed = nil
-	for _, failure := range former {
+	for _, failure := range waiting {
 		if failure.at.After(asked) {
 			s.health.unconfirmed = append(s.health.unconfirmed, failure)
 			continue
