@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Where both processes meet unless told otherwise.
+// Where the processes meet unless told otherwise.
 const (
 	runDirDefault   = "/run/guideway"
 	stateDirDefault = "/var/lib/guideway"
@@ -25,9 +25,9 @@ func controllerCommand() *cobra.Command {
 		Use:   controllerVerb + " --config FILE...",
 		Short: "Run the controller of this machine",
 		Long: "Keeps the machine's forwarder on a plan made from the config and the health of\n" +
-			"the backends, and announces the service addresses to the BGP neighbors.\n\n" +
+			"the backends, and the speaker on the routes to announce.\n\n" +
 			"SIGHUP (or `guideway reload`) reads the config anew; a bad one changes nothing.\n" +
-			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first; the forwarder goes on.",
+			"When it ends, forwarder and speaker go on with what they have.",
 		Example: "  guideway controller --config /etc/guideway/config.yaml",
 		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {

@@ -88,6 +88,7 @@ func root() *cobra.Command {
 		probeCommand(),
 		reloadCommand(),
 		showCommand(),
+		speakerCommand(),
 		traceCommand(),
 		undrainCommand(),
 		versionCommand(),

@@ -4,7 +4,7 @@
 //
 //	config ─┐                                ┌─► prober.Set(targets)
 //	probes ─┤                                ├─► forwarder.Set(plan)
-//	health ─┼─► events ─► brain.Step ─► Desired ─► speaker.Set(routes)
+//	health ─┼─► events ─► brain.Step ─► Desired ─► routes.Set(routes), to the speaker
 //	BGP ────┤                                └─► kept on disk: last good config
 //	people ─┘
 //
@@ -15,7 +15,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -31,8 +30,7 @@ import (
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
 	"github.com/guideway/guideway/controller/prober"
-	"github.com/guideway/guideway/controller/speaker"
-	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	"github.com/guideway/guideway/controller/routes"
 )
 
 // Options of `guideway controller`.
@@ -60,8 +58,7 @@ type Controller struct {
 	prober    *prober.Prober
 	peers     *prober.Peers
 	forwarder *forwarder.Sink
-	speaker   *speaker.Speaker
-	announcer *announcer
+	routes    *routes.Sink
 	metrics   *metrics.Metrics
 	web       *webServer
 	remote    *api.Remote
@@ -93,13 +90,11 @@ type Controller struct {
 	targets map[compile.Probe]*probed
 	unsent  string // why a probe could not be sent, as last logged
 	again   time.Time
-	stopped bool
 
 	traffic traffic
 }
 
-// Run runs until the context ends, and then as long as it takes to withdraw
-// the routes on purpose.
+// Run runs until the context ends. Forwarder and speaker go on without it.
 func Run(ctx context.Context, options Options) error {
 	if options.Log == nil {
 		options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -116,8 +111,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	// What the controller runs outlives ctx: a stop takes its time.
-	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	work, stopWork := context.WithCancel(ctx)
 	operators, viewers := c.server(api.Users(api.Operate)), c.server(api.Users(api.View))
 	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
 	go func() { _ = viewers.Serve(sockets.View) }()
@@ -129,7 +123,7 @@ func Run(ctx context.Context, options Options) error {
 	defer viewers.Stop()
 	go c.forwarder.Run(work)
 	go health.Watch(work, options.RunDir, c.heardOfHealth)
-	go c.announcer.run(work)
+	go c.routes.Run(work)
 	go watchSignals(work, c)
 	go watchGateway(work, c)
 	go watchNamedFiles(work, c)
@@ -143,7 +137,8 @@ func Run(ctx context.Context, options Options) error {
 	c.notify.Ready()
 	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
-	return c.stop(work)
+	c.stop()
+	return nil
 }
 
 // start makes everything and loads the config.
@@ -172,10 +167,9 @@ func start(options Options) (*Controller, error) {
 	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
 		return nil, err
 	}
-	c.speaker = speaker.New(c.log, func(s speaker.NeighborState) {
-		c.enqueue(brain.NeighborState{Address: s.Address, State: s.State})
-	})
-	c.announcer = newAnnouncer(c.log, c.speaker)
+	if c.routes, err = routes.New(options.RunDir, c.log, c.enqueue); err != nil {
+		return nil, err
+	}
 	c.peers = prober.NewPeers(c.peerResult)
 	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
 	if err != nil {
@@ -203,8 +197,7 @@ func (c *Controller) loop(ctx context.Context) {
 	defer close(c.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	asked := ctx.Done()
-	for !c.stopped {
+	for {
 		timer.Reset(c.untilAgain())
 		select {
 		case <-c.healthNews:
@@ -217,11 +210,9 @@ func (c *Controller) loop(ctx context.Context) {
 			ask()
 		case <-timer.C:
 			c.step(brain.Tick{})
-		case <-asked:
-			asked = nil
+		case <-ctx.Done():
 			c.notify.Stopping()
-			c.log.Info("stopping: routes are withdrawn first")
-			c.step(brain.Stop{})
+			return
 		}
 	}
 }
@@ -277,18 +268,17 @@ func (c *Controller) decide(event brain.Event) {
 		c.forwarder.Set(want.Plan)
 	}
 	if want.RoutesChanged || want.ConfigChanged {
-		c.announcer.set(c.desiredOf(want))
+		c.routes.Set(routes.Encode(want, c.loaded.inUseAt), !want.RoutesDecided)
 	}
 	c.traffic.wanted.Store(want.MeasureTraffic)
 	c.keepGoodConfig(want.Trusted)
 	c.again = want.Again
-	c.stopped = want.Stopped
 }
 
 func (c *Controller) logTransition(t brain.Transition) {
 	level := slog.LevelInfo
 	switch t.To {
-	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn":
+	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "lost":
 		if t.From != "new" { // not yet probed is no bad news
 			level = slog.LevelWarn
 		}
@@ -354,32 +344,13 @@ func healthOf(answer *health.Answer) brain.Event {
 	if answer.Err != nil {
 		return brain.ForwarderLost{Reason: "does not answer: " + answer.Err.Error()}
 	}
-	h := answer.Health
-	event := brain.ForwarderHealth{
-		Asked: answer.Asked, PID: h.Pid, Generation: h.Generation,
-		HandingOver: h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_HANDING_OVER,
-		Stopping:    h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_STOPPING,
-	}
-	for _, t := range h.Threads {
-		event.Threads = append(event.Threads, brain.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
-	}
-	for _, d := range h.Devices {
-		event.Devices = append(event.Devices, brain.Device{Interface: d.Interface, Up: d.Up})
-	}
-	return event
+	return brain.ForwarderHealth(answer.Judged())
 }
 
-// stop ends what start began; the routes are withdrawn already.
-func (c *Controller) stop(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	c.announcer.stop()
+// stop ends what start began. No route changes: they are the speaker's.
+func (c *Controller) stop() {
 	c.prober.Set(nil)
 	c.peers.Set(nil)
 	c.web.stop()
-	if err := c.speaker.Stop(ctx); err != nil {
-		return fmt.Errorf("stop the controller: %w", err)
-	}
-	c.log.Info("controller stopped; the forwarder goes on with its last plan")
-	return nil
+	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
 }

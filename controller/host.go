@@ -13,7 +13,7 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
-	"github.com/guideway/guideway/controller/speaker"
+	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -29,30 +29,41 @@ func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse,
 func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
 	var source, notKept string
-	var neighbors []speaker.Neighbor
+	var neighbors []config.Neighbor
 	if err := c.ask(ctx, func() {
 		view, source, notKept = c.brain.View(!request.GetWithoutBackends()), c.loaded.source, c.loaded.notKept
-		neighbors = c.loaded.neighbors
+		if inUse := c.loaded.inUse; inUse != nil && inUse.BGP != nil {
+			neighbors = inUse.BGP.Neighbors
+		}
 	}); err != nil {
 		return nil, err
 	}
 	state := api.Describe(view)
 	state.Version = c.options.Version
 	state.Config.Source, state.Config.NotKept, state.Config.Etcd = source, notKept, c.describeShared()
-	announced := uint32(len(c.speaker.Announced()))
-	for _, n := range c.speaker.States() {
-		neighbor := &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: api.Timestamp(n.Since)}
-		if n.Established() {
-			neighbor.AnnouncedPrefixes = announced
+	c.describeSpeaker(state, neighbors)
+	return state, nil
+}
+
+// describeSpeaker adds what the speaker says; where it does not answer, what
+// sessions there should be.
+func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neighbors []config.Neighbor) {
+	speaker, lost := c.routes.State()
+	state.Speaker = &controllerv1.SpeakerState{Reason: lost}
+	if speaker == nil {
+		for _, n := range neighbors {
+			state.Neighbors = append(state.Neighbors, &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: "unknown", Reason: "the speaker " + lost})
 		}
-		for _, wanted := range neighbors {
-			if wanted.Address == n.Address {
-				neighbor.Attributes = wanted.Attributes.Strings()
-			}
+		return
+	}
+	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept()}
+	for _, n := range speaker.GetNeighbors() {
+		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes()}
+		if n.GetState() == "established" {
+			neighbor.AnnouncedPrefixes = speaker.GetRoutesAnnounced()
 		}
 		state.Neighbors = append(state.Neighbors, neighbor)
 	}
-	return state, nil
 }
 
 // BackendOf is one backend and what its probes brought.

@@ -17,7 +17,6 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/fleet"
-	"github.com/guideway/guideway/controller/speaker"
 )
 
 // loadedConfigs remembers what configs were made of.
@@ -33,9 +32,7 @@ type loadedConfigs struct {
 	again      time.Time      // when that is tried again
 	source     string         // for people: where the one in use came from
 	inUse      *config.Config // read last
-
-	neighborsOf *config.Config
-	neighbors   []speaker.Neighbor
+	inUseAt    time.Time
 }
 
 // loadAtStart prefers the files; if they are bad, the last good config goes on
@@ -145,6 +142,7 @@ func (c *Controller) use(read candidate, from string) {
 		c.shared.use(read.shared)
 	}
 	c.loaded.source, c.loaded.inUse, c.loaded.digest = from, read.parsed, digestOf(read.sources)
+	c.loaded.inUseAt = time.Now()
 	c.step(brain.ConfigLoaded{Config: read.parsed})
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/statedir"
 )
 
 const (
@@ -97,25 +98,10 @@ func (s stateStore) read(name string, value any) error {
 	return nil
 }
 
-// write replaces the file as a whole, so that a crash leaves the old or the
-// new one. 0600: a config may say more than everybody should know.
 func (s stateStore) write(name string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	temporary, err := os.CreateTemp(s.dir, "."+name+"-*") // made with 0600
-	if err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
-	}
-	defer os.Remove(temporary.Name()) // gone after the rename
-	_, err = temporary.Write(append(data, '\n'))
-	err = errors.Join(err, temporary.Sync(), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(s.dir, name))
-	}
-	if err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
-	}
-	return nil
+	return statedir.Write(s.dir, name, append(data, '\n'))
 }

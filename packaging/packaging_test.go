@@ -99,7 +99,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 func units(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("systemd/*.service")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatalf("units: %v, %v", files, err)
 	}
 	return files

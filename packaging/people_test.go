@@ -18,7 +18,7 @@ ip link set lo up
 ip link add eth1 type veth peer name peer1
 ip address add 10.0.0.1/24 dev eth1; ip link set eth1 up; ip link set peer1 up
 useradd -G guideway-view alice; useradd -G guideway-operate bob; useradd carol
-command_of() { sed -n 's/^ExecStart=//p' $STAGE/usr/units/$1.service | sed 's/\$FORWARDER_OPTIONS//'; }
+command_of() { sed -n 's/^ExecStart=//p' $STAGE/usr/units/$1.service | sed 's/\$[A-Z]*_OPTIONS//'; }
 as() { local user=$1; shift; setpriv --reuid $user --regid $user --init-groups "$@"; }
 setpriv --bounding-set -all,+net_admin,+net_raw,+cap_38,+cap_39,+ipc_lock --inh-caps -all --no-new-privs \
     --regid 0 --groups guideway-view,guideway-operate $(command_of guideway-forwarder) 2>$STAGE/forwarder.log &
@@ -26,7 +26,10 @@ forwarder=$!
 setpriv --reuid guideway --regid guideway --init-groups --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
     $(command_of guideway-controller) 2>$STAGE/controller.log &
 controller=$!
-trap 'kill $forwarder $controller; wait' EXIT
+setpriv --reuid guideway-speaker --regid guideway-speaker --init-groups --bounding-set -all --inh-caps -all --no-new-privs \
+    $(command_of guideway-speaker) 2>$STAGE/speaker.log &
+speaker=$!
+trap 'kill $forwarder $controller $speaker; wait' EXIT
 guideway() { $STAGE/usr/bin/guideway "$@"; }
 for i in $(seq 100); do guideway doctor 2>/dev/null | grep -q 'wanted and running' && break; sleep 0.1; done
 may() { echo "$@" may; as "$@" || { echo "$@: FAILED $?"; cat $STAGE/*.log; }; }
@@ -61,7 +64,9 @@ func (m machine) serving(script string) string {
 func TestAsInstalledItForwardsAndGroupsMayWhatTheyMay(t *testing.T) {
 	m := installed(t)
 	said := m.serving(`
-stat -c '%n %U:%G %a' /run/guideway/*.sock /run/guideway/controller/*.sock
+stat -c '%n %U:%G %a' /run/guideway/*.sock /run/guideway/controller/*.sock /run/guideway/speaker/*.sock
+for i in $(seq 100); do grep -q 'announcing what is desired' $STAGE/speaker.log && break; sleep 0.1; done
+cat $STAGE/speaker.log
 as guideway $STAGE/usr/bin/guideway config check /etc/guideway/guideway.yaml
 guideway doctor || true
 g=$STAGE/usr/bin/guideway
@@ -79,6 +84,9 @@ may_not carol touch /run/guideway/mine
 may_not guideway touch /run/guideway/mine
 may_not guideway ls /var/lib/guideway-forwarder
 may_not alice cat /etc/guideway/cluster.key
+may_not guideway-speaker cat /etc/guideway/cluster.key
+may_not guideway-speaker ls /var/lib/guideway
+may_not guideway ls /var/lib/guideway-speaker
 may_not bob ls /var/lib/guideway
 may_not guideway cat /run/guideway/forwarder.lock
 `)
@@ -88,6 +96,8 @@ may_not guideway cat /run/guideway/forwarder.lock
 		"/run/guideway/take-over.sock root:root 600",
 		"/run/guideway/controller/controller.sock guideway:guideway-operate 660",
 		"/run/guideway/controller/controller-view.sock guideway:guideway-view 660",
+		"/run/guideway/speaker/speaker.sock guideway-speaker:guideway-view 660",
+		"announcing what is desired",
 		"config is good: 1 service, 1 vip, 2 backends\n",
 		"wanted and running",
 		"member of the group guideway-operate",

@@ -86,12 +86,15 @@ make_users() {
         return
     fi
     local group
-    for group in guideway guideway-view guideway-operate; do
+    for group in guideway guideway-speaker guideway-view guideway-operate; do
         getent group "$group" >/dev/null || groupadd --system "$group"
     done
     getent passwd guideway >/dev/null ||
         useradd --system --gid guideway --home-dir /var/lib/guideway --no-create-home --shell /usr/sbin/nologin guideway
-    usermod -a -G guideway-view,guideway-operate guideway
+    getent passwd guideway-speaker >/dev/null ||
+        useradd --system --gid guideway-speaker --home-dir /var/lib/guideway-speaker --no-create-home --shell /usr/sbin/nologin guideway-speaker
+    usermod -a -G guideway-view,guideway-operate,guideway-speaker guideway
+    usermod -a -G guideway-view guideway-speaker
 }
 
 # People were members of the group guideway, which is the controller's alone
@@ -126,7 +129,9 @@ make_directories() {
     fi
     install -d -m 755 /run/guideway
     install -d -m 755 -o guideway -g guideway /run/guideway/controller
+    install -d -m 755 -o guideway-speaker -g guideway-speaker /run/guideway/speaker
     install -d -m 700 -o guideway -g guideway /var/lib/guideway
+    install -d -m 700 -o guideway-speaker -g guideway-speaker /var/lib/guideway-speaker
     install -d -m 700 /var/lib/guideway-forwarder
 }
 
@@ -156,7 +161,7 @@ next_steps() {
 install: done. Next:
   edit $etc/guideway.yaml
   $prefix/bin/guideway config check $etc/guideway.yaml
-  systemctl enable --now guideway-forwarder guideway-controller
+  systemctl enable --now guideway-forwarder guideway-speaker guideway-controller
   usermod -a -G guideway-view YOU      # to look without root; guideway-operate to drain and reload, too
 After an upgrade of running services (docs/operate.md, "Upgrading"):
   systemctl reload guideway-forwarder && systemctl restart guideway-controller

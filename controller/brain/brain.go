@@ -20,6 +20,7 @@ import (
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/judge"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -29,17 +30,6 @@ const (
 	// How long routes carry GRACEFUL_SHUTDOWN before they are withdrawn on
 	// purpose: time for routers to move to another path (RFC 8326 section 4.1).
 	drainDelay = 2 * time.Second
-	// A thread without a heartbeat for this long hangs. Less, and
-	// a machine short of processor time loses its routes, which moves and may
-	// break connections. A dead forwarder is seen at once, by its socket.
-	heartbeatAgeMax = time.Second
-	// A forwarder of whose health nothing was heard for this long counts as
-	// gone. More than a request may take.
-	healthAgeMax = 1500 * time.Millisecond
-	// A hand-over from one forwarder process to the next takes milliseconds in
-	// which packets wait; nothing that is heard, or not heard, meanwhile
-	// withdraws a route. After this long it counts as failed.
-	handOverMax = 2 * time.Second
 	// Backends that went down this shortly before the machine turned out to be
 	// cut off keep their former state.
 	collapseWindow = 30 * time.Second
@@ -66,9 +56,15 @@ func (r Route) Equal(other Route) bool {
 // Desired is the whole wanted state after a Step.
 type Desired struct {
 	// nil until the forwarder told what it runs.
-	Plan    *planv1.Plan
-	Routes  []Route
-	Targets []compile.Target
+	Plan *planv1.Plan
+	// What to announce while the forwarder is well; and the plan that it must
+	// forward by for that.
+	Routes     []Route
+	RoutesPlan uint64
+	// It is known what to announce; false: what was announced before this
+	// controller started stays.
+	RoutesDecided bool
+	Targets       []compile.Target
 	// The ports of probes by the plan that a healthy forwarder runs; nil: no probe
 	// may go through a tunnel.
 	Probing *planv1.Probing
@@ -80,8 +76,6 @@ type Desired struct {
 	PlanChanged, RoutesChanged, ConfigChanged bool
 	// When a Tick is wanted, at the latest; zero: none.
 	Again time.Time
-	// After a Stop, when every route is withdrawn.
-	Stopped bool
 	// A drain waits for Traffic.
 	MeasureTraffic bool
 	// What changed, for the log.
@@ -110,6 +104,7 @@ type State struct {
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
+	speaker   speakerState
 	routes    routesState
 	// By name; also services that the config does not have (any more).
 	drainedServices map[string]*drain
@@ -171,10 +166,7 @@ type configStatus struct {
 
 type machineState struct {
 	// nil: not drained.
-	drain    *drain
-	stopping bool
-	// Routes are withdrawn then, for that.
-	stopUntil time.Time
+	drain *drain
 }
 
 // New makes the state of a controller that has just started.
@@ -183,7 +175,8 @@ func New(now time.Time) *State {
 		now:             now,
 		health:          newHealthState(),
 		peers:           peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder:       forwarderState{reason: "not yet connected", pending: map[uint64]pendingPlan{}},
+		forwarder:       forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
+		speaker:         speakerState{reason: "not yet connected"},
 		drainedServices: map[string]*drain{},
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
@@ -196,8 +189,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.changed = Desired{}
 	s.routesUnaffected = false
 	event.apply(s)
-	s.checkHandOver()
-	s.checkForwarderAge()
+	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
 	if s.flushDue() {
 		s.flush()
@@ -241,8 +233,8 @@ func (s *State) flush() {
 func (s *State) desired() Desired {
 	d := s.changed
 	d.Plan = s.forwarder.wanted
-	d.Routes = s.routes.wanted
-	if s.forwarder.reason == "" {
+	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
+	if s.forwarder.health.Reason() == "" {
 		d.Probing = s.forwarder.running.probing
 	}
 	if s.current != nil {
@@ -253,7 +245,6 @@ func (s *State) desired() Desired {
 		d.Trusted = s.trusted.config
 	}
 	d.Again = s.again()
-	d.Stopped = s.machine.stopping && !s.machineDraining()
 	d.MeasureTraffic = s.measuresTraffic()
 	return d
 }
@@ -268,11 +259,8 @@ func (s *State) again() time.Time {
 		next.add(s.machineDrainEnd())
 	}
 	next.add(s.routes.drainEnd)
-	if s.handingOver() {
-		next.add(s.forwarder.handOverEnd)
-	}
-	if s.forwarder.answers {
-		next.add(s.forwarder.heardAt.Add(healthAgeMax))
+	if at := s.forwarder.health.Again(); !at.IsZero() {
+		next.add(at)
 	}
 	next.add(s.health.againFirst)
 	return next.at

@@ -2,6 +2,7 @@ package brain
 
 import (
 	"fmt"
+	"github.com/guideway/guideway/controller/judge"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -85,7 +86,7 @@ func (w *world) status() {
 func (w *world) health() ForwarderHealth {
 	health := ForwarderHealth{
 		Asked: w.now, PID: 7, Generation: w.running.GetGeneration(),
-		Devices: []Device{{Interface: "eth1", Up: true}},
+		Devices: []Device{{Interface: "eth1", Up: true}}, Unresolved: uint32(len(w.unresolved)),
 	}
 	if health.Generation > 0 {
 		health.Threads = []Thread{{Name: "worker-0", HeartbeatAge: 10 * time.Millisecond}}
@@ -155,18 +156,39 @@ func (w *world) expectStates(service string, want ...string) {
 	}
 }
 
-func (w *world) expectRoutes(want ...string) {
-	w.t.Helper()
-	var got []string
-	for _, r := range w.last.Routes {
+// announced routes: desired, and nothing withholds them.
+func (w *world) announced() (routes []Route) {
+	for _, r := range w.state.View(true).Routes {
+		if r.Announced {
+			routes = append(routes, r.Route)
+		}
+	}
+	return routes
+}
+
+func textsOf(routes []Route) (texts []string) {
+	for _, r := range routes {
 		text := r.Prefix.String()
 		if r.GracefulShutdown {
 			text += " leaving"
 		}
-		got = append(got, text)
+		texts = append(texts, text)
 	}
-	if !slices.Equal(got, want) {
+	return texts
+}
+
+func (w *world) expectRoutes(want ...string) {
+	w.t.Helper()
+	if got := textsOf(w.announced()); !slices.Equal(got, want) {
 		w.t.Errorf("routes %v, want %v\nreasons: %v", got, want, w.whyNot())
+	}
+}
+
+// expectDesired is what the speaker gets, whatever the forwarder's health.
+func (w *world) expectDesired(want ...string) {
+	w.t.Helper()
+	if got := textsOf(w.last.Routes); !slices.Equal(got, want) {
+		w.t.Errorf("desired routes %v, want %v\nreasons: %v", got, want, w.whyNot())
 	}
 }
 
@@ -571,12 +593,12 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 		{"a worker hangs", func(g uint64) Event {
 			sick := healthy
 			sick.Generation = g
-			sick.Threads = []Thread{{Name: "worker-0"}, {Name: "worker-1", HeartbeatAge: heartbeatAgeMax + time.Millisecond}}
+			sick.Threads = []Thread{{Name: "worker-0"}, {Name: "worker-1", HeartbeatAge: judge.HeartbeatAgeMax + time.Millisecond}}
 			return sick
 		}, "thread worker-1 hangs: no heartbeat for 1.001s"},
 		{"the slow path hangs", func(g uint64) Event {
 			sick := healthy
-			sick.Generation, sick.Threads = g, threads(heartbeatAgeMax+time.Millisecond)
+			sick.Generation, sick.Threads = g, threads(judge.HeartbeatAgeMax+time.Millisecond)
 			return sick
 		}, "thread slow-path hangs: no heartbeat for 1.001s"},
 		{"it has a plan but no threads", func(g uint64) Event {
@@ -608,10 +630,10 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 
 func TestAForwarderThatSaysNothingIsUnhealthyByTheClock(t *testing.T) {
 	w := servingOne(t)
-	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(healthAgeMax)) {
+	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(judge.AnswerAgeMax)) {
 		t.Errorf("asks to be woken at %v", w.last.Again)
 	}
-	w.now = w.now.Add(healthAgeMax + time.Millisecond)
+	w.now = w.now.Add(judge.AnswerAgeMax + time.Millisecond)
 	w.do(Tick{})
 	w.expectRoutes()
 	w.expectReason("no answer for 1.501s")
@@ -765,43 +787,16 @@ func TestDrains(t *testing.T) {
 }
 
 func TestAPlannedWithdrawalFirstCarriesGracefulShutdown(t *testing.T) {
-	cases := []struct {
-		name  string
-		event Event
-		stops bool
-	}{
-		{"drain", DrainMachine{Drain: true}, false},
-		{"stop", Stop{}, true},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			w := servingOne(t)
-			w.do(c.event)
-			w.expectRoutes(vip + " leaving")
-			if w.last.Stopped {
-				t.Error("stopped with routes announced")
-			}
-			w.pass(drainDelay)
-			w.expectRoutes()
-			if w.last.Stopped != c.stops {
-				t.Errorf("stopped %v", w.last.Stopped)
-			}
-		})
-	}
-	t.Run("undrain", func(t *testing.T) {
-		w := servingOne(t)
-		w.do(DrainMachine{Drain: true})
-		w.pass(drainDelay)
-		w.do(DrainMachine{Drain: false})
-		w.expectRoutes(vip)
-	})
-	t.Run("stop without routes is at once", func(t *testing.T) {
-		w := start(t, oneService)
-		w.do(Stop{})
-		if !w.last.Stopped {
-			t.Error("not stopped")
-		}
-	})
+	w := servingOne(t)
+	w.do(DrainMachine{Drain: true})
+	w.expectRoutes(vip + " leaving")
+	w.expectDesired(vip + " leaving")
+	w.pass(drainDelay)
+	w.expectRoutes()
+	w.expectDesired()
+	w.do(DrainMachine{Drain: false})
+	w.expectRoutes(vip)
+	w.expectDesired(vip)
 }
 
 func TestADeadForwarderWithdrawsAtOnceEvenWhileDraining(t *testing.T) {
@@ -825,6 +820,7 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 	w.settle(true, "10.1.0.11", "10.1.0.12")
 	want("no BGP session up")
 	router := netip.MustParseAddr("10.0.0.254")
+	w.do(SpeakerConnected{})
 	w.do(NeighborState{Address: router, State: "established"})
 	want()
 	w.do(NeighborState{Address: router, State: "active"})

@@ -171,7 +171,6 @@ func (e DrainService) apply(s *State) {
 func (e DrainMachine) apply(s *State) {
 	d := s.machine.drain
 	switch {
-	case s.machine.stopping:
 	case e.Drain && d != nil:
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
@@ -383,7 +382,7 @@ func (s *State) inactive(service *config.Service, but string) (list []string) {
 // LastMachine says why no other load balancer is known to take over what this one
 // announces; empty: one is, or nothing is announced.
 func (s *State) LastMachine() string {
-	if s.current == nil || s.machine.stopping || s.machine.drain != nil || !s.announcesAnything() {
+	if s.current == nil || s.machine.drain != nil || !s.announcesAnything() {
 		return ""
 	}
 	return s.noPeerKnown()

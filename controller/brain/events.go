@@ -11,6 +11,7 @@ import (
 
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/judge"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -45,18 +46,7 @@ type (
 	// ForwarderHealth is the forwarder's answer to whether it forwards. It has a
 	// way of its own to the brain and from the forwarder; nothing else decides
 	// whether the forwarder counts as healthy.
-	ForwarderHealth struct {
-		// When it was asked.
-		Asked      time.Time
-		PID        uint32
-		Generation uint64
-		Threads    []Thread
-		Devices    []Device
-		// A successor is about to go on in its place.
-		HandingOver bool
-		// It takes no more packets.
-		Stopping bool
-	}
+	ForwarderHealth judge.Answer
 	// ForwarderLost: it gives no answer to that.
 	ForwarderLost struct{ Reason string }
 
@@ -91,6 +81,11 @@ type (
 		Reason     string
 	}
 
+	// SpeakerConnected: the speaker answers, and has these prefixes from a
+	// controller.
+	SpeakerConnected struct{ Prefixes []netip.Prefix }
+	// SpeakerLost: it does not answer.
+	SpeakerLost struct{ Reason string }
 	// NeighborState is a BGP session's new state.
 	NeighborState struct {
 		Address netip.Addr
@@ -102,25 +97,15 @@ type (
 		Answers bool
 	}
 
-	// Stop withdraws this machine's routes on purpose, for good.
-	Stop struct{}
-
 	// Tick: nothing but time has passed.
 	Tick struct{}
 )
 
-// Thread, Device and Unresolved are what the brain looks at in answers.
 type (
-	// Thread that packets need: if any of them hangs, the machine forwards
-	// nothing, or not all of it.
-	Thread struct {
-		Name         string
-		HeartbeatAge time.Duration
-	}
-	Device struct {
-		Interface string
-		Up        bool
-	}
+	// Thread and Device of an answer.
+	Thread = judge.Thread
+	Device = judge.Device
+	// Unresolved next hop.
 	Unresolved struct{ Backend, Address, Why string }
 )
 
@@ -218,18 +203,6 @@ func (e GatewayState) apply(s *State) {
 	}
 	s.health.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
 	s.markDirty()
-}
-
-func (Stop) apply(s *State) {
-	if s.machine.stopping {
-		return
-	}
-	s.machine.stopping = true
-	s.machine.stopUntil = s.now.Add(drainDelay)
-	if d := s.machine.drain; d != nil { // the drain delay has begun already
-		s.machine.stopUntil = d.since.Add(drainDelay)
-	}
-	s.note("machine", s.machineName(), "serving", "stopping", "the controller was told to stop")
 }
 
 func (Tick) apply(*State) {}

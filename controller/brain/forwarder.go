@@ -1,12 +1,12 @@
 package brain
 
-// The forwarder's health: unhealthy withdraws everything.
+// The forwarder: whether it is well (package judge), which plan it has.
 
 import (
-	"fmt"
 	"maps"
 	"time"
 
+	"github.com/guideway/guideway/controller/judge"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -21,17 +21,10 @@ type forwarderState struct {
 
 	met       bool // it told once what it runs
 	connected bool // plans can be pushed
-	// The latest request for its health was answered, by this process.
-	answers bool
-	pid     uint32
-	// When that request was sent.
-	heardAt time.Time
+	// What is wrong with the process, its threads or its devices.
+	health judge.Forwarder
 	// Probes that were under way before then may not have been sent by it.
 	stoodStillUntil time.Time
-	// Empty: healthy. Else what is wrong with the process, its workers or its
-	// devices.
-	reason string
-	since  time.Time
 
 	generation uint64 // that it runs, by its latest status; 0: none since it was lost
 	accepted   uint64 // of ours; 0: none
@@ -42,11 +35,6 @@ type forwarderState struct {
 
 	unresolved      map[string]Unresolved // by backend
 	restartRequired string
-
-	// Until then a hand-over may take; zero: none is under way.
-	handOverEnd time.Time
-	// What else would have made it unhealthy meanwhile; empty: nothing.
-	handOverReason string
 }
 
 func (e ForwarderConnected) apply(s *State) {
@@ -54,10 +42,9 @@ func (e ForwarderConnected) apply(s *State) {
 	f.met, f.connected = true, true
 	if e.Plan.GetGeneration() != f.accepted {
 		f.accepted, f.running = 0, pendingPlan{}
+		f.health.Require(0, s.now)
 	}
-	if s.handingOver() {
-		s.endHandOver("its successor answers")
-	}
+	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
 	s.health.allDirty = true
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
@@ -80,31 +67,18 @@ func (e ForwarderConnected) apply(s *State) {
 }
 
 func (e ForwarderHealth) apply(s *State) {
-	f := &s.forwarder
-	before := *f
-	switch {
-	case e.HandingOver:
-		ForwarderHandingOver{Now: true}.apply(s)
-	case s.handingOver() && e.PID != f.pid:
-		s.endHandOver("its successor answers")
-	}
-	former := f.heardAt
-	f.answers, f.pid, f.heardAt = true, e.PID, e.Asked
-	s.setForwarderHealth(f.unhealthyReason(e))
-	if f.reason == "" && !s.handingOver() {
+	// Ten times a second, mostly without news.
+	s.routesUnaffected = true
+	former := s.forwarder.health.HeardAt()
+	s.judgeForwarder(func(h *judge.Forwarder) { h.Hear(judge.Answer(e), s.now) })
+	if s.forwarder.health.Reason() == "" && !s.forwarder.health.HandingOver() {
 		s.confirmFailures(e.Asked, former)
 	}
-	// Ten times a second, mostly without news.
-	s.routesUnaffected = f.reason == before.reason && f.handOverEnd.Equal(before.handOverEnd)
 }
 
 func (e ForwarderLost) apply(s *State) {
-	f := &s.forwarder
-	f.answers = false
-	if !s.handingOver() {
-		f.generation = 0
-	}
-	s.setForwarderHealth(e.Reason)
+	s.routesUnaffected = true
+	s.judgeForwarder(func(h *judge.Forwarder) { h.Lose(e.Reason, s.now) })
 }
 
 func (ForwarderDisconnected) apply(s *State) {
@@ -127,95 +101,46 @@ func (e ForwarderStatus) apply(s *State) {
 }
 
 func (e ForwarderHandingOver) apply(s *State) {
-	f := &s.forwarder
+	s.judgeForwarder(func(h *judge.Forwarder) {
+		if e.Now {
+			h.BeginHandOver(s.now)
+		} else if h.Answers() {
+			h.EndHandOver("it goes on")
+		}
+	})
+}
+
+// judgeForwarder lets something happen to the forwarder's health, and brings what became
+// of it to people and to those parts of the state that depend on it.
+func (s *State) judgeForwarder(happen func(*judge.Forwarder)) {
+	before, health := s.forwarder.health, &s.forwarder.health
+	happen(health)
+	if health.HandingOver() != before.HandingOver() {
+		s.routesUnaffected = false
+	}
 	switch {
-	case e.Now && f.handOverEnd.IsZero() && f.answers:
-		f.handOverEnd = s.now.Add(handOverMax)
+	case health.HandingOver() && !before.HandingOver():
 		s.note("forwarder", "forwarder", "healthy", "handing over", "another process is about to go on in its place")
-	case !e.Now && f.answers && !f.handOverEnd.IsZero():
-		s.endHandOver("it goes on")
+	case before.HandingOver() && !health.HandingOver():
+		s.note("forwarder", "forwarder", "handing over", "handed over", health.HandedOver())
 	}
-}
-
-// handingOver: what looks like a death is none yet.
-func (s *State) handingOver() bool { return s.now.Before(s.forwarder.handOverEnd) }
-
-// endHandOver: from now on everything counts again.
-func (s *State) endHandOver(how string) {
-	f := &s.forwarder
-	f.handOverEnd, f.handOverReason = time.Time{}, ""
-	s.note("forwarder", "forwarder", "handing over", "handed over", how)
-}
-
-// checkHandOver is for the case that it takes too long.
-func (s *State) checkHandOver() {
-	f := &s.forwarder
-	if f.handOverEnd.IsZero() || s.handingOver() {
+	if health.HandingOver() {
 		return
 	}
-	reason := f.handOverReason
-	s.endHandOver(fmt.Sprintf("it took longer than %v", handOverMax))
-	if !f.answers {
-		f.generation = 0
+	reason := health.Reason()
+	if !health.Answers() && (before.Answers() || before.HandingOver() && reason != "") {
+		s.forwarder.generation = 0
 	}
-	if reason != "" {
-		s.setForwarderHealth(reason)
-	}
-}
-
-// checkForwarderAge is for the case that no answer comes and no failure either.
-func (s *State) checkForwarderAge() {
-	f := &s.forwarder
-	if age := s.now.Sub(f.heardAt); f.answers && age > healthAgeMax {
-		s.setForwarderHealth(fmt.Sprintf("no answer for %v", age.Round(time.Millisecond)))
-	}
-}
-
-func (s *State) setForwarderHealth(reason string) {
-	f := &s.forwarder
-	if s.handingOver() {
-		f.handOverReason = reason
-		return
-	}
-	if f.reason != reason {
+	if reason != before.Reason() {
 		s.routesUnaffected = false
 	}
 	if reason != "" {
 		s.voidFailures("the forwarder: " + reason)
 	}
-	if (f.reason == "") != (reason == "") {
-		f.since = s.now
-		if reason == "" {
-			s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its threads run, its devices are up")
-		} else {
-			s.note("forwarder", "forwarder", "healthy", "unhealthy", reason)
-		}
+	switch {
+	case reason == "" && before.Reason() != "":
+		s.note("forwarder", "forwarder", "unhealthy", "healthy", "it answers, its threads run, its devices are up")
+	case reason != "" && before.Reason() == "":
+		s.note("forwarder", "forwarder", "healthy", "unhealthy", reason)
 	}
-	f.reason = reason
-}
-
-// unhealthyReason is what is wrong by an answer; empty: nothing.
-func (f *forwarderState) unhealthyReason(e ForwarderHealth) string {
-	if e.Stopping {
-		return "it is stopping"
-	}
-	for _, t := range e.Threads {
-		if t.HeartbeatAge > heartbeatAgeMax {
-			return fmt.Sprintf("thread %s hangs: no heartbeat for %v", t.Name, t.HeartbeatAge)
-		}
-	}
-	for _, d := range e.Devices {
-		if !d.Up {
-			return fmt.Sprintf("device %s is down", d.Interface)
-		}
-	}
-	if e.Generation > 0 && len(e.Threads) == 0 {
-		return "it has a plan but no threads that forward"
-	}
-	// A restart may bring an older plan from the disk. What was asked before
-	// the plan was accepted knows nothing of it.
-	if e.Generation < f.accepted && e.Asked.After(f.acceptedAt) {
-		return fmt.Sprintf("it forwards by plan %d, older than %d, which it had accepted", e.Generation, f.accepted)
-	}
-	return ""
 }

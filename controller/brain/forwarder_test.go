@@ -42,11 +42,27 @@ func TestNextHopsAreWaitedForAgainAfterAForwarderWasLost(t *testing.T) {
 	w := servingOne(t)
 	w.do(ForwarderLost{Reason: "does not answer"})
 	w.expectRoutes()
+	w.unresolved = []Unresolved{{Backend: "web-1", Address: "10.1.0.11", Why: "no answer"}}
 	w.do(w.health())
 	w.expectRoutes()
-	w.expectReason("waiting for the forwarder's next hops")
-	w.status()
+	w.expectReason("waiting for the next hops of 1 backends")
+	w.unresolved = nil
+	w.do(w.health())
 	w.expectRoutes(vip)
+}
+
+// The speaker judges by itself, and must find the routes desired when the
+// forwarder is back and no controller is there.
+func TestWhatIsDesiredOutlivesTheForwarder(t *testing.T) {
+	w := servingOne(t)
+	w.do(ForwarderLost{Reason: "does not answer"})
+	w.expectRoutes()
+	w.expectDesired(vip)
+	w.connect(nil) // back, without a plan
+	w.expectDesired(vip)
+	if w.last.RoutesPlan == 0 {
+		t.Error("the routes need no plan")
+	}
 }
 
 func TestAHandOverIsKnownByTheAnswerToo(t *testing.T) {

@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"github.com/guideway/guideway/controller/judge"
 	"testing"
 	"time"
 )
@@ -10,8 +11,8 @@ func handOver(t *testing.T) *world {
 	t.Helper()
 	w := start(t, oneService)
 	w.settle(true, "10.1.0.11", "10.1.0.12")
-	if len(w.last.Routes) != 1 {
-		t.Fatalf("routes %v before", w.last.Routes)
+	if len(w.announced()) != 1 {
+		t.Fatalf("routes %v before", w.announced())
 	}
 	w.do(ForwarderHandingOver{Now: true})
 	return w
@@ -27,8 +28,8 @@ func (w *world) tick(d time.Duration) {
 
 func (w *world) wantRoutes(count int, when string) {
 	w.t.Helper()
-	if len(w.last.Routes) != count {
-		w.t.Errorf("%s: %d routes, not %d: %+v", when, len(w.last.Routes), count, w.log)
+	if len(w.announced()) != count {
+		w.t.Errorf("%s: %d routes, not %d: %+v", when, len(w.announced()), count, w.log)
 	}
 }
 
@@ -37,7 +38,7 @@ func TestAPlannedHandOverKeepsTheRoutes(t *testing.T) {
 	accepted := w.state.View(true).Forwarder.Accepted
 	w.do(ForwarderLost{Reason: "does not answer: EOF"})
 	w.wantRoutes(1, "lost")
-	w.tick(handOverMax - 50*time.Millisecond)
+	w.tick(judge.HandOverMax - 50*time.Millisecond)
 	w.wantRoutes(1, "just before its end")
 	w.connect(w.running)
 	w.pass(5 * time.Second)
@@ -55,10 +56,10 @@ func TestAPlannedHandOverKeepsTheRoutes(t *testing.T) {
 func TestAHandOverThatTakesTooLongWithdrawsTheRoutes(t *testing.T) {
 	w := handOver(t)
 	w.do(ForwarderLost{Reason: "does not answer: EOF"})
-	if !w.last.Again.Equal(w.now.Add(handOverMax)) {
+	if !w.last.Again.Equal(w.now.Add(judge.HandOverMax)) {
 		t.Errorf("asks to be woken at %v", w.last.Again)
 	}
-	w.tick(handOverMax)
+	w.tick(judge.HandOverMax)
 	w.wantRoutes(0, "at its end")
 	if reason := w.state.View(true).Forwarder.Reason; reason != "does not answer: EOF" {
 		t.Errorf("reason %q", reason)
@@ -81,7 +82,7 @@ func TestASecondHandOverHasItsOwnTime(t *testing.T) {
 	w.pass(time.Second)
 	w.do(ForwarderHandingOver{Now: true})
 	w.do(ForwarderLost{Reason: "does not answer: EOF"})
-	w.tick(handOverMax - 50*time.Millisecond)
+	w.tick(judge.HandOverMax - 50*time.Millisecond)
 	w.wantRoutes(1, "within its time")
 	w.tick(50 * time.Millisecond)
 	w.wantRoutes(0, "at its end")
@@ -90,10 +91,10 @@ func TestASecondHandOverHasItsOwnTime(t *testing.T) {
 func TestWorkersAtRestAreNoAilmentDuringAHandOver(t *testing.T) {
 	w := handOver(t)
 	resting := w.health()
-	resting.Threads = []Thread{{Name: "worker-0", HeartbeatAge: 2 * heartbeatAgeMax}}
+	resting.Threads = []Thread{{Name: "worker-0", HeartbeatAge: 2 * judge.HeartbeatAgeMax}}
 	w.do(resting)
 	w.wantRoutes(1, "resting")
-	w.tick(handOverMax)
+	w.tick(judge.HandOverMax)
 	w.wantRoutes(0, "still resting at its end")
 }
 

@@ -115,6 +115,8 @@ func (e PlanAccepted) apply(s *State) {
 	}
 	f := &s.forwarder
 	f.accepted, f.acceptedAt = e.Generation, s.now
+	f.health.Require(e.Generation, s.now)
+	s.routes.plan, s.changed.RoutesChanged = e.Generation, true
 	f.running = accepted
 	f.warnings = e.Warnings
 	f.refusal = ""

@@ -1,6 +1,8 @@
 package brain
 
-// Which prefixes are announced, and why not.
+// Which prefixes are to be announced, and why not. The speaker announces them
+// while it finds the forwarder well; what is said here of a route's being
+// announced repeats its judgement.
 
 import (
 	"cmp"
@@ -16,6 +18,12 @@ import (
 type routesState struct {
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
+	// Since this controller started, it was known what to announce.
+	decided bool
+	// The plan that the forwarder must have for them.
+	plan uint64
+	// Prefixes that the speaker had from the controller before this one.
+	inherited map[netip.Prefix]bool
 	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over; and when the
 	// first of them does that goes with a drained service, zero: none.
 	draining bool
@@ -27,15 +35,32 @@ type routesState struct {
 
 // routeState is what became of one announceable prefix.
 type routeState struct {
-	route     Route
-	services  []string
-	announced bool
-	// Next hops of all active backends were resolved once since the forwarder
-	// was last unhealthy; one that is lost later drops packets but no route.
+	route    Route
+	services []string
+	// Given to the speaker; and as far as is known, routers have it.
+	desired, announced bool
+	// Next hops of all active backends were resolved once; one that is lost
+	// later drops packets but no route.
 	nextHopsResolved bool
 	reason           string
 	since            time.Time
 }
+
+// whyNoRoutes is what holds for every route; at most one of the reasons is
+// given.
+type whyNoRoutes struct {
+	// None is to be announced.
+	none string
+	// It is not known which are: those that are desired stay so.
+	undecided string
+	// Those that are desired do not reach the routers, as the speaker sees by
+	// itself.
+	withheld string
+	// They are about to be withdrawn on purpose, and carry GRACEFUL_SHUTDOWN.
+	draining bool
+}
+
+func (w whyNoRoutes) reason() string { return cmp.Or(w.none, w.undecided, w.withheld) }
 
 // decideRoutes goes over every announceable prefix.
 func (s *State) decideRoutes() {
@@ -44,15 +69,18 @@ func (s *State) decideRoutes() {
 	}
 	s.routes.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	machineReason, draining := s.whyNoRoutes()
-	s.routes.draining, s.routes.drainEnd = draining, time.Time{}
+	why := s.whyNoRoutes()
+	s.routes.draining, s.routes.drainEnd = why.draining, time.Time{}
+	if why.undecided == "" && !s.routes.decided {
+		s.routes.decided, s.changed.RoutesChanged = true, true
+	}
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
-		s.decideRoute(a, machineReason, draining)
+		s.decideRoute(a, why)
 	}
 	for prefix, r := range s.routes.byPrefix {
 		if !present[prefix] {
-			s.setRoute(r, Route{}, false, "no service here has it any more")
+			s.setRoute(r, Route{}, false, "no service here has it any more", "")
 			delete(s.routes.byPrefix, prefix)
 		}
 	}
@@ -61,22 +89,23 @@ func (s *State) decideRoutes() {
 	}
 }
 
-func (s *State) decideRoute(a config.Route, machineReason string, draining bool) {
+func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	r := s.routes.byPrefix[a.Prefix]
 	if r == nil {
-		r = &routeState{since: s.now}
+		r = &routeState{since: s.now, nextHopsResolved: s.routes.inherited[a.Prefix]}
 		s.routes.byPrefix[a.Prefix] = r
 	}
 	r.services = a.Services
-	if s.forwarder.accepted == 0 || s.forwarder.reason != "" {
-		r.nextHopsResolved = false
+	if why.undecided != "" {
+		s.setRoute(r, r.route, r.desired, "", why.undecided)
+		return
 	}
 	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
 	if !haveNextHop && a.Prefix.Addr().Is4() {
 		nextHop, haveNextHop = s.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
 	}
-	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: draining, Communities: a.Communities, LargeCommunities: a.LargeCommunities}
-	reason := machineReason
+	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: why.draining, Communities: a.Communities, LargeCommunities: a.LargeCommunities}
+	reason := why.none
 	switch {
 	case reason != "":
 	case !haveNextHop:
@@ -88,7 +117,7 @@ func (s *State) decideRoute(a config.Route, machineReason string, draining bool)
 		route.GracefulShutdown = true
 		reason = s.drainRoute(d, r)
 	}
-	s.setRoute(r, route, reason == "", reason)
+	s.setRoute(r, route, reason == "", reason, why.withheld)
 }
 
 // drainRoute of services that are drained: it goes when the time of that is over,
@@ -104,7 +133,11 @@ func (s *State) drainRoute(d *drain, r *routeState) string {
 	return ""
 }
 
-func (s *State) setRoute(r *routeState, route Route, announced bool, reason string) {
+// setRoute notes what was decided. A route that is desired is not announced
+// while something withholds it.
+func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withheld string) {
+	announced := desired && withheld == ""
+	reason = cmp.Or(withheld, reason)
 	if announced != r.announced {
 		r.since = s.now
 		name := cmp.Or(route.Prefix, r.route.Prefix).String()
@@ -114,49 +147,59 @@ func (s *State) setRoute(r *routeState, route Route, announced bool, reason stri
 			s.note("route", name, "announced", "withdrawn", reason)
 		}
 	}
-	if announced != r.announced || (announced && !route.Equal(r.route)) {
+	if desired != r.desired || (desired && !route.Equal(r.route)) {
 		s.changed.RoutesChanged = true
 	}
-	r.route, r.announced, r.reason = route, announced, reason
+	r.route, r.desired, r.announced, r.reason = route, desired, announced, reason
 }
 
-// whyNoRoutes is what withdraws everything; and whether that is on purpose
-// and still under way, so that the routes carry GRACEFUL_SHUTDOWN.
-func (s *State) whyNoRoutes() (reason string, draining bool) {
+// whyNoRoutes looks at what concerns the whole machine.
+func (s *State) whyNoRoutes() whyNoRoutes {
+	f := &s.forwarder
+	draining := s.machineDraining()
+	switch {
+	case s.machine.drain != nil && !draining:
+		return whyNoRoutes{none: "the machine is drained"}
+	case !s.health.cutOffSince.IsZero():
+		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
+	}
+	forwarder := ""
+	if reason := f.health.Reason(); reason != "" {
+		forwarder = "forwarder: " + reason
+	}
+	if undecided := s.whyUndecided(); undecided != "" {
+		return whyNoRoutes{undecided: cmp.Or(forwarder, undecided)}
+	}
+	speaker := ""
+	if s.current.config.BGP != nil && s.speaker.reason != "" {
+		speaker = "speaker: " + s.speaker.reason
+	}
+	return whyNoRoutes{withheld: cmp.Or(forwarder, speaker), draining: draining}
+}
+
+// whyUndecided: with less than this known, a decision would be a guess.
+func (s *State) whyUndecided() string {
 	f := &s.forwarder
 	switch {
-	case f.reason != "":
-		return "forwarder: " + f.reason, false
-	case !s.health.cutOffSince.IsZero():
-		return "this machine is cut off: every pool fails and its gateway does not answer", false
-	case s.machineDraining():
-		return "", true
-	case s.machine.stopping:
-		return "the controller is stopping", false
-	case s.machine.drain != nil:
-		return "the machine is drained", false
 	case !s.health.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts)), false
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts))
 	case f.accepted == 0 && f.refusal != "":
-		return "the forwarder refuses the plan: " + f.refusal, false
+		return "the forwarder refuses the plan: " + f.refusal
 	case f.accepted == 0:
-		return "waiting for the forwarder to accept the plan", false
+		return "waiting for the forwarder to accept the plan"
+	case s.current.config.BGP != nil && !s.speaker.met:
+		return "speaker: " + s.speaker.reason
 	}
-	return "", false
+	return ""
 }
 
 // machineDraining: routes are about to be withdrawn on purpose.
 func (s *State) machineDraining() bool {
-	return (s.machine.drain != nil || s.machine.stopping) && s.now.Before(s.machineDrainEnd()) && s.announcesAnything()
+	return s.machine.drain != nil && s.now.Before(s.machineDrainEnd()) && s.announcesAnything()
 }
 
 // machineDrainEnd is when its routes are withdrawn.
-func (s *State) machineDrainEnd() time.Time {
-	if s.machine.stopping {
-		return s.machine.stopUntil
-	}
-	return s.machine.drain.until
-}
+func (s *State) machineDrainEnd() time.Time { return s.machine.drain.until }
 
 func (s *State) announcesAnything() bool {
 	for _, r := range s.routes.byPrefix {
@@ -242,7 +285,7 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 func (s *State) listRoutes() []Route {
 	var routes []Route
 	for _, r := range s.routes.byPrefix {
-		if r.announced {
+		if r.desired {
 			routes = append(routes, r.route)
 		}
 	}

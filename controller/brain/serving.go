@@ -23,7 +23,6 @@ const (
 	KeptWithout = "kept without a backend" // when_none, spill
 	Draining    = "draining"               // still served, routes carry GRACEFUL_SHUTDOWN
 	Drained     = "drained"
-	Stopping    = "stopping"
 	CutOff      = "cut off"
 )
 
@@ -62,8 +61,6 @@ func (s *State) machineItself() Serving {
 	switch {
 	case s.current == nil:
 		return Serving{NotServing, "no config"}
-	case s.machine.stopping:
-		return Serving{Stopping, "the controller was told to stop"}
 	case s.machine.drain != nil && s.machineDraining():
 		return Serving{Draining, s.machine.drain.progress()}
 	case s.machine.drain != nil:
@@ -71,7 +68,7 @@ func (s *State) machineItself() Serving {
 	case !s.health.cutOffSince.IsZero():
 		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
 	}
-	if reason, _ := s.whyNoRoutes(); reason != "" {
+	if reason := s.whyNoRoutes().reason(); reason != "" {
 		return Serving{NotServing, reason}
 	}
 	if s.current.config.BGP != nil && !s.sessionUp() {

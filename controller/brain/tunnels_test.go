@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"github.com/guideway/guideway/controller/judge"
 	"net/netip"
 	"strings"
 	"testing"
@@ -190,7 +191,7 @@ func TestFailuresThroughTheTunnelCountOnceTheForwarderProvedToLive(t *testing.T)
 			w.pass(2 * coalesce)
 		}, active},
 		{"silent", func(w *world) {
-			w.now = w.now.Add(2 * healthAgeMax)
+			w.now = w.now.Add(2 * judge.AnswerAgeMax)
 			w.do(Tick{})
 			w.pass(2 * coalesce)
 		}, active},

@@ -167,9 +167,9 @@ func (s *State) viewMachine() MachineView {
 func (s *State) viewForwarder() ForwarderView {
 	f := s.forwarder
 	return ForwarderView{
-		Healthy:         f.reason == "",
-		Reason:          f.reason,
-		Since:           f.since,
+		Healthy:         f.health.Reason() == "",
+		Reason:          f.health.Reason(),
+		Since:           f.health.Since(),
 		Wanted:          s.forwarder.wanted.GetGeneration(),
 		Accepted:        f.accepted,
 		Running:         f.generation,
@@ -216,8 +216,8 @@ func (s *State) NotReady() []string {
 	if s.current == nil {
 		return []string{"no config"}
 	}
-	if s.forwarder.reason != "" {
-		missing = append(missing, "forwarder: "+s.forwarder.reason)
+	if reason := s.forwarder.health.Reason(); reason != "" {
+		missing = append(missing, "forwarder: "+reason)
 	}
 	if s.forwarder.accepted == 0 {
 		missing = append(missing, "no plan accepted by the forwarder")

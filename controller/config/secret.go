@@ -67,7 +67,7 @@ func makeSecret(path string) string {
 // passwordFile checks that a password can be used; who uses it reads it.
 func (b *builder) passwordFile(field, given string) string {
 	path := b.besideConfig(field, given)
-	data, ok := b.readSecret(field, path, "create it with mode 0640 and group guideway, or correct the path")
+	data, ok := b.readSecret(field, path, "create it with mode 0640 and group guideway-speaker, or correct the path")
 	if !ok {
 		return path
 	}

@@ -6,7 +6,7 @@
 // It guarantees that every request ends in exactly one Answer within Timeout,
 // and that the end of the forwarder's process is told at once, not with the
 // next request. It shares nothing with gRPC. Whether an answer is a good one is
-// for its caller to decide.
+// for package judge to decide.
 package health
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/guideway/guideway/controller/judge"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -48,6 +49,23 @@ type Answer struct {
 	// nil: Err says why there is none.
 	Health *forwarderv1.Health
 	Err    error
+}
+
+// Judged is the answer as package judge takes it; there must be one.
+func (a Answer) Judged() judge.Answer {
+	h := a.Health
+	answer := judge.Answer{
+		Asked: a.Asked, PID: h.Pid, Generation: h.Generation, Unresolved: h.NextHopsUnresolved,
+		HandingOver: h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_HANDING_OVER,
+		Stopping:    h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_STOPPING,
+	}
+	for _, t := range h.Threads {
+		answer.Threads = append(answer.Threads, judge.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
+	}
+	for _, d := range h.Devices {
+		answer.Devices = append(answer.Devices, judge.Device{Interface: d.Interface, Up: d.Up})
+	}
+	return answer
 }
 
 // Watch asks until the context ends. report is called from the goroutine of

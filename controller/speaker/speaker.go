@@ -73,6 +73,11 @@ type Desired struct {
 	Routes    []brain.Route
 }
 
+// Equal says whether there is nothing to do from one to the other.
+func (d Desired) Equal(other Desired) bool {
+	return d.Identity == other.Identity && slices.Equal(d.Neighbors, other.Neighbors) && slices.EqualFunc(d.Routes, other.Routes, brain.Route.Equal)
+}
+
 // NeighborState is what is observed of one session.
 type NeighborState struct {
 	Address netip.Addr

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,10 +46,31 @@ func (lab *Lab) startLoadBalancer(n topology.Node) error {
 	if err := lab.StartForwarder(n.Name); err != nil {
 		return err
 	}
-	directories := lab.directories(n)
-	args := append([]string{"controller", "--config", lab.path(n, "config.yaml")}, directories...)
-	return lab.start(n, "controller", filepath.Join(lab.state.Options.BinDir, "guideway"), args...)
+	if err := lab.StartSpeaker(n.Name); err != nil {
+		return err
+	}
+	return lab.StartController(n.Name)
 }
+
+// StartController of a load balancer, alone.
+func (lab *Lab) StartController(name string) error {
+	n, err := lab.Network.LoadBalancer(name)
+	if err != nil {
+		return err
+	}
+	return lab.start(n, "controller", lab.program(), "controller", "--config", lab.path(n, "config.yaml"), "--run-dir", lab.path(n, "run"), "--state-dir", lab.path(n, "state"))
+}
+
+// StartSpeaker of a load balancer, alone.
+func (lab *Lab) StartSpeaker(name string) error {
+	n, err := lab.Network.LoadBalancer(name)
+	if err != nil {
+		return err
+	}
+	return lab.start(n, "speaker", lab.program(), "speaker", "--run-dir", lab.path(n, "run"), "--state-dir", lab.path(n, "state-speaker"), "--metrics-listen", speakerMetrics)
+}
+
+func (lab *Lab) program() string { return filepath.Join(lab.state.Options.BinDir, "guideway") }
 
 // StartForwarder of a load balancer, alone.
 func (lab *Lab) StartForwarder(name string) error {
@@ -69,21 +91,46 @@ func (lab *Lab) forwarderArgs(n topology.Node) []string {
 	return args
 }
 
-func (lab *Lab) directories(n topology.Node) []string {
-	return []string{"--run-dir", lab.path(n, "run"), "--state-dir", lab.path(n, "state")}
-}
-
 // LoadBalancers by name, in order.
 func (lab *Lab) LoadBalancers() []string { return topology.Names(lab.Network.LoadBalancers) }
 
 // Backends by name, in order: those of the config first, then the spares.
 func (lab *Lab) Backends() []string { return topology.Names(lab.Network.Backends) }
 
-// KillLoadBalancer ends forwarder and controller at once, as a crash of the
-// machine would, and returns when.
+// processes of a load balancer, in the order of their starts.
+var processes = []string{"forwarder", "speaker", "controller"}
+
+// KillLoadBalancer ends all of its processes at once, as a crash of the machine
+// would, and returns when.
 func (lab *Lab) KillLoadBalancer(name string) (time.Time, error) {
 	at := time.Now()
-	return at, lab.killProcesses(name, "forwarder", "controller")
+	return at, lab.Kill(name, processes...)
+}
+
+// Kill processes of a load balancer (forwarder, speaker, controller) at once, and
+// wait for their ends.
+func (lab *Lab) Kill(name string, processes ...string) error {
+	return lab.killProcesses(name, processes...)
+}
+
+// Hang a process of a load balancer, until the returned function is called.
+func (lab *Lab) Hang(name, process string) (resume func() error, err error) {
+	return func() error { return lab.signal(name, process, syscall.SIGCONT) }, lab.signal(name, process, syscall.SIGSTOP)
+}
+
+// Stop a process of a load balancer as a service manager does.
+func (lab *Lab) Stop(name, process string) error {
+	p, known := lab.find(name, process)
+	if !known || !p.alive() {
+		return fmt.Errorf("stop %s/%s: it does not run", name, process)
+	}
+	if err := p.kill(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if !p.endsWithin(killLimit) {
+		return fmt.Errorf("stop %s/%s: it still runs after %v", name, process, killLimit)
+	}
+	return nil
 }
 
 // RestoreLoadBalancer starts what does not run of a load balancer.
@@ -92,14 +139,20 @@ func (lab *Lab) RestoreLoadBalancer(name string) error {
 	if err != nil {
 		return err
 	}
-	forwarder, _ := lab.find(name, "forwarder")
-	controller, _ := lab.find(name, "controller")
-	if forwarder.alive() && controller.alive() {
+	var found []process
+	whole := true
+	for _, what := range processes {
+		p, _ := lab.find(name, what)
+		found, whole = append(found, p), whole && p.alive()
+	}
+	if whole {
 		return nil
 	}
-	// Half a load balancer is none: both start afresh.
-	if err := errors.Join(forwarder.stop(time.Second), controller.stop(time.Second)); err != nil {
-		return err
+	// A part of a load balancer is none: all start afresh.
+	for _, p := range slices.Backward(found) {
+		if err := p.stop(time.Second); err != nil {
+			return err
+		}
 	}
 	return lab.startLoadBalancer(n)
 }

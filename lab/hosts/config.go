@@ -158,6 +158,9 @@ func poolConfig(own topology.Cluster, weights map[string]uint32, pool, check str
 // controllerMetrics is where a controller serves its own, inside its namespace.
 const controllerMetrics = "127.0.0.1:9470"
 
+// speakerMetrics is where a speaker serves its own.
+const speakerMetrics = "127.0.0.1:9473"
+
 // Room for what scenarios track.
 const defaultConnectionsMax = 200_000
 

@@ -225,7 +225,7 @@ func checkWellAndTidy(t *testing.T, running *hosts.Lab) {
 	}
 }
 
-// checkHungMachineComesBack: while a controller hangs the router takes its
+// checkHungMachineComesBack: while a speaker hangs the router takes its
 // routes away, by BFD; when it goes on they come back, and stay.
 func checkHungMachineComesBack(t *testing.T, running *hosts.Lab) {
 	t.Helper()
@@ -238,14 +238,14 @@ func checkHungMachineComesBack(t *testing.T, running *hosts.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	controller := pidOf(t, running, "lb-2", "controller")
-	if err := syscall.Kill(controller, syscall.SIGSTOP); err != nil {
+	speaker := pidOf(t, running, "lb-2", "speaker")
+	if err := syscall.Kill(speaker, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, gone := router.Watch(ctx, func(routes topology.Routes) bool { return !routes.Via(addresses) })
-	if err := errors.Join(gone, syscall.Kill(controller, syscall.SIGCONT)); err != nil {
+	if err := errors.Join(gone, syscall.Kill(speaker, syscall.SIGCONT)); err != nil {
 		t.Fatal(err)
 	}
 	if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
@@ -258,8 +258,8 @@ func checkHungMachineComesBack(t *testing.T, running *hosts.Lab) {
 	}
 }
 
-// checkForwarderDeathWithdraws: the controller outlives its forwarder, and
-// takes the machine's routes back.
+// checkForwarderDeathWithdraws: the speaker outlives its forwarder, and takes the
+// machine's routes back.
 func checkForwarderDeathWithdraws(t *testing.T, running *hosts.Lab) {
 	t.Helper()
 	router, err := running.Network.OpenRouter()

@@ -608,6 +608,8 @@ impl Control {
         self.health.liveness.follow(running.engine.publisher());
         let interfaces = running.devices.iter();
         self.health.set_interfaces(interfaces.map(|d| (d.interface.clone(), d.index)));
+        // Before the plan: an answer that names it says what it lacks.
+        self.health.set_next_hops_unresolved(running.unresolved.len());
         self.health.set_generation(running.view.plan.generation);
         self.probing.set(probe::Sending {
             view: Arc::clone(&running.view),

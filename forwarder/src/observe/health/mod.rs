@@ -15,7 +15,7 @@ mod answering;
 mod watchdog;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -32,6 +32,8 @@ pub struct Health {
     pub liveness: Arc<Liveness>,
     /// Of what every worker forwards by; 0: no plan yet.
     generation: AtomicU64,
+    /// Active backends without a next hop.
+    next_hops_unresolved: AtomicU32,
     /// A successor is about to go on.
     handing_over: AtomicBool,
     stopping: AtomicBool,
@@ -47,6 +49,7 @@ impl Health {
         Health {
             liveness: Arc::default(),
             generation: AtomicU64::new(0),
+            next_hops_unresolved: AtomicU32::new(0),
             handing_over: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             interfaces: ArcSwapOption::empty(),
@@ -57,6 +60,12 @@ impl Health {
     /// Every worker forwards by the plan of this generation.
     pub fn set_generation(&self, generation: u64) {
         self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Active backends that have no next hop.
+    pub fn set_next_hops_unresolved(&self, count: usize) {
+        self.next_hops_unresolved
+            .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Release);
     }
 
     /// What is forwarded on, from the first plan to the end.
@@ -106,6 +115,7 @@ impl Health {
             threads: heartbeats.map(thread).collect(),
             devices: interfaces.iter().flat_map(|known| known.iter()).map(device).collect(),
             phase: self.phase().into(),
+            next_hops_unresolved: self.next_hops_unresolved.load(Ordering::Acquire),
         }
     }
 }

@@ -89,7 +89,8 @@ type GetStateResponse struct {
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string `protobuf:"bytes,9,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// In order of the config.
-	Peers         []*Peer `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
+	Peers         []*Peer       `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
+	Speaker       *SpeakerState `protobuf:"bytes,11,opt,name=speaker,proto3" json:"speaker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,11 +195,107 @@ func (x *GetStateResponse) GetPeers() []*Peer {
 	return nil
 }
 
+func (x *GetStateResponse) GetSpeaker() *SpeakerState {
+	if x != nil {
+		return x.Speaker
+	}
+	return nil
+}
+
+// The process that has the BGP sessions.
+type SpeakerState struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Answers bool                   `protobuf:"varint,1,opt,name=answers,proto3" json:"answers,omitempty"`
+	// Why it does not answer.
+	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Why it announces nothing; empty: what is desired is announced.
+	Withheld string `protobuf:"bytes,4,opt,name=withheld,proto3" json:"withheld,omitempty"`
+	// What could not be announced; empty: nothing.
+	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Why what is desired is not on disk, for a start without a controller.
+	NotKept       string `protobuf:"bytes,6,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpeakerState) Reset() {
+	*x = SpeakerState{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpeakerState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpeakerState) ProtoMessage() {}
+
+func (x *SpeakerState) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpeakerState.ProtoReflect.Descriptor instead.
+func (*SpeakerState) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SpeakerState) GetAnswers() bool {
+	if x != nil {
+		return x.Answers
+	}
+	return false
+}
+
+func (x *SpeakerState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SpeakerState) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SpeakerState) GetWithheld() string {
+	if x != nil {
+		return x.Withheld
+	}
+	return ""
+}
+
+func (x *SpeakerState) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *SpeakerState) GetNotKept() string {
+	if x != nil {
+		return x.NotKept
+	}
+	return ""
+}
+
 type Machine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether clients are served here: serving, not serving, draining, drained,
-	// cut off, stopping
+	// cut off
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Why not.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -212,7 +309,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +321,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +334,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Machine) GetName() string {
@@ -298,7 +395,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +407,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +420,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Drain) GetSince() *timestamppb.Timestamp {
@@ -389,7 +486,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +498,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +511,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Config) GetLoadedAt() *timestamppb.Timestamp {
@@ -497,7 +594,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +606,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +619,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Etcd) GetCluster() string {
@@ -608,7 +705,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +717,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +730,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Forwarder) GetHealthy() bool {
@@ -725,7 +822,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +834,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +847,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Service) GetName() string {
@@ -858,7 +955,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +967,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +980,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Backend) GetService() string {
@@ -986,7 +1083,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1095,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1108,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -1033,7 +1130,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1142,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1155,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -1105,7 +1202,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1214,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1227,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1242,7 +1339,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1351,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1364,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1330,7 +1427,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1439,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1452,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1418,7 +1515,8 @@ type Neighbor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Asn     uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
-	// idle, connect, active, opensent, openconfirm, established
+	// idle, connect, active, opensent, openconfirm, established; unknown: the
+	// speaker does not answer
 	State             string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	Reason            string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since             *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
@@ -1431,7 +1529,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1541,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1554,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1522,7 +1620,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1632,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1645,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Peer) GetName() string {
@@ -1595,7 +1693,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1705,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1718,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReloadRequest) GetAcceptOlder() bool {
@@ -1639,7 +1737,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1749,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1762,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -1687,7 +1785,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1797,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1810,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -1744,7 +1842,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1854,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1867,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 type DrainServiceRequest struct {
@@ -1788,7 +1886,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1898,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1911,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -1854,7 +1952,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +1964,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +1977,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -1902,7 +2000,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2012,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2025,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -1959,7 +2057,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2069,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2082,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -1998,7 +2096,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2108,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2121,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -2049,7 +2147,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2159,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2172,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -2109,7 +2207,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2219,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2232,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PlanConfigResponse) GetGeneration() uint64 {
@@ -2214,7 +2312,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2324,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2337,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -2282,7 +2380,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2392,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2405,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FieldChange) GetField() string {
@@ -2352,7 +2450,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2462,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2475,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -2448,7 +2546,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +2558,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +2571,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -2510,7 +2608,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2620,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2633,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -2579,7 +2677,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2689,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2702,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -2648,7 +2746,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2758,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2771,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -2713,7 +2811,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2823,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2836,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -2786,7 +2884,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2798,7 +2896,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,7 +2909,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -2857,7 +2955,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2967,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2980,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 type GetConfigHistoryResponse struct {
@@ -2896,7 +2994,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +3006,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +3019,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -2966,7 +3064,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3076,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3089,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3081,7 +3179,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3191,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3204,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3126,7 +3224,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3236,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3249,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3174,7 +3272,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xa2\x04\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xe2\x04\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -3186,7 +3284,15 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\tneighbors\x18\b \x03(\v2 .guideway.controller.v1.NeighborR\tneighbors\x12\x1b\n" +
 	"\tnot_ready\x18\t \x03(\tR\bnotReady\x122\n" +
 	"\x05peers\x18\n" +
-	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\"\xab\x01\n" +
+	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\x12>\n" +
+	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\"\xab\x01\n" +
+	"\fSpeakerState\x12\x18\n" +
+	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
+	"\bwithheld\x18\x04 \x01(\tR\bwithheld\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x12\x19\n" +
+	"\bnot_kept\x18\x06 \x01(\tR\anotKept\"\xab\x01\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -3463,136 +3569,138 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),           // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),          // 1: guideway.controller.v1.GetStateResponse
-	(*Machine)(nil),                   // 2: guideway.controller.v1.Machine
-	(*Drain)(nil),                     // 3: guideway.controller.v1.Drain
-	(*Config)(nil),                    // 4: guideway.controller.v1.Config
-	(*Etcd)(nil),                      // 5: guideway.controller.v1.Etcd
-	(*Forwarder)(nil),                 // 6: guideway.controller.v1.Forwarder
-	(*Service)(nil),                   // 7: guideway.controller.v1.Service
-	(*Backend)(nil),                   // 8: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),         // 9: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),        // 10: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),              // 11: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                     // 12: guideway.controller.v1.Probe
-	(*Route)(nil),                     // 13: guideway.controller.v1.Route
-	(*Neighbor)(nil),                  // 14: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                      // 15: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),             // 16: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),            // 17: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),       // 18: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),      // 19: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),       // 20: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),      // 21: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),       // 22: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),      // 23: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                // 24: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),         // 25: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),        // 26: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),              // 27: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),               // 28: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),             // 29: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),               // 30: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),          // 31: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),               // 32: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),        // 33: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                // 34: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),       // 35: guideway.controller.v1.ApplyConfigResponse
-	(*GetConfigHistoryRequest)(nil),   // 36: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),  // 37: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),              // 38: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),          // 39: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),         // 40: guideway.controller.v1.GetConfigResponse
-	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
-	(*v1.GetCountersRequest)(nil),     // 43: guideway.forwarder.v1.GetCountersRequest
-	(*v1.GetConnectionsRequest)(nil),  // 44: guideway.forwarder.v1.GetConnectionsRequest
-	(*v1.GetDropSamplesRequest)(nil),  // 45: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v1.GetCountersResponse)(nil),    // 46: guideway.forwarder.v1.GetCountersResponse
-	(*v1.GetConnectionsResponse)(nil), // 47: guideway.forwarder.v1.GetConnectionsResponse
-	(*v1.GetDropSamplesResponse)(nil), // 48: guideway.forwarder.v1.GetDropSamplesResponse
+	(*SpeakerState)(nil),              // 2: guideway.controller.v1.SpeakerState
+	(*Machine)(nil),                   // 3: guideway.controller.v1.Machine
+	(*Drain)(nil),                     // 4: guideway.controller.v1.Drain
+	(*Config)(nil),                    // 5: guideway.controller.v1.Config
+	(*Etcd)(nil),                      // 6: guideway.controller.v1.Etcd
+	(*Forwarder)(nil),                 // 7: guideway.controller.v1.Forwarder
+	(*Service)(nil),                   // 8: guideway.controller.v1.Service
+	(*Backend)(nil),                   // 9: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),         // 10: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),        // 11: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),              // 12: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                     // 13: guideway.controller.v1.Probe
+	(*Route)(nil),                     // 14: guideway.controller.v1.Route
+	(*Neighbor)(nil),                  // 15: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                      // 16: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),             // 17: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),            // 18: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),       // 19: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),      // 20: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),       // 21: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),      // 22: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),       // 23: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),      // 24: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                // 25: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),         // 26: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),        // 27: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),              // 28: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),               // 29: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),             // 30: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),               // 31: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),          // 32: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),               // 33: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),        // 34: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                // 35: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),       // 36: guideway.controller.v1.ApplyConfigResponse
+	(*GetConfigHistoryRequest)(nil),   // 37: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),  // 38: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),              // 39: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),          // 40: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),         // 41: guideway.controller.v1.GetConfigResponse
+	(*timestamppb.Timestamp)(nil),     // 42: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 43: google.protobuf.Duration
+	(*v1.GetCountersRequest)(nil),     // 44: guideway.forwarder.v1.GetCountersRequest
+	(*v1.GetConnectionsRequest)(nil),  // 45: guideway.forwarder.v1.GetConnectionsRequest
+	(*v1.GetDropSamplesRequest)(nil),  // 46: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v1.GetCountersResponse)(nil),    // 47: guideway.forwarder.v1.GetCountersResponse
+	(*v1.GetConnectionsResponse)(nil), // 48: guideway.forwarder.v1.GetConnectionsResponse
+	(*v1.GetDropSamplesResponse)(nil), // 49: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
-	2,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
-	4,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
-	6,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
-	7,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	8,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	13, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	14, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	15, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
-	3,  // 8: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	41, // 9: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	41, // 10: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	41, // 11: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	41, // 12: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	5,  // 13: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	41, // 14: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	41, // 15: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	3,  // 16: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	41, // 17: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	8,  // 18: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	11, // 19: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	42, // 20: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	42, // 21: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	41, // 22: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	12, // 23: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	42, // 24: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	41, // 25: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	41, // 26: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	41, // 27: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	41, // 28: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	41, // 29: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	42, // 30: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	42, // 31: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	24, // 32: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	27, // 33: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	29, // 34: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	32, // 35: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	28, // 36: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	30, // 37: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	31, // 38: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	31, // 39: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	24, // 40: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	34, // 41: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	38, // 42: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	41, // 43: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	38, // 44: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	24, // 45: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	0,  // 46: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	9,  // 47: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	16, // 48: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	25, // 49: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	33, // 50: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	36, // 51: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	39, // 52: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	18, // 53: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	20, // 54: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	22, // 55: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	43, // 56: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	44, // 57: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	45, // 58: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 59: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	10, // 60: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	17, // 61: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	26, // 62: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	35, // 63: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	37, // 64: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	40, // 65: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	19, // 66: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	21, // 67: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	23, // 68: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	46, // 69: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	47, // 70: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	48, // 71: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	59, // [59:72] is the sub-list for method output_type
-	46, // [46:59] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
+	5,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
+	7,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
+	8,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
+	9,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	14, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	15, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	16, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
+	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	42, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	42, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	42, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	42, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	42, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	42, // 16: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	4,  // 17: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	42, // 18: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	9,  // 19: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	12, // 20: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	43, // 21: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	43, // 22: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	42, // 23: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	13, // 24: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	43, // 25: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	42, // 26: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	42, // 27: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	42, // 28: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	42, // 29: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	42, // 30: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	43, // 31: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	43, // 32: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	25, // 33: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	28, // 34: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	30, // 35: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	33, // 36: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	29, // 37: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	31, // 38: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	32, // 39: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	32, // 40: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	25, // 41: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	35, // 42: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	39, // 43: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	42, // 44: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	39, // 45: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	25, // 46: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	0,  // 47: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	10, // 48: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	17, // 49: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	26, // 50: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	34, // 51: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	37, // 52: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	40, // 53: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	19, // 54: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	21, // 55: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	23, // 56: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	44, // 57: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	45, // 58: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	46, // 59: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 60: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	11, // 61: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	18, // 62: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	27, // 63: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	36, // 64: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	38, // 65: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	41, // 66: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	20, // 67: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	22, // 68: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	24, // 69: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	47, // 70: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	48, // 71: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	49, // 72: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	60, // [60:73] is the sub-list for method output_type
+	47, // [47:60] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -3600,14 +3708,14 @@ func file_guideway_controller_v1_controller_proto_init() {
 	if File_guideway_controller_v1_controller_proto != nil {
 		return
 	}
-	file_guideway_controller_v1_controller_proto_msgTypes[3].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

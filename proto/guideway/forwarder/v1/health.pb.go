@@ -1,5 +1,5 @@
-// Whether a forwarder forwards, for those who announce routes to it: the
-// controller now, a speaker of its own later.
+// Whether a forwarder forwards, for the speaker, which announces routes to it,
+// and the controller, which shows it.
 //
 // The question has a socket of its own, `health.sock` in the run directory:
 // a Unix domain socket of type SOCK_SEQPACKET. A client sends a HealthRequest
@@ -145,10 +145,12 @@ type Health struct {
 	// software` the steering thread. Empty: no plan yet.
 	Threads []*ThreadHealth `protobuf:"bytes,4,rep,name=threads,proto3" json:"threads,omitempty"`
 	// Empty: no plan yet.
-	Devices       []*DeviceHealth `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
-	Phase         HealthPhase     `protobuf:"varint,6,opt,name=phase,proto3,enum=guideway.forwarder.v1.HealthPhase" json:"phase,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Devices []*DeviceHealth `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	Phase   HealthPhase     `protobuf:"varint,6,opt,name=phase,proto3,enum=guideway.forwarder.v1.HealthPhase" json:"phase,omitempty"`
+	// Active backends whose next hop is not known: packets for them are dropped.
+	NextHopsUnresolved uint32 `protobuf:"varint,7,opt,name=next_hops_unresolved,json=nextHopsUnresolved,proto3" json:"next_hops_unresolved,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Health) Reset() {
@@ -221,6 +223,13 @@ func (x *Health) GetPhase() HealthPhase {
 		return x.Phase
 	}
 	return HealthPhase_HEALTH_PHASE_UNSPECIFIED
+}
+
+func (x *Health) GetNextHopsUnresolved() uint32 {
+	if x != nil {
+		return x.NextHopsUnresolved
+	}
+	return 0
 }
 
 type ThreadHealth struct {
@@ -335,7 +344,7 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"\n" +
 	"\"guideway/forwarder/v1/health.proto\x12\x15guideway.forwarder.v1\"+\n" +
 	"\rHealthRequest\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x8e\x02\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xc0\x02\n" +
 	"\x06Health\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1e\n" +
@@ -344,7 +353,8 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"generation\x12=\n" +
 	"\athreads\x18\x04 \x03(\v2#.guideway.forwarder.v1.ThreadHealthR\athreads\x12=\n" +
 	"\adevices\x18\x05 \x03(\v2#.guideway.forwarder.v1.DeviceHealthR\adevices\x128\n" +
-	"\x05phase\x18\x06 \x01(\x0e2\".guideway.forwarder.v1.HealthPhaseR\x05phase\"L\n" +
+	"\x05phase\x18\x06 \x01(\x0e2\".guideway.forwarder.v1.HealthPhaseR\x05phase\x120\n" +
+	"\x14next_hops_unresolved\x18\a \x01(\rR\x12nextHopsUnresolved\"L\n" +
 	"\fThreadHealth\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\"<\n" +

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/controller/announce"
+)
+
+// speakerStateDirDefault is the speaker's own: its user is not the controller's.
+const speakerStateDirDefault = "/var/lib/guideway-speaker"
+
+func speakerCommand() *cobra.Command {
+	var options announce.Options
+	var logFormat string
+	var verbose bool
+	command := &cobra.Command{
+		Use:   "speaker",
+		Short: "Run the BGP speaker of this machine",
+		Long: "Announces the routes that the controller desires to the BGP neighbors while the\n" +
+			"machine's forwarder is well, and withdraws them at once when not. What is desired\n" +
+			"is kept on disk: forwarder and speaker serve without a controller.\n\n" +
+			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first.",
+		Example: "  guideway speaker --metrics-listen 127.0.0.1:9473",
+		Args:    noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			options.Log = newLog(logFormat, verbose)
+			options.Version = version
+			return announce.Run(command.Context(), options)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.RunDir, "run-dir", runDirDefault, "directory of the sockets")
+	flags.StringVar(&options.StateDir, "state-dir", speakerStateDirDefault, "directory of what outlives a restart")
+	flags.StringVar(&options.MetricsListen, "metrics-listen", "", "serve /metrics and /healthz at this address and port")
+	flags.StringVar(&options.ControllerUser, "controller-user", "", "user that may set what is announced, beside root and the speaker's own")
+	addChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
+	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")
+	return command
+}

@@ -1,0 +1,240 @@
+// Package judge decides, by a forwarder's answers about its health, whether it
+// forwards. The speaker announces by this judgement, and the controller shows
+// it: there is one.
+//
+//	Hear(answer) | Lose(reason) | HandOver | Check(time) ─► Reason: empty, or what is wrong
+//
+// It is pure: answers and the time go in.
+package judge
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// HeartbeatAgeMax: a thread without a heartbeat for this long hangs. Less, and
+	// a machine short of processor time loses its routes, which moves and may
+	// break connections. A dead forwarder is seen at once, by its socket.
+	HeartbeatAgeMax = time.Second
+	// AnswerAgeMax: a forwarder of whose health nothing was heard for this long
+	// counts as gone. More than a request may take.
+	AnswerAgeMax = 1500 * time.Millisecond
+	// HandOverMax: a hand-over from one forwarder process to the next takes
+	// milliseconds in which packets wait; nothing that is heard, or not heard,
+	// meanwhile withdraws a route. After this long it counts as failed.
+	HandOverMax = 2 * time.Second
+	// NextHopsMax: a forwarder that comes back resolves its next hops within
+	// milliseconds; until then it would drop packets. A backend that is gone has
+	// none, and keeps nothing back for longer than this.
+	NextHopsMax = 2 * time.Second
+)
+
+// Answer is what a forwarder answers about its health.
+type Answer struct {
+	// When it was asked.
+	Asked      time.Time
+	PID        uint32
+	Generation uint64
+	Threads    []Thread
+	Devices    []Device
+	// Active backends without a next hop.
+	Unresolved uint32
+	// A successor is about to go on in its place.
+	HandingOver bool
+	// It takes no more packets.
+	Stopping bool
+}
+
+// Thread that packets need: if any of them hangs, the machine forwards
+// nothing, or not all of it.
+type Thread struct {
+	Name         string
+	HeartbeatAge time.Duration
+}
+
+// Device that it forwards on.
+type Device struct {
+	Interface string
+	Up        bool
+}
+
+// Forwarder is what is held of one forwarder. The zero value is not ready: use
+// New.
+type Forwarder struct {
+	// Empty: it is well.
+	reason string
+	since  time.Time
+
+	// The latest request was answered, by this process.
+	answers bool
+	pid     uint32
+	// When that request was sent.
+	heardAt time.Time
+
+	// It must forward by this plan or a later one, by answers to what was asked
+	// after requiredAt.
+	required   uint64
+	requiredAt time.Time
+
+	// Until then a hand-over may take; zero: none is under way.
+	handOverEnd time.Time
+	// What else would have made it unwell meanwhile; empty: nothing.
+	handOverReason string
+	// How the latest one ended.
+	handedOver string
+
+	// Since when only next hops are waited for; zero: they are not.
+	resolvingSince time.Time
+}
+
+// New is a forwarder of which nothing was heard yet.
+func New() Forwarder { return Forwarder{reason: "not yet connected"} }
+
+// Reason is empty for a forwarder that is well.
+func (f *Forwarder) Reason() string { return f.reason }
+
+// Since when it is well, or not.
+func (f *Forwarder) Since() time.Time { return f.since }
+
+// Answers reports whether the latest request was answered.
+func (f *Forwarder) Answers() bool { return f.answers }
+
+// HeardAt is when the latest request that was answered was sent.
+func (f *Forwarder) HeardAt() time.Time { return f.heardAt }
+
+// HandingOver: what looks like a death is none yet.
+func (f *Forwarder) HandingOver() bool { return !f.handOverEnd.IsZero() }
+
+// HandedOver says how the latest hand-over ended.
+func (f *Forwarder) HandedOver() string { return f.handedOver }
+
+// Require the plan of this generation, or a later one; 0: any, or none. What was
+// asked before says nothing of it.
+func (f *Forwarder) Require(generation uint64, now time.Time) {
+	f.required, f.requiredAt = generation, now
+}
+
+// Hear an answer.
+func (f *Forwarder) Hear(a Answer, now time.Time) {
+	switch {
+	case a.HandingOver:
+		f.BeginHandOver(now)
+	case f.HandingOver() && a.PID != f.pid:
+		f.endHandOver("its successor answers")
+	}
+	f.answers, f.pid, f.heardAt = true, a.PID, a.Asked
+	reason := f.unwell(a)
+	if reason == "" {
+		reason = f.resolving(a, now)
+	} else {
+		f.resolvingSince = time.Time{}
+	}
+	f.set(reason, now)
+}
+
+// Lose it: there is no answer, for this reason.
+func (f *Forwarder) Lose(reason string, now time.Time) {
+	f.answers, f.resolvingSince = false, time.Time{}
+	f.set(reason, now)
+}
+
+// BeginHandOver: a successor is about to go on in its place.
+func (f *Forwarder) BeginHandOver(now time.Time) {
+	if f.answers && !f.HandingOver() {
+		f.handOverEnd = now.Add(HandOverMax)
+	}
+}
+
+// EndHandOver: from now on everything counts again.
+func (f *Forwarder) EndHandOver(how string) {
+	if f.HandingOver() {
+		f.endHandOver(how)
+	}
+}
+
+func (f *Forwarder) endHandOver(how string) {
+	f.handOverEnd, f.handOverReason, f.handedOver = time.Time{}, "", how
+}
+
+// Check what time alone brings: a hand-over that takes too long, an answer that
+// does not come.
+func (f *Forwarder) Check(now time.Time) {
+	if f.HandingOver() && !now.Before(f.handOverEnd) {
+		reason := f.handOverReason
+		f.endHandOver(fmt.Sprintf("it took longer than %v", HandOverMax))
+		if reason != "" {
+			f.set(reason, now)
+		}
+	}
+	if age := now.Sub(f.heardAt); f.answers && age > AnswerAgeMax {
+		f.set(fmt.Sprintf("no answer for %v", age.Round(time.Millisecond)), now)
+	}
+}
+
+// Again is when to Check, if nothing is heard before; zero: never.
+func (f *Forwarder) Again() time.Time {
+	switch {
+	case f.HandingOver():
+		return f.handOverEnd
+	case f.answers:
+		return f.heardAt.Add(AnswerAgeMax)
+	}
+	return time.Time{}
+}
+
+func (f *Forwarder) set(reason string, now time.Time) {
+	if f.HandingOver() {
+		f.handOverReason = reason
+		return
+	}
+	if (f.reason == "") != (reason == "") {
+		f.since = now
+	}
+	f.reason = reason
+}
+
+// unwell is what is wrong by an answer; empty: nothing.
+func (f *Forwarder) unwell(a Answer) string {
+	if a.Stopping {
+		return "it is stopping"
+	}
+	for _, t := range a.Threads {
+		if t.HeartbeatAge > HeartbeatAgeMax {
+			return fmt.Sprintf("thread %s hangs: no heartbeat for %v", t.Name, t.HeartbeatAge)
+		}
+	}
+	for _, d := range a.Devices {
+		if !d.Up {
+			return fmt.Sprintf("device %s is down", d.Interface)
+		}
+	}
+	if a.Generation > 0 && len(a.Threads) == 0 {
+		return "it has a plan but no threads that forward"
+	}
+	// A restart may bring an older plan from the disk.
+	if a.Generation < f.required && a.Asked.After(f.requiredAt) {
+		if a.Generation == 0 {
+			return "it has no plan"
+		}
+		return fmt.Sprintf("it forwards by plan %d, older than %d, which it had accepted", a.Generation, f.required)
+	}
+	return ""
+}
+
+// resolving: a forwarder that is not well yet drops what comes before its next
+// hops are known. One that is well may lose a next hop, and drops packets for
+// that backend alone.
+func (f *Forwarder) resolving(a Answer, now time.Time) string {
+	if f.reason == "" || a.Unresolved == 0 {
+		f.resolvingSince = time.Time{}
+		return ""
+	}
+	if f.resolvingSince.IsZero() {
+		f.resolvingSince = now
+	}
+	if now.Sub(f.resolvingSince) >= NextHopsMax {
+		return ""
+	}
+	return fmt.Sprintf("waiting for the next hops of %d backends", a.Unresolved)
+}

@@ -1,0 +1,91 @@
+package judge
+
+import (
+	"testing"
+	"time"
+)
+
+var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// well is an answer of a forwarder that forwards by plan 7.
+func well(at time.Time) Answer {
+	return Answer{
+		Asked: at, PID: 1, Generation: 7, Threads: []Thread{{Name: "worker-0"}},
+		Devices: []Device{{Interface: "eth1", Up: true}},
+	}
+}
+
+func TestOnlyAForwarderThatForwardsIsWell(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Answer)
+		want   string
+	}{
+		"well":                  {func(*Answer) {}, ""},
+		"a later plan":          {func(a *Answer) { a.Generation = 8 }, ""},
+		"no plan":               {func(a *Answer) { a.Generation, a.Threads, a.Devices = 0, nil, nil }, "it has no plan"},
+		"an older plan":         {func(a *Answer) { a.Generation = 6 }, "it forwards by plan 6, older than 7, which it had accepted"},
+		"a thread hangs":        {func(a *Answer) { a.Threads[0].HeartbeatAge = HeartbeatAgeMax + 1 }, "thread worker-0 hangs: no heartbeat for 1.000000001s"},
+		"no threads":            {func(a *Answer) { a.Threads = nil }, "it has a plan but no threads that forward"},
+		"a device is down":      {func(a *Answer) { a.Devices[0].Up = false }, "device eth1 is down"},
+		"it stops":              {func(a *Answer) { a.Stopping = true }, "it is stopping"},
+		"asked before the plan": {func(a *Answer) { a.Generation, a.Asked = 6, began }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := New()
+			f.Require(7, began)
+			answer := well(began.Add(time.Second))
+			c.change(&answer)
+			f.Hear(answer, answer.Asked)
+			if f.Reason() != c.want {
+				t.Errorf("reason %q, want %q", f.Reason(), c.want)
+			}
+		})
+	}
+}
+
+func TestAForwarderThatComesBackIsWaitedForUntilItHasNextHops(t *testing.T) {
+	f := New()
+	now := began
+	unresolved := func(count uint32) {
+		answer := well(now)
+		answer.Unresolved = count
+		f.Hear(answer, now)
+	}
+	unresolved(2)
+	if f.Reason() != "waiting for the next hops of 2 backends" {
+		t.Errorf("reason %q", f.Reason())
+	}
+	unresolved(0)
+	if f.Reason() != "" {
+		t.Errorf("reason %q with all next hops", f.Reason())
+	}
+	// One that is lost later concerns its own backend only.
+	unresolved(1)
+	if f.Reason() != "" {
+		t.Errorf("reason %q while it is well", f.Reason())
+	}
+	// A backend that is gone for good keeps nothing back.
+	f.Lose("does not answer", now)
+	unresolved(1)
+	now = now.Add(NextHopsMax)
+	unresolved(1)
+	if f.Reason() != "" {
+		t.Errorf("reason %q after %v", f.Reason(), NextHopsMax)
+	}
+}
+
+func TestSilenceIsNoticedWithoutAnAnswer(t *testing.T) {
+	f := New()
+	f.Hear(well(began), began)
+	if at := f.Again(); !at.Equal(began.Add(AnswerAgeMax)) {
+		t.Errorf("to be checked at %v", at)
+	}
+	f.Check(began.Add(AnswerAgeMax))
+	if f.Reason() != "" {
+		t.Errorf("reason %q too early", f.Reason())
+	}
+	f.Check(began.Add(AnswerAgeMax + time.Millisecond))
+	if f.Reason() != "no answer for 1.501s" {
+		t.Errorf("reason %q", f.Reason())
+	}
+}
