@@ -24,10 +24,12 @@ var crateEdges = map[string][]string{
 	// How a program logs and notifies systemd; knows nothing of what it does.
 	"daemon": {},
 	"nic":    {"wire", "ebpf", "testnet"},
+	// The kernel's routes and neighbours, followed; knows no packet.
+	"nexthops": {"testnet"},
 	// One load balancer in memory, and the loop that the forwarder's threads run.
 	"sim":       {"wire", "plan", "datapath", "nic"},
-	"forwarder": {"wire", "plan", "datapath", "nic", "sim", "daemon", "testnet"},
-	"agent":     {"wire", "ebpf", "daemon", "testnet"},
+	"forwarder": {"wire", "plan", "datapath", "nic", "nexthops", "sim", "daemon", "testnet"},
+	"agent":     {"wire", "ebpf", "nexthops", "daemon", "testnet"},
 	// Namespaces for tests; see testCrate.
 	"testnet": {},
 	// Tries the thinking crates with any input; a workspace of its own.

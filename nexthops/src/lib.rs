@@ -1,5 +1,5 @@
 //! Next hops: how frames reach each backend, as the kernel's routes and
-//! neighbours have it.
+//! neighbours have it. For the forwarder, and for agents among themselves.
 //!
 //! ```text
 //!  set(backends, devices) ─► routes.rs (lookup) ─► neighbours.rs (managed) ─┐
@@ -16,11 +16,11 @@
 //! us. One thread does all of it; workers see only tables made from snapshots.
 
 mod follow;
-pub(crate) mod links;
+pub mod links;
 mod neighbours;
 mod resolve;
 mod routes;
-pub(crate) mod socket;
+pub mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

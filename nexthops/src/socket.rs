@@ -37,6 +37,7 @@ pub struct Requests {
 }
 
 impl Requests {
+    /// In the network namespace of the calling thread.
     pub fn open() -> io::Result<Requests> {
         let mut socket = Netlink::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -113,7 +114,7 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    pub fn open() -> io::Result<Notifications> {
+    pub(crate) fn open() -> io::Result<Notifications> {
         let mut socket = Netlink::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;

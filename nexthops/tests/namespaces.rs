@@ -4,9 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guideway_forwarder::netlink::next_hops::{
-    Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted,
-};
+use nexthops::{Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted};
 use testnet::{Namespace, link, root_or_skip};
 
 /// A load balancer with two links (eth0, eth1), each to a namespace of its own.

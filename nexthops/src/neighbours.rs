@@ -12,8 +12,8 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::next_hops::Mac;
-use crate::netlink::next_hops::socket::Requests;
+use crate::Mac;
+use crate::socket::Requests;
 
 /// Marks the entries that we make (`ip neigh` shows `proto 71`), so that a
 /// forwarder recognises those that a killed one left behind.

@@ -11,8 +11,8 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 
-use crate::netlink::next_hops::Unresolved;
-use crate::netlink::next_hops::socket::Requests;
+use crate::Unresolved;
+use crate::socket::Requests;
 
 /// One next hop of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
-use crate::netlink::next_hops::links::Links;
-use crate::netlink::next_hops::neighbours::Neighbours;
-use crate::netlink::next_hops::resolve::{Routes, needed, snapshot};
-use crate::netlink::next_hops::socket::{Notification, Notifications, Requests};
-use crate::netlink::next_hops::{Command, LinksUp, Mailbox, Snapshot, Wanted, routes};
+use crate::links::Links;
+use crate::neighbours::Neighbours;
+use crate::resolve::{Routes, needed, snapshot};
+use crate::socket::{Notification, Notifications, Requests};
+use crate::{Command, LinksUp, Mailbox, Snapshot, Wanted, routes};
 
 /// Changes come in bursts (a link going down takes all its routes along):
 /// wait this long for the rest of one.

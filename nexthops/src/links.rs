@@ -6,8 +6,8 @@ use std::io;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::next_hops::Mac;
-use crate::netlink::next_hops::socket::Requests;
+use crate::Mac;
+use crate::socket::Requests;
 
 /// An interface of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub struct Links {
 }
 
 impl Links {
+    /// As the kernel has them now.
     pub fn read(requests: &mut Requests) -> io::Result<Links> {
         let mut links = Links::default();
         for answer in requests.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
@@ -58,6 +59,7 @@ impl Links {
         }
     }
 
+    /// The link of this index.
     pub fn get(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
     }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::netlink::next_hops::links::Links;
-use crate::netlink::next_hops::neighbours::{Key, Neighbours};
-use crate::netlink::next_hops::routes::Hop;
-use crate::netlink::next_hops::{NextHop, Snapshot, Unresolved, Wanted};
+use crate::links::Links;
+use crate::neighbours::{Key, Neighbours};
+use crate::routes::Hop;
+use crate::{NextHop, Snapshot, Unresolved, Wanted};
 
 /// What the route lookup of each backend gave.
 pub type Routes = BTreeMap<IpAddr, Result<Vec<Hop>, Unresolved>>;
