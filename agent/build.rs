@@ -4,5 +4,5 @@
 mod compile;
 
 fn main() {
-    compile::compile_all(&["decapsulate"]);
+    compile::compile_all(&["agent", "pass"]);
 }

@@ -1,4 +1,5 @@
-//! The agent of a backend: takes packets out of the load balancers' tunnels.
+//! The agent of a backend: takes packets out of the load balancers' tunnels,
+//! and sends those on whose connections live on another backend.
 //!
 //! An XDP program on the backend's interface does the work (bpf/); this loads
 //! it, fills its tables from the config, and shows what it counts. It is
@@ -11,6 +12,7 @@
 mod arguments;
 pub mod config;
 mod metrics;
+mod neighbours;
 pub mod outcome;
 pub mod program;
 mod run;

@@ -80,10 +80,16 @@ fn page(counts: &Counts) -> String {
             "Packets taken out of their tunnel.",
         ),
         (
+            Kind::Forwarded,
+            "guideway_agent_forwarded_packets_total",
+            "reason",
+            "Packets sent to the next agent that they name, by what is missing here.",
+        ),
+        (
             Kind::Dropped,
             "guideway_agent_drop_packets_total",
             "reason",
-            "Packets from our load balancers that were dropped.",
+            "Packets from our load balancers and agents that were dropped.",
         ),
     ];
     let mut page = String::new();

@@ -1,5 +1,5 @@
 //! What may become of a frame, by name. The program's list (`enum outcome` in
-//! bpf/decapsulate.bpf.c) is this one, in the same order.
+//! bpf/frame.h) is this one, in the same order.
 
 use std::fmt::Write;
 
@@ -10,6 +10,8 @@ pub enum Kind {
     Passed,
     /// Taken out of its tunnel.
     Decapsulated,
+    /// Sent to another agent.
+    Forwarded,
     /// Dropped.
     Dropped,
 }
@@ -31,28 +33,42 @@ const fn decapsulated(name: &'static str) -> Outcome {
     Outcome { kind: Kind::Decapsulated, name }
 }
 
+const fn forwarded(name: &'static str) -> Outcome {
+    Outcome { kind: Kind::Forwarded, name }
+}
+
 const fn dropped(name: &'static str) -> Outcome {
     Outcome { kind: Kind::Dropped, name }
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 17] = [
+pub static OUTCOMES: [Outcome; 27] = [
     passed("no_tunnel"),
     passed("unknown_source"),
     decapsulated("gre"),
     decapsulated("ipip"),
     decapsulated("gue"),
     decapsulated("geneve"),
+    forwarded("no_socket"),
+    forwarded("other_handshake"),
+    forwarded("other_time_wait"),
     dropped("outer_fragment"),
     dropped("outer_header"),
     dropped("gre_flags"),
     dropped("gre_recursion"),
     dropped("gue_header"),
     dropped("geneve_header"),
+    dropped("geneve_option"),
+    dropped("route_option"),
     dropped("inner_protocol"),
     dropped("inner_header"),
+    dropped("inner_fragment"),
     dropped("not_vip"),
     dropped("ecn"),
+    dropped("hop_limit"),
+    dropped("not_agent"),
+    dropped("no_neighbour"),
+    dropped("too_big"),
     dropped("no_room"),
 ];
 
@@ -66,6 +82,7 @@ pub fn line(counts: &Counts) -> String {
         let verb = match outcome.kind {
             Kind::Passed => "passed",
             Kind::Decapsulated => "decapsulated",
+            Kind::Forwarded => "forwarded",
             Kind::Dropped => "dropped",
         };
         // Writing to a String cannot fail.
@@ -81,7 +98,7 @@ mod tests {
     /// Both lists are written by hand; this holds them together.
     #[test]
     fn the_program_has_the_same_list() {
-        let source = include_str!("../bpf/decapsulate.bpf.c");
+        let source = include_str!("../bpf/frame.h");
         let (_, list) = source.split_once("enum outcome {").unwrap();
         let (list, _) = list.split_once("OUTCOMES,").unwrap();
         let names: Vec<String> = list
@@ -97,7 +114,10 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[15]) = (5, 1);
-        assert_eq!(line(&counts), "packets: decapsulated/gre=5 dropped/ecn=1");
+        (counts[2], counts[6], counts[21]) = (5, 2, 1);
+        assert_eq!(
+            line(&counts),
+            "packets: decapsulated/gre=5 forwarded/no_socket=2 dropped/ecn=1"
+        );
     }
 }

@@ -5,16 +5,17 @@ use std::os::fd::AsFd;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::Xdp;
 use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Link, ObjectError, with_causes};
+use nexthops::NextHop;
 use wire::IpPrefix;
 
 use crate::config::Config;
 use crate::outcome::{Counts, OUTCOMES};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decapsulate.bpf.o"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
 
 const PROGRAM: &str = "guideway_agent";
 
@@ -49,6 +50,11 @@ impl Program {
         Prefixes::new(&mut self.object, "vips_v4", "vips_v6")?.add(&config.vips)
     }
 
+    /// The table of other agents, which is empty at first.
+    pub fn agents(&mut self) -> Result<Agents, String> {
+        ebpf::table(&mut self.object, "agents").map(Agents).map_err(|error| error.to_string())
+    }
+
     /// Attaches the program; how it was attached.
     pub fn attach(&mut self, interface: &str, preference: ModePreference) -> Result<Mode, String> {
         let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
@@ -78,6 +84,44 @@ impl Counters {
             *count = per_cpu.iter().sum();
         }
         Ok(counts)
+    }
+}
+
+/// How other agents are reached.
+pub struct Agents(HashMap<MapData, [u8; 16], [u8; REACHED_BYTES]>);
+
+/// Of `struct agent` in bpf/frame.h.
+const REACHED_BYTES: usize = 32;
+
+impl Agents {
+    /// Enters an agent. Without a next hop packets for it are dropped as
+    /// `no_neighbour`; those for agents that are not entered, as `not_agent`.
+    pub fn set(
+        &mut self,
+        agent: IpAddr,
+        source: IpAddr,
+        hop: Option<&NextHop>,
+    ) -> Result<(), String> {
+        let entered = self.0.insert(mapped(agent), reached(source, hop), 0);
+        entered.map_err(|error| format!("cannot add agent {agent}: {}", with_causes(&error)))
+    }
+}
+
+fn reached(source: IpAddr, hop: Option<&NextHop>) -> [u8; REACHED_BYTES] {
+    let mut bytes = [0; REACHED_BYTES];
+    if let Some(hop) = hop {
+        bytes[..6].copy_from_slice(&hop.destination);
+        bytes[6..12].copy_from_slice(&hop.source);
+        bytes[12..16].copy_from_slice(&hop.mtu.to_ne_bytes());
+    }
+    bytes[16..].copy_from_slice(&mapped(source));
+    bytes
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

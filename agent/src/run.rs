@@ -10,7 +10,7 @@ use tokio::time;
 
 use crate::config::Config;
 use crate::program::{Counters, Program};
-use crate::{metrics, outcome};
+use crate::{metrics, neighbours, outcome};
 
 /// How often the interface is looked for.
 const INTERFACE_CHECK: Duration = Duration::from_secs(1);
@@ -22,6 +22,7 @@ pub async fn run(config: &Config) -> Result<(), String> {
     let listener = listen(config.metrics_listen).await?;
     let mut program = Program::load().map_err(|error| error.to_string())?;
     program.set(config)?;
+    let agents = program.agents()?;
     let interface = &config.interface;
     let mode = program.attach(interface, config.mode)?;
     println!("ready: {interface} {mode}");
@@ -32,6 +33,7 @@ pub async fn run(config: &Config) -> Result<(), String> {
         () = metrics::serve(listener, counters) => {}
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
+        result = neighbours::follow(config, agents) => return result,
         () = end.comes() => {}
     }
     tracing::info!(interface, "detached");

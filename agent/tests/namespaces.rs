@@ -6,15 +6,18 @@
 //!      clients on lo: 198.51.100.1, 2001:db8:c::1     VIPs on lo
 //! ```
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod support;
+
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::panic::AssertUnwindSafe;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SendFlags, sendto};
+use support::Agent;
 use tempfile::TempDir;
 use testnet::{Namespace, raw_socket, root_or_skip};
 use wire::tunnel::{geneve, gre, gue};
@@ -99,33 +102,11 @@ impl Lab {
     }
 }
 
-/// A running agent; killed when dropped.
-struct Agent {
-    child: Child,
-    ready: String,
-}
-
-impl Agent {
-    fn start(mut command: Command) -> Agent {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        Agent { child, ready }
-    }
-
-    /// Ends it as systemd does; whether it ended well.
-    fn terminate(mut self) -> bool {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.child.wait().unwrap().success()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Ends it as systemd does; whether it ended well.
+fn terminate(mut agent: Agent) -> bool {
+    let pid = rustix::process::Pid::from_child(&agent.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    agent.child.wait().unwrap().success()
 }
 
 /// The client's datagram to the VIP, whole and with its checksums.
@@ -273,7 +254,7 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
             !served(&lab, "gre", "10.66.0.99", false, SHORT),
             "the tunnel of an unknown source was opened"
         );
-        assert!(agent.terminate());
+        assert!(terminate(agent));
         assert!(!served(&lab, "gre", "10.66.0.1", false, SHORT), "the program outlived its agent");
     }
 }
@@ -300,7 +281,7 @@ fn a_vip_is_served_again_while_other_tests_start_programs() {
         served
     });
     assert!(served.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    assert!(agent.terminate());
+    assert!(terminate(agent));
 }
 
 #[test]
@@ -340,7 +321,7 @@ fn counters_are_served_and_systemd_is_notified() {
         assert!(page.contains(line), "{line} is not in\n{page}");
     }
     assert!(lab.backend.inside(|| get("/other")).starts_with("HTTP/1.1 404"));
-    assert!(agent.terminate());
+    assert!(terminate(agent));
 }
 
 fn get(path: &str) -> String {
@@ -370,7 +351,7 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
     let second = lab.refusal("interface: eth0, load_balancers: [10.66.0.1]");
     assert!(second.contains("eth0 already has an XDP program"), "{second}");
-    assert!(agent.terminate());
+    assert!(terminate(agent));
     lab.lb.run("ip link set eth0 mtu 9000");
     let native = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], mode: native");
     assert!(native.contains("interface eth0 in native mode"), "{native}");

@@ -11,6 +11,9 @@ use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6, udp};
 use super::*;
 use crate::outcome::Kind;
 
+mod onward;
+mod sockets;
+
 const PASS: u32 = 2;
 const DROP: u32 = 1;
 const SOURCE: u8 = 1;
@@ -280,7 +283,6 @@ fn what_is_ours_and_wrong_is_dropped_by_name() {
         ("inner_header", carrying(4, &inner_v4[..19])),
         ("inner_header", carrying(41, &inner(V6, 0)[..39])),
         ("inner_header", carrying(4, &[0x44; 20])),
-        ("inner_header", geneve([0x3f, 0, 8, 0, 0, 0, 0, 0])),
         ("not_vip", carrying(4, &other_destination(V4))),
         ("not_vip", carrying(41, &other_destination(V6))),
         ("gue_header", gue([0x40, 4, 0, 0])),
@@ -291,6 +293,7 @@ fn what_is_ours_and_wrong_is_dropped_by_name() {
         ("geneve_header", geneve([0x40, 0, 8, 0, 0, 0, 0, 0])),
         ("geneve_header", geneve([0, 0x80, 8, 0, 0, 0, 0, 0])),
         ("geneve_header", geneve([0, 0x40, 8, 0, 0, 0, 0, 0])),
+        ("geneve_header", geneve([0x3f, 0, 8, 0, 0, 0, 0, 0])),
         ("geneve_header", carrying(17, &datagram(geneve::PORT, &[0; 7]))),
         ("outer_fragment", changed(20, 0x20)),
         ("outer_fragment", changed(21, 0x01)),
@@ -303,16 +306,25 @@ fn what_is_ours_and_wrong_is_dropped_by_name() {
 }
 
 #[test]
-fn options_of_geneve_are_passed_over() {
-    let Some(program) = program_or_skip("options_of_geneve_are_passed_over") else { return };
+fn unknown_options_of_geneve_are_passed_over() {
+    let Some(program) = program_or_skip("unknown_options_of_geneve_are_passed_over") else {
+        return;
+    };
     let inner = inner(V6, 0);
     for words in 0..=63_u8 {
-        let header = [words, 0, 0x86, 0xdd, 0, 0, 9, 0];
-        let options = vec![0xee; usize::from(words) * 4];
-        let payload = datagram(geneve::PORT, &[&header[..], &options, &inner].concat());
-        let (_, out, outcome) = program.run(&carrying(17, &payload));
-        assert_eq!(outcome, "geneve", "{words} words");
-        assert_eq!(out, frame(EtherType::IPV6, &inner), "{words} words");
+        for option_words in 1..=32_usize {
+            // The last one is as long as there is room.
+            let mut options = vec![0xee; usize::from(words) * 4];
+            for option in options.chunks_mut(option_words * 4) {
+                let body = option.len() - 4;
+                option[..4].copy_from_slice(&geneve::emit_option_header(0xeeee, 0x6e, body));
+            }
+            let header = [words, 0, 0x86, 0xdd, 0, 0, 9, 0];
+            let payload = datagram(geneve::PORT, &[&header[..], &options, &inner].concat());
+            let (_, out, outcome) = program.run(&carrying(17, &payload));
+            assert_eq!(outcome, "geneve", "{words} words, options of {option_words}");
+            assert_eq!(out, frame(EtherType::IPV6, &inner), "{words} words");
+        }
     }
 }
 

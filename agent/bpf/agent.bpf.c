@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Takes packets out of the load balancers' tunnels, on a backend.
+ *
+ *   Ethernet | outer IP | GRE, GUE, Geneve or nothing | inner IP | ...
+ *                                                       '-- becomes the frame
+ *
+ * The frame that remains is passed to the kernel, which has the VIP on lo and
+ * answers the client directly. Only tunnels from configured sources are ours;
+ * all else is the kernel's, untouched. Only packets to configured VIPs leave
+ * a tunnel. A Geneve header may name other agents, where the connection may
+ * live: a packet of none that lives here goes on to the first of them. What is
+ * ours and wrong is dropped, each kind counted under its own name.
+ *
+ *   tunnel.h ─► inner.h ─┬─► connection.h: here? ─► strip, XDP_PASS
+ *   route.h              └─► onward.h: the next agent's, XDP_TX
+ */
+#include "frame.h"
+#include "tunnel.h"
+#include "inner.h"
+#include "connection.h"
+#include "onward.h"
+
+static __always_inline int counted(__u32 outcome, int action)
+{
+	__u64 *count = bpf_map_lookup_elem(&outcomes, &outcome);
+
+	if (count)
+		++*count;
+	return action;
+}
+
+/* Moves the frame's begin so that the Ethernet header stands right in front
+ * of the inner packet. */
+static __always_inline int strip(struct xdp_md *ctx, const struct tunnel *t)
+{
+	struct ethhdr *ethernet = (void *)(long)ctx->data;
+	struct ethhdr kept;
+
+	if ((const void *)(ethernet + 1) > t->end)
+		return -1;
+	kept = *ethernet;
+	kept.h_proto = bpf_htons(t->inner_type);
+	if (bpf_xdp_adjust_head(ctx, t->removed))
+		return -1;
+	ethernet = (void *)(long)ctx->data;
+	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	*ethernet = kept;
+	return 0;
+}
+
+/* From the outer header to the inner one: the kind of tunnel, or what is wrong. */
+static __always_inline __u32 read_frame(struct tunnel *t, void *data)
+{
+	const struct ethhdr *ethernet = data;
+	__u32 outcome = PASSED;
+
+	if ((const void *)(ethernet + 1) > t->end)
+		return PASSED;
+	t->next = (void *)(ethernet + 1);
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
+		outcome = read_outer_v4(t);
+	else if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
+		outcome = read_outer_v6(t);
+	if (outcome != GRE)
+		return outcome;
+	outcome = read_tunnel(t, data);
+	if (outcome > GENEVE)
+		return outcome;
+	t->kind = outcome;
+	return read_inner(t);
+}
+
+/* Gives the packet inside to the kernel. */
+static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
+{
+	__u32 outcome = finish_inner(t);
+
+	if (outcome > GENEVE)
+		return counted(outcome, XDP_DROP);
+	if (strip(ctx, t))
+		return counted(NO_ROOM, XDP_DROP);
+	return counted(outcome, XDP_PASS);
+}
+
+SEC("xdp")
+int guideway_agent(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	struct tunnel t = { .end = (void *)(long)ctx->data_end };
+	__u32 outcome = read_frame(&t, data), sent;
+
+	if (outcome == PASSED || outcome == UNKNOWN_SOURCE)
+		return counted(outcome, XDP_PASS);
+	if (outcome > GENEVE)
+		return counted(outcome, XDP_DROP);
+	if (!names_addresses(&t))
+		return deliver(ctx, &t);
+	outcome = place_of(ctx, &t);
+	if (outcome == t.kind)
+		return deliver(ctx, &t);
+	if (outcome > OTHER_TIME_WAIT)
+		return counted(outcome, XDP_DROP);
+	sent = send_onward(ctx, &t, outcome);
+	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);
+}
+
+/* None of the helpers used requires the GPL. */
+char _license[] SEC("license") = "Dual BSD/GPL";

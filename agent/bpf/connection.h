@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Whether a packet's connection lives here, as the kernel's sockets have it.
+ *
+ * Asked only for packets that name other agents. A connection lives here if
+ * this packet means something to its socket; else the kernel would answer the
+ * packet of a connection that lives elsewhere by an RST.
+ */
+#ifndef GUIDEWAY_AGENT_CONNECTION_H
+#define GUIDEWAY_AGENT_CONNECTION_H
+
+#include "frame.h"
+
+#define EXTENSIONS_MAX 4
+#define WINDOW_MAX (1 << 30) /* the largest that RFC 7323 can express */
+#define TCP_FLAG_BYTE 13
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
+#define TCP_FIN 0x01
+
+/* What we read of the kernel's own; the loader finds where it is. */
+struct tcp_request_sock {
+	__u32 rcv_isn;
+	__u32 snt_isn;
+} __attribute__((preserve_access_index));
+
+struct sock_common {
+	__u32 skc_tw_rcv_nxt;
+	__u32 skc_tw_snd_nxt;
+} __attribute__((preserve_access_index));
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+} __attribute__((preserve_access_index));
+
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+	__u32 tw_rcv_wnd;
+} __attribute__((preserve_access_index));
+
+/* A TCP segment inside, and where its headers are. */
+struct segment {
+	struct bpf_sock_tuple tuple;
+	__u32 tuple_bytes;
+	void *ip;
+	void *tcp;
+	__u32 sequence;
+	__u32 acknowledged;
+	__u32 bytes; /* of sequence space */
+	__u8 flags;
+};
+
+/* The flags byte, which struct tcphdr has as bit fields. */
+static __always_inline __u8 flags_of(const struct tcphdr *tcp)
+{
+	return ((const __u8 *)tcp)[TCP_FLAG_BYTE];
+}
+
+static __always_inline __u32 read_tcp(struct segment *s, const struct tunnel *t, void *at,
+				      __u32 bytes)
+{
+	const struct tcphdr *tcp = at;
+
+	if ((const void *)(tcp + 1) > t->end || bytes < tcp->doff * 4u || tcp->doff < 5)
+		return INNER_HEADER;
+	s->tcp = at;
+	s->sequence = bpf_ntohl(tcp->seq);
+	s->acknowledged = bpf_ntohl(tcp->ack_seq);
+	s->flags = flags_of(tcp);
+	s->bytes = bytes - tcp->doff * 4 + !!(s->flags & TCP_SYN) + !!(s->flags & TCP_FIN);
+	return t->kind;
+}
+
+/* NO_SOCKET for a segment that was read, the kind of tunnel for what is no TCP,
+ * else what is wrong. */
+static __always_inline __u32 read_segment_v4(struct segment *s, const struct tunnel *t)
+{
+	struct iphdr *ip = t->next;
+	const struct tcphdr *tcp;
+	__u32 outcome, bytes;
+
+	if ((const void *)(ip + 1) > t->end)
+		return INNER_HEADER;
+	if (ip->protocol != IPPROTO_TCP)
+		return t->kind;
+	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
+		return INNER_FRAGMENT;
+	bytes = bpf_ntohs(ip->tot_len);
+	if (bytes < ip->ihl * 4u)
+		return INNER_HEADER;
+	tcp = t->next + ip->ihl * 4;
+	outcome = read_tcp(s, t, (void *)tcp, bytes - ip->ihl * 4);
+	if (outcome != t->kind)
+		return outcome;
+	s->ip = ip;
+	s->tuple.ipv4.saddr = ip->saddr;
+	s->tuple.ipv4.daddr = ip->daddr;
+	s->tuple.ipv4.sport = tcp->source;
+	s->tuple.ipv4.dport = tcp->dest;
+	s->tuple_bytes = sizeof(s->tuple.ipv4);
+	return NO_SOCKET;
+}
+
+/* Passes extension headers over (RFC 8200); the protocol behind them, or -1. */
+static __always_inline int skip_extensions(const struct tunnel *t, __u8 protocol, __u32 *skipped)
+{
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		const __u8 *header = t->next + sizeof(struct ipv6hdr) + (*skipped & 0x3fff);
+
+		if (protocol != IPPROTO_HOPOPTS && protocol != IPPROTO_ROUTING &&
+		    protocol != IPPROTO_DSTOPTS)
+			return protocol;
+		if ((const void *)(header + 2) > t->end)
+			return -1;
+		protocol = header[0];
+		*skipped += (header[1] + 1) * 8;
+	}
+	return -1;
+}
+
+static __always_inline __u32 read_segment_v6(struct segment *s, const struct tunnel *t)
+{
+	struct ipv6hdr *ip = t->next;
+	const struct tcphdr *tcp;
+	__u32 outcome, bytes, skipped = 0;
+	int protocol;
+
+	if ((const void *)(ip + 1) > t->end)
+		return INNER_HEADER;
+	protocol = skip_extensions(t, ip->nexthdr, &skipped);
+	if (protocol < 0)
+		return INNER_HEADER;
+	if (protocol == IPPROTO_FRAGMENT)
+		return INNER_FRAGMENT;
+	if (protocol != IPPROTO_TCP)
+		return t->kind;
+	bytes = bpf_ntohs(ip->payload_len);
+	if (bytes < skipped)
+		return INNER_HEADER;
+	tcp = t->next + sizeof(*ip) + (skipped & 0x3fff);
+	outcome = read_tcp(s, t, (void *)tcp, bytes - skipped);
+	if (outcome != t->kind)
+		return outcome;
+	s->ip = ip;
+	__builtin_memcpy(s->tuple.ipv6.saddr, &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(s->tuple.ipv6.daddr, &ip->daddr, sizeof(ip->daddr));
+	s->tuple.ipv6.sport = tcp->source;
+	s->tuple.ipv6.dport = tcp->dest;
+	s->tuple_bytes = sizeof(s->tuple.ipv6);
+	return NO_SOCKET;
+}
+
+/* A handshake that this segment goes on with; a forged or late SYN made a
+ * socket of the same tuple, too. */
+static __always_inline int is_of_handshake(const struct segment *s,
+					   const struct tcp_request_sock *request)
+{
+	if (s->flags & TCP_ACK)
+		return s->acknowledged == request->snt_isn + 1;
+	return s->sequence == request->rcv_isn + 1;
+}
+
+/* Ends no more than a window before what the closed connection expects, begins
+ * no more than one behind it, and acknowledges what was sent: a client that
+ * uses its port again talks of other numbers. */
+static __always_inline int is_of_closed(const struct segment *s,
+					const struct tcp_timewait_sock *closed)
+{
+	__u32 expected = closed->tw_sk.__tw_common.skc_tw_rcv_nxt;
+	__u32 sent = closed->tw_sk.__tw_common.skc_tw_snd_nxt;
+	__u32 window = closed->tw_rcv_wnd;
+
+	if ((__s32)(s->sequence + s->bytes - (expected - window)) < 0 ||
+	    (__s32)(s->sequence - (expected + window)) > 0)
+		return 0;
+	if (!(s->flags & TCP_ACK))
+		return 1;
+	return sent - s->acknowledged <= WINDOW_MAX;
+}
+
+/* An ACK with a SYN cookie of ours makes a connection here. */
+static __always_inline int is_cookie(struct bpf_sock *socket, const struct segment *s,
+				     const struct tunnel *t)
+{
+	struct tcphdr *tcp = s->tcp;
+
+	if ((void *)(tcp + 1) > t->end)
+		return 0;
+	if (t->inner_type == ETH_P_IP) {
+		struct iphdr *ip = s->ip;
+
+		if ((void *)(ip + 1) > t->end)
+			return 0;
+		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
+	} else {
+		struct ipv6hdr *ip = s->ip;
+
+		if ((void *)(ip + 1) > t->end)
+			return 0;
+		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
+	}
+}
+
+/* The kind of tunnel if this socket has use for the segment, else why not. */
+static __always_inline __u32 place_by_socket(struct bpf_sock *socket, const struct segment *s,
+					     const struct tunnel *t)
+{
+	struct tcp_timewait_sock *closed;
+	struct tcp_request_sock *request;
+
+	switch (socket->state) {
+	case BPF_TCP_LISTEN:
+		return is_cookie(socket, s, t) ? t->kind : NO_SOCKET;
+	case BPF_TCP_NEW_SYN_RECV:
+		request = bpf_skc_to_tcp_request_sock(socket);
+		return request && is_of_handshake(s, request) ? t->kind : OTHER_HANDSHAKE;
+	case BPF_TCP_TIME_WAIT:
+		closed = bpf_skc_to_tcp_timewait_sock(socket);
+		return closed && is_of_closed(s, closed) ? t->kind : OTHER_TIME_WAIT;
+	default:
+		return t->kind;
+	}
+}
+
+static __always_inline __u32 place_by_lookup(struct xdp_md *ctx, struct segment *s,
+					     const struct tunnel *t)
+{
+	struct bpf_sock *socket;
+	__u32 outcome;
+
+	if (s->tuple_bytes == sizeof(s->tuple.ipv4))
+		socket = bpf_skc_lookup_tcp(ctx, &s->tuple, sizeof(s->tuple.ipv4),
+					    BPF_F_CURRENT_NETNS, 0);
+	else
+		socket = bpf_skc_lookup_tcp(ctx, &s->tuple, sizeof(s->tuple.ipv6),
+					    BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return NO_SOCKET;
+	outcome = place_by_socket(socket, s, t);
+	bpf_sk_release(socket);
+	return outcome;
+}
+
+/* Where a packet that names other agents belongs: the kind of tunnel for here,
+ * why onward, or what is wrong with it. */
+static __always_inline __u32 place_of(struct xdp_md *ctx, const struct tunnel *t)
+{
+	struct segment s = {};
+	__u32 outcome;
+
+	outcome = t->inner_type == ETH_P_IP ? read_segment_v4(&s, t) : read_segment_v6(&s, t);
+	if (outcome != NO_SOCKET)
+		return outcome;
+	/* New connections are the one's in charge. */
+	if ((s.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return t->kind;
+	outcome = place_by_lookup(ctx, &s, t);
+	if (outcome == t->kind)
+		return outcome;
+	/* A socket that changes its state is in no table for a moment. */
+	return place_by_lookup(ctx, &s, t);
+}
+
+#endif

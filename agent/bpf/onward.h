@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Sends a packet on to the first agent that its route option names, in place:
+ *
+ *   Ethernet | IP | UDP | Geneve | options up to the address | address | ...
+ *      anew, from here to there ..................           '-- gone   '-- stays
+ */
+#ifndef GUIDEWAY_AGENT_ONWARD_H
+#define GUIDEWAY_AGENT_ONWARD_H
+
+#include "frame.h"
+#include "route.h"
+
+#define TTL 64
+#define DONT_FRAGMENT 0x4000
+#define GENEVE_HEADER_BYTES 8
+/* Of Geneve: its header and the options up to the address. */
+#define COPIED_BYTES_MIN (GENEVE_HEADER_BYTES + sizeof(struct route_option))
+#define COPIED_BYTES_MAX (GENEVE_HEADER_BYTES + OPTIONS_BYTES_MAX)
+#define OUTER_BYTES_MAX (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
+
+/* The begin of a frame while it is made, for each processor. */
+struct front {
+	__u8 bytes[OUTER_BYTES_MAX + COPIED_BYTES_MAX + 4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct front);
+} fronts SEC(".maps");
+
+/* Lengths of the frame that is made. */
+struct lengths {
+	__u32 copied; /* of Geneve, from its header to the address */
+	__u32 packet; /* of the outer IP packet */
+};
+
+static __always_inline void write_ethernet(void *to, const struct agent *agent, __u16 type)
+{
+	struct ethhdr *ethernet = to;
+
+	__builtin_memcpy(ethernet->h_dest, agent->mac, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, agent->own_mac, ETH_ALEN);
+	ethernet->h_proto = bpf_htons(type);
+}
+
+static __always_inline void write_ipv4(void *to, const struct tunnel *t,
+				       const struct agent *agent, __u32 packet)
+{
+	struct iphdr *ip = to;
+	const __u16 *words = to;
+	__u32 sum = 0;
+
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = t->traffic_class;
+	ip->tot_len = bpf_htons(packet);
+	ip->frag_off = bpf_htons(DONT_FRAGMENT); /* so that ID means nothing (RFC 6864) */
+	ip->ttl = TTL;
+	ip->protocol = IPPROTO_UDP;
+	ip->saddr = agent->source.in6_u.u6_addr32[3];
+	ip->daddr = t->route.next.in6_u.u6_addr32[3];
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	ip->check = ~folded(sum);
+}
+
+static __always_inline void write_ipv6(void *to, const struct tunnel *t,
+				       const struct agent *agent, __u32 packet)
+{
+	struct ipv6hdr *ip = to;
+
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 6;
+	ip->priority = t->traffic_class >> 4;
+	ip->flow_lbl[0] = t->traffic_class << 4;
+	ip->payload_len = bpf_htons(packet - sizeof(*ip));
+	ip->hop_limit = TTL;
+	ip->nexthdr = IPPROTO_UDP;
+	ip->saddr = agent->source;
+	ip->daddr = t->route.next;
+}
+
+/* The source port stays: networks spread flows by it. No checksum, over IPv6
+ * either (RFC 6935). */
+static __always_inline void write_udp(void *to, const struct tunnel *t, __u32 bytes)
+{
+	struct udphdr *udp = to;
+
+	udp->source = t->outer_port;
+	udp->dest = bpf_htons(GENEVE_PORT);
+	udp->len = bpf_htons(bytes);
+	udp->check = 0;
+}
+
+/* Copies Geneve up to the address, and takes the address off in lengths, count
+ * and hop limit. */
+static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
+					__u32 copied)
+{
+	__u32 words = address_bytes(t->route.flags) / 4;
+	struct route_option *route;
+	__u32 at = t->route.at - t->geneve_at;
+
+	if (copied < COPIED_BYTES_MIN || copied > COPIED_BYTES_MAX ||
+	    at > COPIED_BYTES_MAX - sizeof(*route))
+		return -1;
+	if (bpf_xdp_load_bytes(ctx, t->geneve_at, to, copied))
+		return -1;
+	to[0] -= words; /* version 0, length of the options */
+	route = (void *)to + at;
+	route->option.length -= words;
+	route->flags -= 1;
+	route->hop_limit -= 1;
+	return 0;
+}
+
+/* The frame's new begin, in place of the old one up to behind the address. */
+static __always_inline int replace_front(struct xdp_md *ctx, const struct tunnel *t, __u8 *front,
+					 __u32 front_bytes)
+{
+	int removed = t->route.at + sizeof(struct route_option) + address_bytes(t->route.flags);
+
+	if (front_bytes < sizeof(struct ethhdr) || front_bytes > sizeof(struct front))
+		return -1;
+	if (bpf_xdp_adjust_head(ctx, removed - (int)front_bytes))
+		return -1;
+	return bpf_xdp_store_bytes(ctx, 0, front, front_bytes);
+}
+
+static __always_inline __u32 send_v4(struct xdp_md *ctx, const struct tunnel *t,
+				     const struct agent *agent, __u8 *front, struct lengths lengths)
+{
+	const __u32 udp_at = sizeof(struct ethhdr) + sizeof(struct iphdr);
+	const __u32 geneve_at = udp_at + sizeof(struct udphdr);
+
+	write_ethernet(front, agent, ETH_P_IP);
+	write_ipv4(front + sizeof(struct ethhdr), t, agent, lengths.packet);
+	write_udp(front + udp_at, t, lengths.packet - sizeof(struct iphdr));
+	if (write_geneve(ctx, front + geneve_at, t, lengths.copied))
+		return NO_ROOM;
+	return replace_front(ctx, t, front, geneve_at + lengths.copied) ? NO_ROOM : NO_SOCKET;
+}
+
+static __always_inline __u32 send_v6(struct xdp_md *ctx, const struct tunnel *t,
+				     const struct agent *agent, __u8 *front, struct lengths lengths)
+{
+	const __u32 udp_at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr);
+	const __u32 geneve_at = udp_at + sizeof(struct udphdr);
+
+	write_ethernet(front, agent, ETH_P_IPV6);
+	write_ipv6(front + sizeof(struct ethhdr), t, agent, lengths.packet);
+	write_udp(front + udp_at, t, lengths.packet - sizeof(struct ipv6hdr));
+	if (write_geneve(ctx, front + geneve_at, t, lengths.copied))
+		return NO_ROOM;
+	return replace_front(ctx, t, front, geneve_at + lengths.copied) ? NO_ROOM : NO_SOCKET;
+}
+
+/* The reason that was given, if the packet is the next agent's now; else why
+ * it cannot be. */
+static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel *t, __u32 reason)
+{
+	int is_v4 = is_mapped(&t->route.next);
+	struct lengths lengths;
+	struct agent *agent;
+	struct front *front;
+	__u32 zero = 0, kept, outcome;
+
+	if (!t->route.hop_limit)
+		return HOP_LIMIT;
+	agent = bpf_map_lookup_elem(&agents, &t->route.next);
+	if (!agent)
+		return NOT_AGENT;
+	if (!(agent->mac[0] | agent->mac[1] | agent->mac[2] | agent->mac[3] | agent->mac[4] |
+	      agent->mac[5]))
+		return NO_NEIGHBOUR;
+	front = bpf_map_lookup_elem(&fronts, &zero);
+	if (!front)
+		return NO_ROOM;
+	if (t->outer_bytes + sizeof(struct ethhdr) > bpf_xdp_get_buff_len(ctx) ||
+	    t->outer_bytes < t->removed)
+		return OUTER_HEADER;
+	lengths.copied = t->route.at + sizeof(struct route_option) - t->geneve_at;
+	/* Behind the address, to the packet's end. */
+	kept = t->outer_bytes + sizeof(struct ethhdr) - t->route.at - sizeof(struct route_option) -
+	       address_bytes(t->route.flags);
+	lengths.packet = kept + lengths.copied + sizeof(struct udphdr) +
+			 (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	if (lengths.packet > agent->mtu)
+		return TOO_BIG;
+	outcome = is_v4 ? send_v4(ctx, t, agent, front->bytes, lengths) :
+			  send_v6(ctx, t, agent, front->bytes, lengths);
+	return outcome == NO_SOCKET ? reason : outcome;
+}
+
+#endif
