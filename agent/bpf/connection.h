@@ -12,6 +12,12 @@
 #include "frame.h"
 
 #define EXTENSIONS_MAX 4
+#define IPV4_OFFSET 0x1fff
+/* linux/icmp.h does not compile here. RFC 792. */
+#define ICMP_DEST_UNREACH 3
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMPV6_ERROR_MAX 127 /* RFC 4443, section 2.1 */
 #define WINDOW_MAX (1 << 30) /* the largest that RFC 7323 can express */
 #define TCP_FLAG_BYTE 13
 #define TCP_SYN 0x02
@@ -38,16 +44,19 @@ struct tcp_timewait_sock {
 	__u32 tw_rcv_wnd;
 } __attribute__((preserve_access_index));
 
-/* A TCP segment inside, and where its headers are. */
+/* A TCP segment inside, and where its headers are; or one of ours that an ICMP
+ * error quotes: its addresses and ports, as of an answer to it, and its
+ * sequence number. */
 struct segment {
 	struct bpf_sock_tuple tuple;
 	__u32 tuple_bytes;
-	void *ip;
+	void *ip; /* the headers; null: it is quoted */
 	void *tcp;
 	__u32 sequence;
 	__u32 acknowledged;
 	__u32 bytes; /* of sequence space */
 	__u8 flags;
+	__u8 is_quoted;
 };
 
 /* The flags byte, which struct tcphdr has as bit fields. */
@@ -71,8 +80,71 @@ static __always_inline __u32 read_tcp(struct segment *s, const struct tunnel *t,
 	return t->kind;
 }
 
-/* NO_SOCKET for a segment that was read, the kind of tunnel for what is no TCP,
- * else what is wrong. */
+/* The begin of an ICMP message, and of a TCP segment that it quotes. */
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__sum16 checksum;
+	__be32 rest;
+};
+
+struct quoted {
+	__be16 source;
+	__be16 dest;
+	__be32 sequence;
+};
+
+/* The functions that read a segment return NO_SOCKET when they have it, the
+ * kind of tunnel for a packet that is taken here anyway, else what is wrong. */
+static __always_inline __u32 read_quoted_v4(struct segment *s, const struct tunnel *t,
+					    const void *at)
+{
+	const struct icmp *icmp = at;
+	const struct iphdr *ip = (const void *)(icmp + 1);
+	const struct quoted *tcp;
+
+	if ((const void *)(ip + 1) > t->end)
+		return t->kind;
+	if (icmp->type != ICMP_DEST_UNREACH && icmp->type != ICMP_TIME_EXCEEDED &&
+	    icmp->type != ICMP_PARAMETERPROB)
+		return t->kind;
+	/* A later fragment has no ports. */
+	if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_OFFSET))
+		return t->kind;
+	tcp = (const void *)ip + ip->ihl * 4;
+	if ((const void *)(tcp + 1) > t->end)
+		return t->kind;
+	s->is_quoted = 1;
+	s->sequence = bpf_ntohl(tcp->sequence);
+	s->tuple.ipv4.saddr = ip->daddr;
+	s->tuple.ipv4.daddr = ip->saddr;
+	s->tuple.ipv4.sport = tcp->dest;
+	s->tuple.ipv4.dport = tcp->source;
+	s->tuple_bytes = sizeof(s->tuple.ipv4);
+	return NO_SOCKET;
+}
+
+static __always_inline __u32 read_quoted_v6(struct segment *s, const struct tunnel *t,
+					    const void *at)
+{
+	const struct icmp *icmp = at;
+	const struct ipv6hdr *ip = (const void *)(icmp + 1);
+	const struct quoted *tcp = (const void *)(ip + 1);
+
+	if ((const void *)(tcp + 1) > t->end)
+		return t->kind;
+	if (icmp->type > ICMPV6_ERROR_MAX || ip->nexthdr != IPPROTO_TCP)
+		return t->kind;
+	s->is_quoted = 1;
+	s->sequence = bpf_ntohl(tcp->sequence);
+	__builtin_memcpy(s->tuple.ipv6.saddr, &ip->daddr, sizeof(ip->daddr));
+	__builtin_memcpy(s->tuple.ipv6.daddr, &ip->saddr, sizeof(ip->saddr));
+	s->tuple.ipv6.sport = tcp->dest;
+	s->tuple.ipv6.dport = tcp->source;
+	s->tuple_bytes = sizeof(s->tuple.ipv6);
+	return NO_SOCKET;
+}
+
 static __always_inline __u32 read_segment_v4(struct segment *s, const struct tunnel *t)
 {
 	struct iphdr *ip = t->next;
@@ -81,6 +153,8 @@ static __always_inline __u32 read_segment_v4(struct segment *s, const struct tun
 
 	if ((const void *)(ip + 1) > t->end)
 		return INNER_HEADER;
+	if (ip->protocol == IPPROTO_ICMP)
+		return read_quoted_v4(s, t, t->next + ip->ihl * 4);
 	if (ip->protocol != IPPROTO_TCP)
 		return t->kind;
 	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
@@ -132,6 +206,8 @@ static __always_inline __u32 read_segment_v6(struct segment *s, const struct tun
 		return INNER_HEADER;
 	if (protocol == IPPROTO_FRAGMENT)
 		return INNER_FRAGMENT;
+	if (protocol == IPPROTO_ICMPV6)
+		return read_quoted_v6(s, t, t->next + sizeof(*ip) + (skipped & 0x3fff));
 	if (protocol != IPPROTO_TCP)
 		return t->kind;
 	bytes = bpf_ntohs(ip->payload_len);
@@ -155,6 +231,8 @@ static __always_inline __u32 read_segment_v6(struct segment *s, const struct tun
 static __always_inline int is_of_handshake(const struct segment *s,
 					   const struct tcp_request_sock *request)
 {
+	if (s->is_quoted)
+		return s->sequence == request->snt_isn;
 	if (s->flags & TCP_ACK)
 		return s->acknowledged == request->snt_isn + 1;
 	return s->sequence == request->rcv_isn + 1;
@@ -170,6 +248,8 @@ static __always_inline int is_of_closed(const struct segment *s,
 	__u32 sent = closed->tw_sk.__tw_common.skc_tw_snd_nxt;
 	__u32 window = closed->tw_rcv_wnd;
 
+	if (s->is_quoted)
+		return sent - s->sequence <= WINDOW_MAX;
 	if ((__s32)(s->sequence + s->bytes - (expected - window)) < 0 ||
 	    (__s32)(s->sequence - (expected + window)) > 0)
 		return 0;
@@ -184,18 +264,18 @@ static __always_inline int is_cookie(struct bpf_sock *socket, const struct segme
 {
 	struct tcphdr *tcp = s->tcp;
 
-	if ((void *)(tcp + 1) > t->end)
+	if (!tcp || (void *)(tcp + 1) > t->end)
 		return 0;
 	if (t->inner_type == ETH_P_IP) {
 		struct iphdr *ip = s->ip;
 
-		if ((void *)(ip + 1) > t->end)
+		if (!ip || (void *)(ip + 1) > t->end)
 			return 0;
 		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
 	} else {
 		struct ipv6hdr *ip = s->ip;
 
-		if ((void *)(ip + 1) > t->end)
+		if (!ip || (void *)(ip + 1) > t->end)
 			return 0;
 		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
 	}

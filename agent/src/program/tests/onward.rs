@@ -393,6 +393,59 @@ fn only_what_is_right_to_be_here_stays() {
     });
 }
 
+/// An ICMP error about a segment of the backend's with this sequence number.
+fn icmp_error(connection: &Connection, sequence: u32) -> Vec<u8> {
+    let (client, vip) = connection.ports();
+    let mut quoted = [vip.to_be_bytes(), client.to_be_bytes()].concat();
+    quoted.extend(sequence.to_be_bytes());
+    // From the VIP to the client: the helper's packet, with both swapped.
+    let mut quoted = ip(connection.family, 6, 0, 77, &quoted);
+    let (at, bytes) = if connection.family == V4 { (12, 4) } else { (8, 16) };
+    let (source, destination) = quoted[at..at + 2 * bytes].split_at_mut(bytes);
+    source.swap_with_slice(destination);
+    let (protocol, kind) = if connection.family == V4 { (1, 3) } else { (58, 2) };
+    ip(connection.family, protocol, 0, 78, &[&[kind, 4, 0, 0, 0, 0, 5, 0][..], &quoted].concat())
+}
+
+/// An error belongs to the connection whose segment it quotes; any router on
+/// the way may have sent it.
+#[test]
+fn icmp_errors_go_where_the_connection_is() {
+    with_sockets("icmp_errors_go_where_the_connection_is", |program, sockets| {
+        for connection in &sockets.connections {
+            let options = Packet::of(connection, &[REACHED[0]]).route.emit();
+            let outcome = |inner: &[u8]| {
+                let mut header = geneve::emit(connection.family.ether_type());
+                geneve::announce_critical_options(&mut header, options.len());
+                let payload = [&header[..], &options, inner].concat();
+                program.run(&carrying(17, &datagram(geneve::PORT, &payload))).2
+            };
+            // Its last segment, and one that it never sent.
+            let last = connection.acknowledged.wrapping_sub(1);
+            let (of_last, of_none) = match connection.state {
+                Established => ("geneve", "geneve"),
+                Handshake => ("geneve", "other_handshake"),
+                Closed => ("geneve", "other_time_wait"),
+                Cookie | Unknown => ("no_socket", "no_socket"),
+            };
+            let at = format!("{connection:?}");
+            let error = icmp_error(connection, last);
+            assert_eq!(outcome(&error), of_last, "{at}");
+            assert_eq!(outcome(&icmp_error(connection, last.wrapping_add(9))), of_none, "{at}");
+            // What names no TCP connection is taken here: an echo request, a
+            // quoted datagram, a quotation that is cut off.
+            let (icmp, protocol) = if connection.family == V4 { (20, 37) } else { (40, 54) };
+            let mut echo = error.clone();
+            echo[icmp] = if connection.family == V4 { 8 } else { 128 };
+            let mut of_datagram = error.clone();
+            of_datagram[protocol] = 17;
+            for other in [&echo[..], &of_datagram, &error[..error.len() - 1]] {
+                assert_eq!(outcome(other), "geneve", "{at}");
+            }
+        }
+    });
+}
+
 /// A geneve packet from a load balancer with these options around a segment of
 /// no connection.
 fn with_options(is_critical: bool, options: &[u8], inner: &[u8]) -> Vec<u8> {
