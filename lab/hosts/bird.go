@@ -35,16 +35,22 @@ protocol kernel { ipv6 { import none; export where source = RTS_BGP; }; merge pa
 # play all of them.
 protocol bfd { interface "*" { min rx interval 200 ms; min tx interval 200 ms; multiplier 5; }; }
 
+# GRACEFUL_SHUTDOWN (RFC 8326): every other path is better.
+function from_machine() {
+	if (65535, 0) ~ bgp_community then bgp_local_pref = 0;
+	accept;
+}
+
 template bgp machine {
 	local as %d;
 	passive yes;
 	bfd yes;
 	hold time 9;
 	error wait time 1, 1;
-	ipv4 { import where net ~ [ %s ]; export none; };
-	ipv6 { import where net ~ [ %s ]; export none; };
+	ipv4 { import filter { if net ~ [ %s ] then from_machine(); reject; }; export none; };
+	ipv6 { import filter { if net ~ [ %s ] then from_machine(); reject; }; export none; };
 }
-`, log, topology.ASNRouter, hostRoutes(network, 32), hostRoutes(network, 128))
+`, log, topology.ASNRouter, vipRoutes(network, 32), vipRoutes(network, 128))
 	for _, n := range network.LoadBalancers {
 		fmt.Fprintf(&b, "protocol bgp %s from machine { neighbor %s as %d; source address %s; }\n",
 			strings.ReplaceAll(n.Name, "-", "_"), n.Address(0), topology.ASNMachines, n.Gateway(0))
@@ -52,12 +58,13 @@ template bgp machine {
 	return b.String()
 }
 
-// hostRoutes inside the VIP prefixes of one family, as BIRD writes them.
-func hostRoutes(network topology.Network, bits int) string {
+// vipRoutes are the VIP prefixes of one family and the addresses in them, as BIRD
+// writes them.
+func vipRoutes(network topology.Network, bits int) string {
 	var items []string
 	for _, prefix := range network.VIPPrefixes() {
 		if prefix.Addr().BitLen() == bits {
-			items = append(items, fmt.Sprintf("%s{%d,%d}", prefix, bits, bits))
+			items = append(items, prefix.String(), fmt.Sprintf("%s{%d,%d}", prefix, bits, bits))
 		}
 	}
 	return strings.Join(items, ", ")

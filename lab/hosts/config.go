@@ -93,6 +93,9 @@ func servicesConfig(network topology.Network, self topology.Node, settings topol
 	if settings.Stateless {
 		tail += ", mode: stateless"
 	}
+	if settings.Announce != "" {
+		tail += ", announce: " + settings.Announce
+	}
 	groups, vips := "", vipsConfig
 	if network.TwoClusters {
 		// A VIP of either cluster is known to both: what one spills, the other

@@ -13,10 +13,11 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
-// loadForTakeOver: a load of connections that last, and of requests.
-func loadForTakeOver(t *testing.T, running *hosts.Lab, connections int) *load.Remote {
+// loadForTakeOver: a load of connections that last, and of requests, from a block
+// of client addresses that no other load of the lab has.
+func loadForTakeOver(t *testing.T, running *hosts.Lab, block, connections int) *load.Remote {
 	t.Helper()
-	addresses, err := running.Network.AddClientAddresses(t.Context(), 1, 4)
+	addresses, err := running.Network.AddClientAddresses(t.Context(), block, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestTakeOver(t *testing.T) {
 // Each load balancer's forwarder is replaced twice, and at the same moment a
 // backend comes or is drained: every connection has to be remembered.
 func takeOverUnderLoad(t *testing.T, running *hosts.Lab) {
-	remote := loadForTakeOver(t, running, 200)
+	remote := loadForTakeOver(t, running, 1, 200)
 	time.Sleep(2 * time.Second)
 	stopWatch := keepEyeOnRoutes(t, running)
 	weights := running.Weights()

@@ -96,6 +96,8 @@ type Settings struct {
 	// TunnelChecks: backends are also checked through the tunnels. Reconfigure
 	// changes it.
 	TunnelChecks bool
+	// Announce of every service; empty: address. Reconfigure changes it.
+	Announce string
 }
 
 // ValidName of an instance: letters, digits and dashes, so that it can be part

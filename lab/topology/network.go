@@ -87,7 +87,8 @@ func setUpRouter(ctx context.Context, network Network) error {
 		// As on a real router: while no route to a VIP is there (BIRD replaces
 		// an IPv6 route by deleting it first) its packets vanish and are sent
 		// again, instead of being answered with an error that ends connections.
-		lines = append(lines, "route add blackhole "+prefix.String())
+		// BIRD's own route to the prefix has a lower metric.
+		lines = append(lines, "route add blackhole "+prefix.String()+" metric 1000000")
 	}
 	for _, n := range network.Nodes() {
 		lines = append(lines, bringUp(n.Port, n.Gateways)...)

@@ -88,6 +88,25 @@ func (r *Router) Close() {
 // Routes of all VIPs now.
 func (r *Router) Routes() (Routes, error) { return readRoutes(r.handle) }
 
+// HopsOf a prefix, by a route of just that length.
+func (r *Router) HopsOf(prefix netip.Prefix) ([]netip.Addr, error) {
+	family := netlink.FAMILY_V4
+	if prefix.Addr().Is6() {
+		family = netlink.FAMILY_V6
+	}
+	list, err := r.handle.RouteList(nil, family)
+	if err != nil {
+		return nil, fmt.Errorf("list routes of the router: %w", err)
+	}
+	var hops []netip.Addr
+	for _, route := range list {
+		if route.Dst != nil && route.Dst.String() == prefix.String() {
+			hops = append(hops, nextHops(route)...)
+		}
+	}
+	return hops, nil
+}
+
 // Watch calls seen at each change of routes (and once at the beginning) until
 // it returns true, and when that was.
 func (r *Router) Watch(ctx context.Context, seen func(Routes) bool) (time.Time, error) {
@@ -127,6 +146,17 @@ func (r Routes) Via(addresses []netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// Of these VIPs alone.
+func (r Routes) Of(vips []netip.Addr) Routes {
+	of := Routes{}
+	for _, vip := range vips {
+		if hops, known := r[vip]; known {
+			of[vip] = hops
+		}
+	}
+	return of
 }
 
 // Complete returns which VIP lacks next hops, if any does.
