@@ -100,6 +100,7 @@ lint-go:
 .PHONY: lint-rust
 lint-rust:
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo check --manifest-path fuzz/Cargo.toml --target-dir target --all-targets
 
 .PHONY: lint-generated
 lint-generated:
