@@ -203,11 +203,7 @@ impl Forwarder for Service {
         &self,
         request: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        let with_tables = request.get_ref().with_tables;
-        answer(
-            &request,
-            self.queue(&self.states, move |control| control.status(with_tables)).await?,
-        )
+        answer(&request, self.queue(&self.states, Control::status).await?)
     }
 
     async fn get_counters(

@@ -45,10 +45,9 @@ impl Control {
         &self.health
     }
 
-    /// How the forwarder is; with the fingerprint of each service's table only
-    /// on request, because a controller polls ten times a second.
+    /// How the forwarder is.
     #[must_use]
-    pub fn status(&self, with_tables: bool) -> proto::GetStatusResponse {
+    pub fn status(&self) -> proto::GetStatusResponse {
         let shown = self.shown.load_full();
         let empty = proto::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -77,7 +76,6 @@ impl Control {
                 &running.view.plan,
                 &running.snapshot,
             ),
-            tables: if with_tables { running.maglev_tables() } else { Vec::new() },
             path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
             probe_device: self.probe_device(),
             ..empty
@@ -295,19 +293,6 @@ impl Forwarding {
             }
         };
         self.devices.iter().zip(self.engine.ports()).map(device).collect()
-    }
-
-    fn maglev_tables(&self) -> Vec<proto::Table> {
-        let table = |service: &plan::Service| {
-            let table = service.group.selector()?;
-            Some(proto::Table {
-                service: service.name.clone(),
-                size: table.entries().len() as u32,
-                fingerprint: format!("{:016x}", table.fingerprint()),
-                build_seconds: self.build.as_secs_f64(),
-            })
-        };
-        self.view.plan.services().filter_map(table).collect()
     }
 
     fn connection_counts(&self) -> ConnectionCounts {
