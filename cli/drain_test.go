@@ -116,6 +116,10 @@ func TestAMachineWithTrafficIsNotSaidToBeIdle(t *testing.T) {
 			t.Errorf("%v %q", err, out.String())
 		}
 	}
+	unknown := &controllerv1.GetStateResponse{Speaker: &controllerv1.SpeakerState{Reason: "no such socket"}, Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254"}}}
+	if left := (drainedMachine{}).left(unknown); !strings.Contains(left, "the speaker does not answer (no such socket), so it is not known what routers have") {
+		t.Errorf("without a speaker %q", left)
+	}
 	var out bytes.Buffer
 	err := conclude(&out, drainedMachine{}, &controllerv1.Drain{Withdrawn: true, MovedAway: true}, "10.0.0.254 still has 2 routes")
 	if err == nil || errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "10.0.0.254 still has 2 routes") {

@@ -43,6 +43,9 @@ func (drainedMachine) of(state *controllerv1.GetStateResponse) *controllerv1.Dra
 }
 
 func (drainedMachine) left(state *controllerv1.GetStateResponse) string {
+	if speaker := state.GetSpeaker(); speaker != nil && !speaker.Answers && len(state.GetNeighbors()) > 0 {
+		return "the speaker does not answer (" + speaker.Reason + "), so it is not known what routers have"
+	}
 	for _, n := range state.GetNeighbors() {
 		if n.AnnouncedPrefixes > 0 {
 			return fmt.Sprintf("%s still has %d routes", n.Address, n.AnnouncedPrefixes)
@@ -122,7 +125,7 @@ func stillServed(state *controllerv1.GetStateResponse) string {
 func conclude(out io.Writer, what drained, d *controllerv1.Drain, left string) error {
 	switch {
 	case left != "":
-		return fmt.Errorf("the routes are withdrawn, but %s: see `guideway show bgp`", left)
+		return fmt.Errorf("the routes are to be withdrawn, but %s: see `guideway show bgp`", left)
 	case d.MovedAway:
 		fmt.Fprintf(out, "traffic has moved away (%s), the routes are withdrawn: %s\n", rateText(d), what.outcome())
 		return nil
