@@ -52,7 +52,7 @@ func (p *publishing) check(ctx context.Context) error {
 	var problem error
 	var snapshot brain.Snapshot
 	err := p.c.ask(ctx, func() {
-		if problem = p.c.checkGeneration(p.order); problem == nil {
+		if problem = p.c.checkConfigInUse(p.order); problem == nil {
 			problem = p.c.checkNext(p.parsed)
 		}
 		snapshot = p.c.brain.Snapshot()
@@ -60,7 +60,11 @@ func (p *publishing) check(ctx context.Context) error {
 	if err != nil || problem != nil {
 		return joined(err, problem)
 	}
-	compared, err := p.c.comparePlan(ctx, snapshot.Foresee(p.parsed))
+	foreseen := snapshot.Foresee(p.parsed)
+	if foreseen == nil {
+		return api.Unmetf("the forwarder at %s has not yet been reached: it cannot check the config", forwarderSocket(p.c.options.RunDir))
+	}
+	compared, err := p.c.comparePlan(ctx, foreseen)
 	if err != nil {
 		return err
 	}
@@ -72,6 +76,22 @@ func (p *publishing) check(ctx context.Context) error {
 	}
 	if _, latest := p.c.shared.now(); p.seen.Current.GetGeneration() > latest.GetGeneration() {
 		return api.Unmetf("etcd holds config generation %d, which this controller has not looked at yet: see the changes again by `guideway config plan`", p.seen.Current.GetGeneration())
+	}
+	return nil
+}
+
+// checkConfigInUse is for the brain's goroutine: the config is still the one that
+// an order was given for. Health may have changed since: comparing a large config
+// takes seconds, and of a fleet's machines and backends one changes often.
+func (c *Controller) checkConfigInUse(order *controllerv1.ApplyOrder) error {
+	if problem, refused := c.brain.Refused(c.loaded.inUse); refused {
+		return api.Unmetf("what the controller has loaded last is refused, and the changes were seen against the one before: %s", problem)
+	}
+	if c.loaded.recorded != c.loaded.inUse {
+		return api.Unmetf("the forwarder has not accepted yet what the controller has loaded last: apply when it has")
+	}
+	if order.GetGeneration() < c.loaded.since {
+		return api.Unmetf("another config is in use since generation %d, and the changes were seen against %d: see them again by `guideway config plan`", c.loaded.since, order.GetGeneration())
 	}
 	return nil
 }

@@ -28,11 +28,13 @@ type loadedConfigs struct {
 	// Of those already on disk; and the config that was last given to the history.
 	keptDigest string
 	recorded   *config.Config
-	notKept    string         // why the one in use is not; empty if it is
-	again      time.Time      // when that is tried again
-	source     string         // for people: where the one in use came from
-	inUse      *config.Config // read last
-	inUseAt    time.Time
+	// Generation of the plan by which the forwarder accepted that config first.
+	since   uint64
+	notKept string         // why the one in use is not; empty if it is
+	again   time.Time      // when that is tried again
+	source  string         // for people: where the one in use came from
+	inUse   *config.Config // read last
+	inUseAt time.Time
 }
 
 // loadAtStart prefers the files; if they are bad, the last good config goes on
@@ -208,6 +210,7 @@ func (c *Controller) keepGoodConfig(trusted *config.Config) {
 	}
 	if trusted != c.loaded.recorded {
 		c.loaded.recorded = trusted
+		_, c.loaded.since, _ = c.brain.Accepted()
 		c.history.add(recordOf(read))
 	} else if time.Now().Before(c.loaded.again) {
 		return

@@ -129,6 +129,9 @@ func TestAConfigThatIsAppliedOnOneMachineReachesAll(t *testing.T) {
 	if len(records) != 2 || !records[0].InUse || records[0].Number != 2 || records[0].Message != "more room" || records[0].Machine != "lb-1" || records[1].Machine != "lb-9" {
 		t.Errorf("history %v", records)
 	}
+	if _, err := one.applyShared(f.shared(""), &controllerv1.ApplyOrder{Generation: 1}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "another config is in use since generation") {
+		t.Errorf("seen against what ran before: %v", err)
+	}
 	former, err := two.client.GetConfig(two.deadline(), &controllerv1.GetConfigRequest{Number: 1})
 	if err != nil || len(former.Files) != 1 || string(former.Files[0].Data) != f.shared("") {
 		t.Fatalf("number 1: %v: %v", former, err)

@@ -288,6 +288,37 @@ func expectAny(t *testing.T, taken chan *Config) *Config {
 	}
 }
 
+func TestADamagedConfigIsNotTakenAndSaidSo(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := storeAt(t, server)
+	publish(t, s, "first")
+	f, taken := following(t, s, 200*time.Millisecond)
+	expect(t, taken, "first")
+	says := func(what string) {
+		t.Helper()
+		for deadline := time.Now().Add(timeout); !strings.Contains(f.Status().Unusable, what); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("it never says %q, but %+v", what, f.Status())
+			}
+		}
+	}
+	// As a writer that keeps no rule would leave it.
+	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 1}`)
+	says("/guideway/c1/config/2/0")
+	server.Ctl("put", "/guideway/c1/config/2/0", "no zstd")
+	says("config generation 2 in etcd is damaged")
+	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 4000000}`)
+	says("has 4000000 parts")
+	if status := f.Status(); status.Away != "" || len(taken) > 0 {
+		t.Errorf("status %+v, taken %d", status, len(taken))
+	}
+	publish(t, s, "third")
+	expect(t, taken, "third")
+	if status := f.Status(); status.Unusable != "" || status.Current.GetGeneration() != 3 {
+		t.Errorf("status %+v", status)
+	}
+}
+
 func TestAFullEtcdIsReadAndSaysSo(t *testing.T) {
 	server := etcdtest.Start(t, "--quota-backend-bytes", fmt.Sprint(16<<20))
 	s := storeAt(t, server)
