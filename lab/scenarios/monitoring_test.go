@@ -368,6 +368,9 @@ func (m *monitored) rulesAreEvaluated(t *testing.T) {
 				t.Errorf("%s is %s: %s", rule.Name, rule.Health, rule.LastError)
 			}
 			for _, metric := range metricOfRule.FindAllString(rule.Query, -1) {
+				if strings.HasPrefix(metric, "guideway_etcd_") {
+					continue // the lab's config is in files
+				}
 				if _, err := m.query(t, metric); err != nil {
 					t.Errorf("%s: %v", rule.Name, err)
 				}

@@ -1,0 +1,460 @@
+package scenarios_test
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
+)
+
+// Two load balancers that share their config by three members of etcd's own
+// server, each on a host of its own, with TLS between all. Whatever becomes of
+// etcd, no request fails and no connection breaks.
+func TestEtcd(t *testing.T) {
+	for _, name := range []string{"etcd", "etcdctl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
+		}
+	}
+	o := options(t, "etcd")
+	running := up(t, o)
+	e := startEtcd(t, running)
+	e.takeOverConfigs(t)
+	remote := loadForTakeOver(t, running, 1, 50)
+	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
+	stopWatch := keepEyeOnRoutes(t, running)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"an_apply_reaches_both", e.applyReachesBoth},
+		{"all_members_die", e.allDie},
+		{"one_machine_is_cut_off_behind_a_compaction", e.compactedBehindAWatch},
+		{"an_old_snapshot_is_restored", e.oldSnapshot},
+	} {
+		if !t.Run(scenario.name, scenario.run) {
+			t.FailNow() // each begins where the one before has ended
+		}
+	}
+	stopWatch() // further VIPs have one next hop before they have two
+	t.Run("ten_thousand_services", e.tenThousandServices)
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+}
+
+// etcds are the three members.
+type etcds struct {
+	running *hosts.Lab
+	members []*server
+	dir     string
+	token   string
+	// Part of the data directories' names: one for each restored snapshot.
+	restored int
+	// The first config that is stored; later ones are made of it.
+	shared string
+	// Of the config that runs last.
+	generation int
+}
+
+func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
+	t.Helper()
+	e := &etcds{running: running, dir: filepath.Join(running.Options().RunDir, "etcd"), token: "first"}
+	template := looptest.Named("etcd")
+	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	for i := range 3 {
+		host, err := running.Network.AddHost(t.Context(), i+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		member := &server{host: host, dir: filepath.Join(e.dir, host.Node.Name)}
+		if err := os.MkdirAll(member.dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		e.members = append(e.members, member)
+		template.IPAddresses = append(template.IPAddresses, net.IP(host.Addresses()[0].AsSlice()))
+		t.Cleanup(member.stopAll)
+	}
+	authority := looptest.NewAuthority(t)
+	for name, template := range map[string]x509.Certificate{"etcd": template, "lb": looptest.Named("lb")} {
+		certificate, key := authority.Issue(template)
+		looptest.WriteFile(t, filepath.Join(e.dir, name+".crt"), certificate)
+		looptest.WriteFile(t, filepath.Join(e.dir, name+".key"), key)
+	}
+	looptest.WriteFile(t, filepath.Join(e.dir, "ca.crt"), authority.Certificate)
+	e.start(t, "new")
+	return e
+}
+
+func (e *etcds) file(name string) string { return filepath.Join(e.dir, name) }
+
+func etcdURL(member *server, port int) string {
+	return fmt.Sprintf("https://%s:%d", member.host.Addresses()[0], port)
+}
+
+// peers as --initial-cluster has them.
+func (e *etcds) peers() string {
+	var peers []string
+	for _, member := range e.members {
+		peers = append(peers, member.host.Node.Name+"="+etcdURL(member, 2380))
+	}
+	return strings.Join(peers, ",")
+}
+
+func (e *etcds) data(member *server) string {
+	return member.path(fmt.Sprintf("data-%d", e.restored))
+}
+
+// start all members and wait until they have a leader.
+func (e *etcds) start(t *testing.T, state string) {
+	t.Helper()
+	for _, member := range e.members {
+		args := []string{
+			"--name", member.host.Node.Name, "--data-dir", e.data(member), "--initial-cluster-state", state, "--initial-cluster-token", e.token,
+			"--listen-client-urls", etcdURL(member, 2379), "--advertise-client-urls", etcdURL(member, 2379),
+			"--listen-peer-urls", etcdURL(member, 2380), "--initial-advertise-peer-urls", etcdURL(member, 2380), "--initial-cluster", e.peers(),
+			// A busy machine is no reason for elections.
+			"--heartbeat-interval", "250", "--election-timeout", "2500",
+		}
+		for _, side := range []string{"", "peer-"} {
+			args = append(args, "--"+side+"cert-file", e.file("etcd.crt"), "--"+side+"key-file", e.file("etcd.key"),
+				"--"+side+"trusted-ca-file", e.file("ca.crt"), "--"+side+"client-cert-auth")
+		}
+		if err := member.start("etcd", "etcd", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, time.Minute, "etcd has a leader", func() error {
+		_, err := e.try(e.members[0], "endpoint", "health")
+		return err
+	})
+}
+
+func (e *etcds) kill(t *testing.T) {
+	t.Helper()
+	for _, member := range e.members {
+		if err := member.end("etcd"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ctl runs etcdctl on a member's host.
+func (e *etcds) ctl(t *testing.T, member *server, args ...string) string {
+	t.Helper()
+	out, err := e.try(member, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (e *etcds) try(member *server, args ...string) (string, error) {
+	args = append([]string{"netns", "exec", member.host.Namespace(), "etcdctl", "--endpoints", etcdURL(member, 2379),
+		"--cacert", e.file("ca.crt"), "--cert", e.file("etcd.crt"), "--key", e.file("etcd.key")}, args...)
+	command := exec.Command("ip", args...)
+	command.Env = append(os.Environ(), "ETCDCTL_API=3")
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("etcdctl: %w: %s", err, out)
+	}
+	return string(out), nil
+}
+
+// machineKeys are what stays in each machine's file.
+var machineKeys = []string{"machine", "bgp", "forwarder", "metrics"}
+
+// takeOverConfigs splits the lab's own: what all machines share goes to etcd, and
+// the machines start again.
+func (e *etcds) takeOverConfigs(t *testing.T) {
+	t.Helper()
+	var endpoints []string
+	for _, member := range e.members {
+		endpoints = append(endpoints, fmt.Sprintf("%q", etcdURL(member, 2379)))
+	}
+	peers := "peers:\n"
+	for _, n := range e.running.Network.LoadBalancers {
+		peers += fmt.Sprintf("- {name: %s, addresses: [%s, \"%s\"]}\n", n.Name, n.Address(0), n.Address(1))
+		file := e.configFile(n)
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var own string
+		own, e.shared = splitConfig(string(content))
+		own += fmt.Sprintf("etcd: {cluster: %s, endpoints: [%s], tls: {ca_file: ../etcd/ca.crt, cert_file: ../etcd/lb.crt, key_file: ../etcd/lb.key}}\n",
+			e.running.Network.Clusters()[0].Name, strings.Join(endpoints, ", "))
+		if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.shared += peers
+	first := e.running.Network.LoadBalancers[0]
+	if out, err := guideway(t, e.running, first.Namespace, "config", "seed", e.write(t, e.shared), "--machine", e.configFile(first)); err != nil || !strings.Contains(out, "config generation 1") {
+		t.Fatalf("seed: %v\n%s", err, out)
+	}
+	e.generation = 1
+	for _, n := range e.running.Network.LoadBalancers {
+		if _, err := e.running.KillLoadBalancer(n.Name); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.running.RestoreLoadBalancer(n.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.running.WaitReady(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *etcds) configFile(n topology.Node) string {
+	return filepath.Join(e.running.Options().RunDir, n.Name, "config.yaml")
+}
+
+// splitConfig by its top-level keys; peers, which each machine has others of, are
+// left out.
+func splitConfig(text string) (own, shared string) {
+	key := ""
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "-") && !strings.HasPrefix(line, "#") {
+			key, _, _ = strings.Cut(line, ":")
+		}
+		switch {
+		case key == "peers":
+		case slices.Contains(machineKeys, key):
+			own += line
+		default:
+			shared += line
+		}
+	}
+	return own, shared
+}
+
+func (e *etcds) write(t *testing.T, text string) string {
+	t.Helper()
+	file := e.file("shared.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// apply text on a machine; it is the next generation there.
+func (e *etcds) apply(t *testing.T, machine, text string) (took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	out, err := on(t, e.running, machine, "config", "apply", e.write(t, text), "-m", t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.generation++
+	if !strings.Contains(out, fmt.Sprintf("it is number %d of the history", e.generation)) {
+		t.Errorf("apply prints\n%s", out)
+	}
+	return time.Since(began)
+}
+
+// shownShared is `show config -o json`, as far as it is looked at here.
+type shownShared struct {
+	Stale   bool
+	Problem string
+	Etcd    struct {
+		Generation int
+		Stored     int `json:"generation_stored"`
+		Away       string
+		Restored   int
+	}
+}
+
+func (e *etcds) show(t *testing.T, machine string) (shownShared, error) {
+	t.Helper()
+	var shown shownShared
+	out, err := on(t, e.running, machine, "show", "config", "-o", "json")
+	if err != nil {
+		return shown, err
+	}
+	return shown, json.Unmarshal([]byte(out), &shown)
+}
+
+// untilShown on each machine.
+func (e *etcds) untilShown(t *testing.T, what string, holds func(shownShared) bool) {
+	t.Helper()
+	for _, machine := range e.running.LoadBalancers() {
+		eventually(t, time.Minute, machine+": "+what, func() error {
+			shown, err := e.show(t, machine)
+			if err == nil && !holds(shown) {
+				err = fmt.Errorf("it shows %+v", shown)
+			}
+			return err
+		})
+	}
+}
+
+func (e *etcds) untilRun(t *testing.T) {
+	t.Helper()
+	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s shownShared) bool { return s.Etcd.Generation == e.generation && !s.Stale })
+}
+
+// untilBackends that the plans of both have.
+func (e *etcds) untilBackends(t *testing.T, pool string, count int) {
+	t.Helper()
+	for _, machine := range e.running.LoadBalancers() {
+		eventually(t, time.Minute, fmt.Sprintf("%s has %d backends", machine, count), func() error {
+			plan, err := e.running.Plan(t.Context(), machine)
+			if err != nil {
+				return err
+			}
+			for _, service := range plan.GetServices() {
+				if members := plan.Members()[service.GetGroup()]; service.GetName() == pool && len(members) != count {
+					return fmt.Errorf("it has %d", len(members))
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// withSpare has a third backend in the pool web.
+func (e *etcds) withSpare(t *testing.T) string {
+	spare := e.running.Network.Backends[2]
+	return replaceOnce(t, e.shared, "- name: web\n  health_checks: [http-ok]\n  backends:\n",
+		fmt.Sprintf("- name: web\n  health_checks: [http-ok]\n  backends:\n  - {name: %s, address: %s}\n", spare.Name, spare.Address(0)))
+}
+
+func (e *etcds) applyReachesBoth(t *testing.T) {
+	took := e.apply(t, "lb-1", e.withSpare(t))
+	began := time.Now()
+	e.untilRun(t)
+	t.Logf("applied on lb-1 in %v; both ran it after %v more", took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	e.untilBackends(t, "web", 3)
+	history, err := on(t, e.running, "lb-2", "config", "history")
+	if err != nil || !strings.Contains(history, t.Name()) || !strings.Contains(history, "2 (in use)") {
+		t.Errorf("history on lb-2: %v\n%s", err, history)
+	}
+	if _, err := on(t, e.running, "lb-2", "config", "rollback"); err != nil {
+		t.Fatal(err)
+	}
+	e.generation++
+	e.untilRun(t)
+	e.untilBackends(t, "web", 2)
+}
+
+func (e *etcds) allDie(t *testing.T) {
+	e.kill(t)
+	e.untilShown(t, "etcd is away", func(s shownShared) bool {
+		return strings.Count(s.Etcd.Away, "connection refused") == 3 && s.Etcd.Generation == e.generation && !s.Stale
+	})
+	for _, machine := range e.running.LoadBalancers() {
+		doctor, err := on(t, e.running, machine, "doctor")
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) || !strings.Contains(doctor, "etcd does not answer") {
+			t.Errorf("doctor on %s: %v\n%s", machine, err, doctor)
+		}
+	}
+	if out, err := on(t, e.running, "lb-1", "config", "apply", e.write(t, e.withSpare(t))); err == nil || !strings.Contains(err.Error(), "etcd does not answer") {
+		t.Errorf("apply: %v\n%s", err, out)
+	}
+	e.start(t, "existing")
+	e.untilShown(t, "etcd answers", func(s shownShared) bool { return s.Etcd.Away == "" && s.Etcd.Stored == e.generation })
+}
+
+// While lb-2 does not reach etcd, what it has not seen is compacted away.
+func (e *etcds) compactedBehindAWatch(t *testing.T) {
+	cut := fmt.Sprintf("chain forward {\n\ttype filter hook forward priority 0;\n\tip saddr %s ip daddr 10.40.0.0/16 drop;\n}", e.running.Network.LoadBalancers[1].Address(0))
+	if err := e.running.Network.FilterRouter(t.Context(), cut); err != nil {
+		t.Fatal(err)
+	}
+	lift := func() error { return e.running.Network.FilterRouter(cleanUp(t), "") }
+	t.Cleanup(func() { _ = lift() })
+	before := e.generation
+	e.apply(t, "lb-1", e.withSpare(t))
+	e.apply(t, "lb-1", e.shared)
+	e.apply(t, "lb-1", e.withSpare(t))
+	var status []struct {
+		Status struct{ Header struct{ Revision int64 } }
+	}
+	if err := json.Unmarshal([]byte(e.ctl(t, e.members[0], "endpoint", "status", "-w", "json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	e.ctl(t, e.members[0], "compact", "--physical", fmt.Sprint(status[0].Status.Header.Revision))
+	eventually(t, time.Minute, "lb-2 says that etcd is away", func() error {
+		shown, err := e.show(t, "lb-2")
+		if err == nil && (shown.Etcd.Away == "" || shown.Etcd.Generation != before) {
+			err = fmt.Errorf("it shows %+v", shown)
+		}
+		return err
+	})
+	if err := lift(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	e.untilRun(t)
+	t.Logf("lb-2 caught up after %v", time.Since(began).Round(time.Millisecond))
+	e.untilBackends(t, "web", 3)
+}
+
+func (e *etcds) oldSnapshot(t *testing.T) {
+	snapshot := e.file("snapshot")
+	e.ctl(t, e.members[0], "snapshot", "save", snapshot)
+	old := e.generation
+	e.apply(t, "lb-1", e.shared)
+	e.apply(t, "lb-1", e.withSpare(t))
+	e.untilRun(t)
+	e.kill(t)
+	e.restored++
+	e.token = "restored"
+	for _, member := range e.members {
+		e.ctl(t, member, "snapshot", "restore", snapshot, "--data-dir", e.data(member), "--name", member.host.Node.Name,
+			"--initial-cluster", e.peers(), "--initial-cluster-token", e.token, "--initial-advertise-peer-urls", etcdURL(member, 2380))
+	}
+	e.start(t, "existing")
+	e.untilShown(t, "the older generation is refused", func(s shownShared) bool {
+		return s.Stale && strings.Contains(s.Problem, fmt.Sprintf("etcd holds config generation %d, and %d runs here", old, e.generation)) && s.Etcd.Generation == e.generation && s.Etcd.Restored > 0
+	})
+	e.untilBackends(t, "web", 3)
+	// Once more: above what every machine has.
+	e.apply(t, "lb-2", e.shared)
+	e.untilRun(t)
+	e.untilBackends(t, "web", 2)
+}
+
+func (e *etcds) tenThousandServices(t *testing.T) {
+	const services = 10_000 - 3 // and the lab's own
+	var more strings.Builder
+	for i := range services {
+		fmt.Fprintf(&more, "- {name: s-%d, vips: [{address: 203.0.113.%d, ports: [%d], protocol: tcp}], pools: [web]}\n", i, 30+i%100, 10_000+i/100)
+	}
+	text := replaceOnce(t, e.shared, "\nservices:\n", "\nservices:\n"+more.String())
+	took := e.apply(t, "lb-1", text)
+	began := time.Now()
+	e.untilRun(t)
+	for _, machine := range e.running.LoadBalancers() {
+		eventually(t, 2*time.Minute, machine+" forwards by all of them", func() error {
+			plan, err := e.running.Plan(t.Context(), machine)
+			if err == nil && len(plan.GetServices()) != services+3 {
+				err = fmt.Errorf("its plan has %d services", len(plan.GetServices()))
+			}
+			return err
+		})
+	}
+	stored := e.ctl(t, e.members[1], "get", "--prefix", "--keys-only", fmt.Sprintf("/guideway/%s/config/%d/", e.running.Network.Clusters()[0].Name, e.generation))
+	t.Logf("%d services, %d KiB of text, %d keys in etcd: applied on lb-1 in %v, in the plans of both after %v more",
+		services+3, len(text)>>10, len(strings.Fields(stored)), took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
