@@ -417,6 +417,8 @@ func (p *diagnosis) backends() {
 		switch {
 		case s.BackendsActive == 0:
 			p.add(gradeFail, "service", "%s is in state `%s`, with no active backend of %d: guideway show backends", s.Name, s.State, s.Backends)
+		case s.Drain != nil:
+			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
 		case s.State != brain.ServingAll:
 			p.add(p.notServing(), "service", "%s is in state `%s`: %s", s.Name, s.State, s.Reason)
 		case s.BackendsActive < s.Backends:

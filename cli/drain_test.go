@@ -152,3 +152,14 @@ func TestShellsCompleteNames(t *testing.T) {
 		}
 	}
 }
+
+func TestDoctorSaysWhatEndsTheDrainOfAService(t *testing.T) {
+	p := diagnosis{state: &controllerv1.GetStateResponse{Services: []*controllerv1.Service{
+		{Name: "web", State: "drained", Reason: "drained by command", BackendsActive: 2, Backends: 2, Drain: &controllerv1.Drain{}},
+	}}}
+	p.backends()
+	want := finding{gradeWarn, "service", "web is in state `drained`: drained by command; `guideway undrain service web` ends that"}
+	if !slices.Equal(p.findings, []finding{want}) {
+		t.Errorf("%v", p.findings)
+	}
+}
