@@ -16,6 +16,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", default_value = "/etc/guideway/agent.yaml")]
     pub config: PathBuf,
 
+    /// Take the program that is pinned off its interface, and end
+    #[arg(long, conflicts_with = "check")]
+    pub detach: bool,
+
     /// Read the config, report everything that is wrong with it, and end
     #[arg(long)]
     pub check: bool,

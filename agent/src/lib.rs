@@ -3,13 +3,15 @@
 //!
 //! An XDP program on the backend's interface does the work (bpf/); this loads
 //! it, fills its tables from the config, and shows what it counts. It is
-//! needed where the kernel has no tunnel devices of its own. The program goes
-//! with the process: a backend without its agent drops tunnel packets, fails
-//! its probes through the tunnel, and is no longer selected.
+//! needed where the kernel has no tunnel devices of its own. Pinned, the
+//! program outlives the process, and a restart loses no packet. Else it goes with
+//! it: the backend drops tunnel packets, fails its probes through the tunnel, and
+//! is no longer selected.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod arguments;
+pub mod attachment;
 pub mod config;
 mod metrics;
 mod neighbours;

@@ -5,10 +5,20 @@ use std::process::ExitCode;
 use clap::Parser;
 use daemon::logging;
 use guideway_agent::config::Config;
-use guideway_agent::{Arguments, run};
+use guideway_agent::{Arguments, attachment, run};
 
 /// As clap's own, for wrong arguments: no restart cures it.
 const WRONG_CONFIG: u8 = 2;
+
+/// A backend that is to have no agent any more.
+fn detach(config: &Config) -> Result<(), String> {
+    let Some(directory) = &config.pin else {
+        return Err("the config has no `pin`: the program goes with its agent".to_string());
+    };
+    let was_there = attachment::detach(directory)?;
+    println!("{}", if was_there { "detached" } else { "no program is pinned" });
+    Ok(())
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -27,7 +37,8 @@ async fn main() -> ExitCode {
         println!("{} is good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
-    match run(&config).await {
+    let result = if arguments.detach { detach(&config) } else { run(&config).await };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             tracing::error!("{problem}");

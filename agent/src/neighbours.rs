@@ -6,30 +6,70 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use nexthops::{NextHop, NextHops, Snapshot, Unresolved, Wanted};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::program::Agents;
 
-/// Keeps the table of other agents true; ends with a reason, if it cannot.
-pub async fn follow(config: &Config, mut agents: Agents) -> Result<(), String> {
-    if config.agents.is_empty() {
-        return std::future::pending().await;
-    }
-    let next_hops = NextHops::start()
-        .map_err(|error| format!("cannot read the kernel's routes and neighbours: {error}"))?;
-    let index = ebpf::index_of(&config.interface).map_err(|error| error.to_string())?;
-    next_hops.set(Wanted { backends: config.other_agents().collect(), devices: vec![index] });
-    let mut snapshots = next_hops.watch();
-    let mut reported = BTreeMap::new();
-    loop {
-        let snapshot = snapshots.borrow_and_update().clone();
-        enter(config, &mut agents, &snapshot)?;
-        report(&snapshot, &mut reported);
-        if snapshots.changed().await.is_err() {
-            return Err("the thread that follows routes and neighbours ended".to_string());
+/// How long a start waits until all others are resolved.
+const START: Duration = Duration::from_secs(1);
+
+/// Keeps the table of other agents true.
+pub struct Neighbours<'c> {
+    config: &'c Config,
+    agents: Agents,
+    reported: BTreeMap<IpAddr, Option<Unresolved>>,
+    /// None: there are no other agents.
+    followed: Option<(NextHops, watch::Receiver<Arc<Snapshot>>)>,
+}
+
+impl Neighbours<'_> {
+    /// Fills the table, as far as others are resolved in time.
+    pub async fn start(config: &Config, agents: Agents) -> Result<Neighbours<'_>, String> {
+        let mut neighbours =
+            Neighbours { config, agents, reported: BTreeMap::new(), followed: None };
+        if config.other_agents().next().is_none() {
+            return Ok(neighbours);
         }
+        let next_hops = NextHops::start()
+            .map_err(|error| format!("cannot read the kernel's routes and neighbours: {error}"))?;
+        let index = ebpf::index_of(&config.interface).map_err(|error| error.to_string())?;
+        let backends: Vec<IpAddr> = config.other_agents().collect();
+        next_hops.set(Wanted { backends: backends.clone(), devices: vec![index] });
+        let mut snapshots = next_hops.watch();
+        let all = snapshots
+            .wait_for(|snapshot| backends.iter().all(|agent| next_hop(snapshot, *agent).is_some()));
+        // Those that are not resolved by then come later.
+        let _ = timeout(START, all).await;
+        neighbours.followed = Some((next_hops, snapshots));
+        neighbours.update()?;
+        Ok(neighbours)
+    }
+
+    /// Follows changes; ends with a reason, if it cannot.
+    pub async fn follow(&mut self) -> Result<(), String> {
+        loop {
+            let Some((_, snapshots)) = &mut self.followed else {
+                return std::future::pending().await;
+            };
+            if snapshots.changed().await.is_err() {
+                return Err("the thread that follows routes and neighbours ended".to_string());
+            }
+            self.update()?;
+        }
+    }
+
+    fn update(&mut self) -> Result<(), String> {
+        let Some((_, snapshots)) = &mut self.followed else { return Ok(()) };
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        enter(self.config, &mut self.agents, &snapshot)?;
+        report(&snapshot, &mut self.reported);
+        Ok(())
     }
 }
 

@@ -7,11 +7,12 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::Xdp;
-use ebpf::xdp::{self, Mode, ModePreference};
+use ebpf::xdp::Mode;
 use ebpf::{Link, ObjectError, with_causes};
 use nexthops::NextHop;
 use wire::IpPrefix;
 
+use crate::attachment;
 use crate::config::Config;
 use crate::outcome::{Counts, OUTCOMES};
 
@@ -19,7 +20,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ag
 
 const PROGRAM: &str = "guideway_agent";
 
-/// The program; detached when dropped.
+/// The program; detached when dropped, unless it is pinned.
 pub struct Program {
     object: Ebpf,
     counters: Counters,
@@ -55,14 +56,13 @@ impl Program {
         ebpf::table(&mut self.object, "agents").map(Agents).map_err(|error| error.to_string())
     }
 
-    /// Attaches the program; how it was attached.
-    pub fn attach(&mut self, interface: &str, preference: ModePreference) -> Result<Mode, String> {
-        let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
+    /// Attaches the program as the config says; how it is attached.
+    pub fn attach(&mut self, config: &Config) -> Result<Mode, String> {
         let program = ebpf::program::<Xdp>(&mut self.object, PROGRAM);
         let program = program.map_err(|error| error.to_string())?.fd();
-        let program = program.map_err(|error| with_causes(&error))?;
-        let attached = xdp::attach(program.as_fd(), interface, index, preference);
-        let (link, mode) = attached.map_err(|error| error.to_string())?;
+        let program = program.map_err(|error| with_causes(&error))?.as_fd();
+        let pin = config.pin.as_deref();
+        let (link, mode) = attachment::attach(program, &config.interface, config.mode, pin)?;
         self.link = Some(link);
         Ok(mode)
     }

@@ -9,8 +9,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
 
 use crate::config::Config;
+use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
-use crate::{metrics, neighbours, outcome};
+use crate::{metrics, outcome};
 
 /// How often the interface is looked for.
 const INTERFACE_CHECK: Duration = Duration::from_secs(1);
@@ -24,7 +25,9 @@ pub async fn run(config: &Config) -> Result<(), String> {
     program.set(config)?;
     let agents = program.agents()?;
     let interface = &config.interface;
-    let mode = program.attach(interface, config.mode)?;
+    // The table of agents comes first: it may take a predecessor's place.
+    let mut neighbours = Neighbours::start(config, agents).await?;
+    let mode = program.attach(config)?;
     println!("ready: {interface} {mode}");
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
@@ -33,10 +36,11 @@ pub async fn run(config: &Config) -> Result<(), String> {
         () = metrics::serve(listener, counters) => {}
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
-        result = neighbours::follow(config, agents) => return result,
+        result = neighbours.follow() => return result,
         () = end.comes() => {}
     }
-    tracing::info!(interface, "detached");
+    let state = if config.pin.is_some() { "the program stays" } else { "detached" };
+    tracing::info!(interface, "{state}");
     Ok(())
 }
 

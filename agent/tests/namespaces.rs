@@ -12,14 +12,16 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, SendFlags, sendto};
 use support::Agent;
 use tempfile::TempDir;
-use testnet::{Namespace, raw_socket, root_or_skip};
+use testnet::{Namespace, raw_socket, root_or_skip, run};
 use wire::tunnel::{geneve, gre, gue};
 use wire::{EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
@@ -385,7 +387,10 @@ fn three_capabilities_are_enough() {
         return;
     }
     let lab = Lab::new();
-    let whole = lab.command("interface: eth0, load_balancers: [10.66.0.1]");
+    let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
+    let pin = files.0.join("agent");
+    let fields = format!("interface: eth0, load_balancers: [10.66.0.1], pin: {}", pin.display());
+    let whole = lab.command(&fields);
     let mut words = whole.get_args();
     let mut command = Command::new("ip");
     command.args(words.by_ref().take(3));
@@ -394,4 +399,90 @@ fn three_capabilities_are_enough() {
     let agent = Agent::start(command);
     assert_eq!(agent.ready, "ready: eth0 native\n");
     assert!(served(&lab, "gre", "10.66.0.1", true, LONG));
+}
+
+/// A BPF file system; gone when dropped.
+struct BpfFileSystem(PathBuf);
+
+impl BpfFileSystem {
+    fn mount(path: PathBuf) -> BpfFileSystem {
+        std::fs::create_dir(&path).unwrap();
+        run(&format!("mount -t bpf bpf {}", path.display()));
+        BpfFileSystem(path)
+    }
+}
+
+impl Drop for BpfFileSystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// The program is replaced in one step, and stays while no agent runs.
+#[test]
+fn a_restart_under_load_loses_no_packet() {
+    if !root_or_skip("a_restart_under_load_loses_no_packet") {
+        return;
+    }
+    let lab = Lab::new();
+    let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
+    let pin = files.0.join("agent");
+    let fields = format!("interface: eth0, load_balancers: [10.66.0.1], pin: {}", pin.display());
+    let ports = Ports::unused();
+    let (_, vip) = addresses(false);
+    let server = lab.backend.inside(|| UdpSocket::bind((vip, ports.vip)).unwrap());
+    set_socket_recv_buffer_size_force(&server, 64 << 20).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let first = Agent::start(lab.command(&fields));
+
+    let stop = AtomicBool::new(false);
+    let (sent, agent) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            lab.lb.enter();
+            let mut sent = 0_u32;
+            // Ends also where the other thread has panicked.
+            while !stop.load(Ordering::Relaxed) && sent < 30_000 {
+                let packet = client_packet(false, ports, &sent.to_be_bytes());
+                send_tunnelled("gre", "10.66.0.1", false, &packet);
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sent
+        });
+        let mut agent = first;
+        for round in 0..6 {
+            if round % 2 == 0 {
+                assert!(terminate(agent), "round {round}");
+            } else {
+                // Killed.
+                drop(agent);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            agent = Agent::start(lab.command(&fields));
+            assert_eq!(agent.ready, "ready: eth0 native\n");
+        }
+        stop.store(true, Ordering::Relaxed);
+        (sender.join().unwrap(), agent)
+    });
+    let mut received = std::collections::BTreeSet::new();
+    let mut buffer = [0; 4];
+    while received.len() < sent as usize && uninterrupted(|| server.recv(&mut buffer)).is_ok() {
+        received.insert(u32::from_be_bytes(buffer));
+    }
+    let lost: Vec<u32> = (0..sent).filter(|number| !received.contains(number)).collect();
+    assert!(lost.is_empty(), "of {sent} packets were lost: {lost:?}");
+
+    // Another mode, or none: the pinned program goes.
+    assert!(terminate(agent));
+    let generic = Agent::start(lab.command(&format!("{fields}, mode: generic")));
+    assert_eq!(generic.ready, "ready: eth0 generic\n");
+    assert!(terminate(generic));
+    assert!(served(&lab, "gre", "10.66.0.1", false, LONG), "the program stays");
+    let detached = lab.command(&format!("{fields}, mode: generic")).arg("--detach").output();
+    assert_eq!(detached.unwrap().stdout, b"detached\n");
+    assert!(!served(&lab, "gre", "10.66.0.1", false, SHORT), "it was detached");
+    let again = lab.command(&fields).arg("--detach").output();
+    assert_eq!(again.unwrap().stdout, b"no program is pinned\n");
+    let elsewhere = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], pin: /tmp");
+    assert!(elsewhere.contains("cannot pin the program in /tmp"), "{elsewhere}");
 }

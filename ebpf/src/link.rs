@@ -5,12 +5,21 @@
 //! program in the place of its predecessor's in one step. When the last copy
 //! is closed, however its process ended, the program is off.
 //!
+//! A link that is *pinned* has a name in the BPF file system, which is such a
+//! copy: the program goes on while no process has it.
+//!
 //! Our own calls, because the BPF library does not let go of the descriptor.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 // Of linux/bpf.h, which libc lacks.
+const BPF_OBJ_PIN: libc::c_long = 6;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_XDP: u32 = 37;
@@ -47,6 +56,34 @@ struct Update {
     old_program: u32,
 }
 
+/// The same for BPF_OBJ_PIN and BPF_OBJ_GET.
+#[repr(C)]
+struct Named {
+    path: u64,
+    object: u32,
+    flags: u32,
+}
+
+/// The same for BPF_OBJ_GET_INFO_BY_FD.
+#[repr(C)]
+struct GetInfo {
+    object: u32,
+    info_bytes: u32,
+    info: u64,
+}
+
+/// The beginning of struct bpf_link_info, of an XDP link.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    pad: u32,
+    interface_index: u32,
+    pad_behind: u32,
+}
+
 impl Link {
     /// Attaches a program.
     pub fn create(program: BorrowedFd, interface_index: u32, hook: Hook) -> io::Result<Link> {
@@ -75,6 +112,39 @@ impl Link {
         let mut update = Update { link, program, flags: 0, old_program: 0 };
         // SAFETY: as in `create`.
         unsafe { bpf(BPF_LINK_UPDATE, &mut update) }.map(drop)
+    }
+
+    /// Gives the link a name, in a directory of a BPF file system.
+    pub fn pin(&self, path: &Path) -> io::Result<()> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let object = self.0.as_raw_fd() as u32;
+        let mut named = Named { path: path.as_ptr() as u64, object, flags: 0 };
+        // SAFETY: as in `create`; the path is a C string that outlives the call.
+        unsafe { bpf(BPF_OBJ_PIN, &mut named) }.map(drop)
+    }
+
+    /// The link of that name.
+    pub fn pinned(path: &Path) -> io::Result<Link> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mut named = Named { path: path.as_ptr() as u64, object: 0, flags: 0 };
+        // SAFETY: as in `pin`.
+        let fd = unsafe { bpf(BPF_OBJ_GET, &mut named) }?;
+        // SAFETY: the descriptor is new and ours alone.
+        Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The interface of an XDP link; 0: it is gone.
+    pub fn interface_index(&self) -> io::Result<u32> {
+        let mut info = LinkInfo::default();
+        let mut get = GetInfo {
+            object: self.0.as_raw_fd() as u32,
+            info_bytes: size_of::<LinkInfo>() as u32,
+            info: (&raw mut info) as u64,
+        };
+        // SAFETY: as in `create`; the kernel writes as many bytes as the
+        // structure has, which outlives the call.
+        unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut get) }?;
+        Ok(info.interface_index)
     }
 
     /// The descriptor, for a successor.

@@ -18,7 +18,7 @@ mod fields;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ebpf::xdp::ModePreference;
@@ -46,6 +46,8 @@ pub struct Config {
     pub name: String,
     /// The agents of all backends, this one included.
     pub agents: BTreeMap<String, Vec<IpAddr>>,
+    /// A directory of the BPF file system, where the program outlives the agent.
+    pub pin: Option<PathBuf>,
     /// Where metrics are served.
     pub metrics_listen: Option<SocketAddr>,
     /// Between log lines with the counters; zero: none.
@@ -127,6 +129,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         (fields.optional("mode"), fields.optional("name"), fields.optional("agents"));
     let (metrics_listen, stats_interval) =
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
+    let pin = fields.optional("pin");
     fields.finish();
 
     let agents_node = agents.clone();
@@ -137,6 +140,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         vips: read_prefixes(reader, vips),
         name: name.as_ref().and_then(|node| reader.text(node)).unwrap_or_default(),
         agents: agents.map(|node| read_agents(reader, &node)).unwrap_or_default(),
+        pin: pin.and_then(|node| read_pin(reader, &node)),
         metrics_listen: metrics_listen.and_then(|node| {
             reader.parsed(&node, "an address with a port", "127.0.0.1:9473 or \"[::1]:9473\"")
         }),
@@ -161,6 +165,16 @@ fn read_mode(reader: &mut Reader, node: &Node) -> Option<ModePreference> {
             None
         }
     }
+}
+
+fn read_pin(reader: &mut Reader, node: &Node) -> Option<PathBuf> {
+    let directory = PathBuf::from(reader.text(node)?);
+    if directory.is_relative() {
+        let problem =
+            format!("{} is relative: write /sys/fs/bpf/guideway-agent", directory.display());
+        reader.refuse(node, &problem);
+    }
+    Some(directory)
 }
 
 /// As in the controller's config: a number and a unit.

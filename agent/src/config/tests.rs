@@ -13,6 +13,7 @@ agents:
   web-2: 10.1.0.12
 metrics_listen: '[::1]:9473'
 stats_interval: 5m
+pin: /sys/fs/bpf/guideway-agent
 ";
 
 fn problems(text: &str) -> Vec<String> {
@@ -34,6 +35,7 @@ fn every_field_is_read() {
     assert_eq!(others, ["10.1.0.12".parse::<IpAddr>().unwrap()]);
     assert_eq!(config.metrics_listen.unwrap().to_string(), "[::1]:9473");
     assert_eq!(config.stats_interval, Duration::from_secs(300));
+    assert_eq!(config.pin.as_deref(), Some(Path::new("/sys/fs/bpf/guideway-agent")));
 }
 
 #[test]
@@ -58,6 +60,7 @@ vip: [203.0.113.10]
 agents: {web-1: 0.0.0.0, 7: 10.1.0.7}
 metrics_listen: 9473
 stats_interval: 5 minutes
+pin: here
 ";
     assert_eq!(
         problems(text),
@@ -67,12 +70,13 @@ stats_interval: 5 minutes
             "agent.yaml:2: mode: \"fast\" is no mode: write auto (in the driver if it can), native (or not at all) or generic",
             "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
-            "agent.yaml:4: vip: there is no such field; there are: agents, interface, load_balancers, metrics_listen, mode, name, stats_interval, vips",
+            "agent.yaml:4: vip: there is no such field; there are: agents, interface, load_balancers, metrics_listen, mode, name, pin, stats_interval, vips",
             "agent.yaml:5: agents: has a name that is no text: put it into quotes",
             "agent.yaml:5: agents.web-1: 0.0.0.0 is no address of a backend",
             "agent.yaml:5: agents: needs `name`: which of them this one is",
             "agent.yaml:6: metrics_listen: is no text: write one, in quotes if it looks like a number",
             "agent.yaml:7: stats_interval: \"5 minutes\" is no duration: write 30s or 5m",
+            "agent.yaml:8: pin: here is relative: write /sys/fs/bpf/guideway-agent",
         ]
     );
 }

@@ -1,0 +1,94 @@
+//! The program on its interface: attached, or put in the place of the one that
+//! a predecessor left there.
+//!
+//! With a directory of the BPF file system the link is pinned there, under its
+//! mode, and the program goes on while no agent runs: a restart replaces it in
+//! one step, and loses no packet. Without one it goes with the process.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use ebpf::Link;
+use ebpf::xdp::{self, Mode, ModePreference};
+
+const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
+
+/// Attaches a program; how it is attached.
+pub fn attach(
+    program: BorrowedFd,
+    interface: &str,
+    preference: ModePreference,
+    directory: Option<&Path>,
+) -> Result<(Link, Mode), String> {
+    let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
+    if let Some(directory) = directory
+        && let Some((link, mode)) = inherited(directory, index, preference)?
+    {
+        xdp::replace(&link, program, interface, mode).map_err(|error| error.to_string())?;
+        return Ok((link, mode));
+    }
+    let attached = xdp::attach(program, interface, index, preference);
+    let (link, mode) = attached.map_err(|error| error.to_string())?;
+    if let Some(directory) = directory {
+        pin(&link, mode, directory)?;
+    }
+    Ok((link, mode))
+}
+
+/// Takes the program off its interface; false if there is none.
+pub fn detach(directory: &Path) -> Result<bool, String> {
+    let mut was_there = false;
+    for mode in MODES {
+        was_there |= remove(&pin_of(directory, mode))?;
+    }
+    Ok(was_there)
+}
+
+/// A predecessor's link, if it is of this interface and of a mode that will do.
+fn inherited(
+    directory: &Path,
+    index: u32,
+    preference: ModePreference,
+) -> Result<Option<(Link, Mode)>, String> {
+    for mode in MODES {
+        let path = pin_of(directory, mode);
+        let link = match Link::pinned(&path) {
+            Ok(link) => link,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("cannot open {}: {error}", path.display())),
+        };
+        let is_preferred = match preference {
+            ModePreference::Auto => true,
+            ModePreference::Native => mode == Mode::Native,
+            ModePreference::Generic => mode == Mode::Generic,
+        };
+        if is_preferred && link.interface_index().is_ok_and(|of| of == index) {
+            return Ok(Some((link, mode)));
+        }
+        // Of an interface that is gone, or of a config that was changed.
+        remove(&path)?;
+    }
+    Ok(None)
+}
+
+fn pin(link: &Link, mode: Mode, directory: &Path) -> Result<(), String> {
+    let problem = |error: io::Error| {
+        let cure = "is it in a BPF file system (`mount -t bpf bpf /sys/fs/bpf`)?";
+        format!("cannot pin the program in {}: {error}; {cure}", directory.display())
+    };
+    std::fs::create_dir_all(directory).map_err(problem)?;
+    link.pin(&pin_of(directory, mode)).map_err(problem)
+}
+
+fn pin_of(directory: &Path, mode: Mode) -> PathBuf {
+    directory.join(format!("xdp-{mode}"))
+}
+
+fn remove(path: &Path) -> Result<bool, String> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("cannot remove {}: {error}", path.display())),
+    }
+}
