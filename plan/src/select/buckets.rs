@@ -9,7 +9,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use super::Selector;
+use super::{Selector, Slots};
 
 /// Selects by a map of a power of two of buckets: each with the index of its
 /// backend in `backends`, which are names.
@@ -17,7 +17,7 @@ use super::Selector;
 pub fn selector<'n>(entries: Box<[u16]>, backends: impl IntoIterator<Item = &'n str>) -> Selector {
     debug_assert!(entries.len().is_power_of_two());
     let fingerprint = fingerprint(&entries, backends);
-    Selector { entries, fingerprint }
+    Selector::Buckets(Slots { entries, fingerprint })
 }
 
 fn fingerprint<'n>(entries: &[u16], backends: impl IntoIterator<Item = &'n str>) -> u64 {

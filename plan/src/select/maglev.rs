@@ -7,7 +7,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 
-use super::Selector;
+use super::{Selector, Slots};
 use crate::limits;
 
 /// One of the backends a table is built from.
@@ -56,7 +56,7 @@ pub fn selector(candidates: &[Candidate], size: u32) -> Selector {
     let weights: Vec<u32> = candidates.iter().map(|candidate| candidate.weight).collect();
     let entries = populate(&permutations, &weights, size);
     let fingerprint = fingerprint(candidates, &entries);
-    Selector { entries, fingerprint }
+    Selector::Maglev(Slots { entries, fingerprint })
 }
 
 /// Pseudocode 1 with weights: in round t a backend takes entries while
