@@ -191,8 +191,7 @@ fn nothing_is_lost(setup: Setup, mode: &str) {
     std::thread::sleep(Duration::from_millis(400));
     let (mut predecessor, mut told) = (forwarder.pid(), 0);
     for round in 0..2 {
-        told += dropped(&forwarder.counters());
-        forwarder.take_over(&[]);
+        told += dropped(&forwarder.take_over(&[]));
         let status = forwarder.status();
         let note = status.taken_over.clone().expect("it says so");
         assert_eq!((note.predecessor_pid, status.pid), (predecessor, forwarder.pid()));

@@ -85,16 +85,17 @@ impl Forwarder {
     }
 
     /// A successor with these arguments besides, until it serves and the
-    /// predecessor has ended by itself.
-    pub fn take_over(&mut self, arguments: &[&str]) {
+    /// predecessor has ended by itself; what that one counted, as it said last.
+    pub fn take_over(&mut self, arguments: &[&str]) -> GetCountersResponse {
         let mut successor = command(&self.namespace, self.folder.path());
         let successor = successor.arg("--take-over").args(arguments).spawn().unwrap();
         let mut predecessor = std::mem::replace(&mut self.child, successor);
         let start = Instant::now();
+        let mut counters = self.counters();
         let ended = loop {
             match predecessor.try_wait().unwrap() {
                 Some(ended) => break ended,
-                None => std::thread::sleep(Duration::from_millis(5)),
+                None => counters = self.counters_if_told().unwrap_or(counters),
             }
             if start.elapsed() > Duration::from_secs(20) {
                 predecessor.kill().unwrap();
@@ -103,6 +104,15 @@ impl Forwarder {
         };
         assert!(ended.success(), "the predecessor ended with {ended}");
         self.reconnect();
+        counters
+    }
+
+    /// Of a process that may end meanwhile.
+    fn counters_if_told(&mut self) -> Option<GetCountersResponse> {
+        std::thread::sleep(Duration::from_millis(5));
+        let request = self.client.get_counters(GetCountersRequest {});
+        let bounded = async { tokio::time::timeout(Duration::from_millis(100), request).await };
+        Some(self.runtime.block_on(bounded).ok()?.ok()?.into_inner())
     }
 
     /// A successor with these arguments that must not succeed: what it said.
