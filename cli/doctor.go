@@ -123,6 +123,7 @@ func examine(ctx context.Context, m machine, h host) []finding {
 	p.mtu()
 	p.pathMTUs()
 	p.devices(ctx)
+	p.speaker(ctx, m)
 	p.bgp()
 	p.peers()
 	p.probes(ctx)
@@ -384,8 +385,14 @@ func (p *diagnosis) bgp() {
 	if p.state == nil {
 		return
 	}
+	if len(p.state.Neighbors) == 0 {
+		return
+	}
 	up := 0
 	for _, n := range p.state.Neighbors {
+		if n.State == sessionUnknown {
+			continue // said of the speaker
+		}
 		if n.State == "established" {
 			up++
 			continue

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
 type shownBGP struct {
@@ -42,10 +44,23 @@ func showBGP(ctx context.Context, m machine, stderr io.Writer) (listing, error) 
 		state, err = client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
 		return err
 	})
+	if err != nil && m.remote.server != "" {
+		return listing{}, err
+	}
 	if err != nil {
-		return listing{}, fmt.Errorf("%w\n(without a controller nothing is announced)", err)
+		fallback, speakerErr := bgpOfSpeaker(ctx, m)
+		if speakerErr != nil {
+			return listing{}, errors.Join(err, speakerErr)
+		}
+		fmt.Fprintf(stderr, "guideway: %v\n(this is what the speaker announces without it)\n", err)
+		return fallback, nil
 	}
 	warnAboutState(state, stderr)
+	warnAboutSpeaker(state.GetSpeaker(), len(state.Neighbors) > 0, stderr)
+	return listBGP(state), nil
+}
+
+func listBGP(state *controllerv1.GetStateResponse) listing {
 	shown := shownBGP{Neighbors: []shownNeighbor{}, Routes: []shownRoute{}}
 	found := listing{
 		header: []string{"KIND", "NAME", "STATE", "SINCE", "DETAIL", "REASON"},
@@ -64,14 +79,56 @@ func showBGP(ctx context.Context, m machine, stderr io.Writer) (listing, error) 
 			Prefix: r.Prefix, NextHop: r.NextHop, Announced: r.Announced, GracefulShutdown: r.GracefulShutdown,
 			Since: at(r.Since), Reason: r.Reason, Services: r.Services, Communities: r.Communities,
 		})
-		detail := "for " + strings.Join(r.Services, ",")
+		detail := "for " + dash(strings.Join(r.Services, ","))
 		if len(r.Communities) > 0 {
 			detail += ", communities " + strings.Join(r.Communities, " ")
 		}
 		found.rows = append(found.rows, []string{"route", r.Prefix, routeState(r), ago(r.Since), detail, dash(r.Reason)})
 	}
 	found.value = shown
-	return found, nil
+	return found
+}
+
+func warnAboutSpeaker(s *controllerv1.SpeakerState, wanted bool, stderr io.Writer) {
+	switch {
+	case !wanted || s == nil: // or an older controller
+	case !s.GetAnswers():
+		fmt.Fprintf(stderr, "guideway: the speaker %s\n", s.GetReason())
+	case s.GetWithheld() != "":
+		fmt.Fprintf(stderr, "guideway: the speaker announces nothing: %s\n", s.GetWithheld())
+	case s.GetProblem() != "":
+		fmt.Fprintf(stderr, "guideway: the speaker could not announce everything: %s\n", s.GetProblem())
+	}
+}
+
+// bgpOfSpeaker is what the speaker itself knows.
+func bgpOfSpeaker(ctx context.Context, m machine) (listing, error) {
+	var state *speakerv1.State
+	var desired *speakerv1.Desired
+	err := m.askSpeaker(ctx, func(ctx context.Context, client speakerv1.SpeakerClient) (err error) {
+		if state, err = client.GetState(ctx, &speakerv1.GetStateRequest{}); err != nil {
+			return err
+		}
+		desired, err = client.GetDesired(ctx, &speakerv1.GetDesiredRequest{})
+		return err
+	})
+	if err != nil {
+		return listing{}, err
+	}
+	as := &controllerv1.GetStateResponse{}
+	for _, n := range state.GetNeighbors() {
+		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes()}
+		if n.GetState() == "established" {
+			neighbor.AnnouncedPrefixes = state.GetRoutesAnnounced()
+		}
+		as.Neighbors = append(as.Neighbors, neighbor)
+	}
+	for _, r := range desired.GetRoutes() {
+		as.Routes = append(as.Routes, &controllerv1.Route{
+			Prefix: r.GetPrefix(), NextHop: r.GetNextHop(), Announced: state.GetWithheld() == "", GracefulShutdown: r.GetGracefulShutdown(), Reason: state.GetWithheld(),
+		})
+	}
+	return listBGP(as), nil
 }
 
 func routeState(r *controllerv1.Route) string {

@@ -16,14 +16,16 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/routes"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
 // What one answer may take; a large plan is some 20 MiB.
 const askTimeout = 10 * time.Second
 
-// machine is the pair of processes behind a run directory; or another machine's
+// machine is the processes behind a run directory; or another machine's
 // controller.
 type machine struct {
 	runDir string
@@ -59,6 +61,19 @@ func (m machine) forwarderDoor(group string) door {
 }
 
 type controllerCall = func(context.Context, controllerv1.ControllerClient) error
+
+type speakerCall = func(context.Context, speakerv1.SpeakerClient) error
+
+func (m machine) speakerDoor() door {
+	return door{process: "speaker", unit: "guideway-speaker", program: "guideway speaker", socket: routes.Socket(m.runDir), group: api.ViewGroup}
+}
+
+// askSpeaker calls f with a client of the speaker that may look.
+func (m machine) askSpeaker(ctx context.Context, f speakerCall) error {
+	return m.ask(ctx, askTimeout, m.speakerDoor(), func(ctx context.Context, conn *grpc.ClientConn) error {
+		return f(ctx, speakerv1.NewSpeakerClient(conn))
+	})
+}
 
 type forwarderCall = func(context.Context, forwarderv1.ForwarderClient) error
 

@@ -35,6 +35,7 @@ func (b *builder) build() {
 	b.services()
 	b.tunnelViews()
 	b.bgp()
+	b.speaker()
 	b.forwarder()
 	b.metrics()
 	b.api()

@@ -39,7 +39,8 @@ type Config struct {
 	// Every backend that a pool has, once, in order of name.
 	Backends []Backend
 	// nil: nothing is announced.
-	BGP *BGP
+	BGP     *BGP
+	Speaker Speaker
 	// nil: devices are left alone.
 	Forwarder *Forwarder
 	Metrics   Metrics
@@ -343,6 +344,12 @@ type Neighbor struct {
 type BFD struct {
 	Interval   time.Duration
 	Multiplier uint32
+}
+
+// Speaker is the process that announces.
+type Speaker struct {
+	// How long routes stay without a controller; 0: for as long as it takes.
+	ControllerAbsentMax time.Duration
 }
 
 // Forwarder is the devices.

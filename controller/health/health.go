@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -32,7 +33,7 @@ const (
 	Interval = 100 * time.Millisecond
 	// Timeout of a request. The thread that answers does so within a
 	// millisecond; a machine that gives it no processor for this long does not
-	// forward well either.
+	// forward well either. One that hangs is found out before (starved.go).
 	Timeout = time.Second
 
 	// After a connection was closed, so that a socket that closes each one is
@@ -90,6 +91,7 @@ type client struct {
 	buffer   []byte
 	sequence uint64
 	conn     *net.UnixConn // nil: not connected
+	pid      uint32        // of the latest answer; 0: none yet
 }
 
 // ask once. A connection that was closed meanwhile (the forwarder restarted,
@@ -138,18 +140,27 @@ func (c *client) roundTrip(deadline time.Time) (*forwarderv1.Health, error) {
 	if err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	if err := c.conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
 	if _, err := c.conn.Write(request); err != nil {
 		return nil, err
 	}
-	for {
-		health, err := c.receive()
-		if err != nil || health.Sequence == c.sequence {
-			return health, err
+	var answer *forwarderv1.Health
+	err = c.receiveSoon(func() error {
+		for {
+			health, err := c.receive()
+			if err != nil {
+				return err
+			}
+			if health.Sequence == c.sequence {
+				answer, c.pid = health, health.Pid
+				return nil
+			}
 		}
-	}
+	}, asked, deadline)
+	return answer, err
 }
 
 func (c *client) receive() (*forwarderv1.Health, error) {
@@ -197,6 +208,9 @@ func (c *client) close() {
 
 // reasonOf is what people read of an error: the system's word for it.
 func reasonOf(err error) error {
+	if errors.Is(err, errHangs) {
+		return errors.New(strings.TrimSuffix(errHangs.Error(), ": "+os.ErrDeadlineExceeded.Error()))
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer within %v", Timeout)
 	}

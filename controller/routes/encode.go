@@ -22,6 +22,7 @@ func Encode(want brain.Desired, loadedAt time.Time) *speakerv1.Desired {
 	bgp := want.Config.BGP
 	desired := &speakerv1.Desired{
 		Asn: bgp.ASN, RouterId: bgp.RouterID.String(), Generation: want.RoutesPlan, ConfigLoadedAt: timestamppb.New(loadedAt),
+		ControllerAbsentMax: AbsentMax(want.Config.Speaker.ControllerAbsentMax),
 	}
 	for _, n := range bgp.Neighbors {
 		desired.Neighbors = append(desired.Neighbors, encodeNeighbor(n))

@@ -72,20 +72,29 @@ func (lab *Lab) Metrics(ctx context.Context, name string) (map[string]float64, e
 	return parseMetrics(reply.GetText())
 }
 
-// parseMetrics in Prometheus' text format, which has no time stamps here.
 // ControllerMetrics of a load balancer, by the text of each sample.
 func (lab *Lab) ControllerMetrics(ctx context.Context, name string) (map[string]float64, error) {
+	return lab.metricsAt(ctx, name, "controller", controllerMetrics)
+}
+
+// SpeakerMetrics of a load balancer, by the text of each sample.
+func (lab *Lab) SpeakerMetrics(ctx context.Context, name string) (map[string]float64, error) {
+	return lab.metricsAt(ctx, name, "speaker", speakerMetrics)
+}
+
+func (lab *Lab) metricsAt(ctx context.Context, name, process, address string) (map[string]float64, error) {
 	n, err := lab.Network.LoadBalancer(name)
 	if err != nil {
 		return nil, err
 	}
-	text, err := lab.fetch(ctx, n, "http://"+controllerMetrics+"/metrics")
+	text, err := lab.fetch(ctx, n, "http://"+address+"/metrics")
 	if err != nil {
-		return nil, fmt.Errorf("controller of %s: %w", name, err)
+		return nil, fmt.Errorf("%s of %s: %w", process, name, err)
 	}
 	return parseMetrics(text)
 }
 
+// parseMetrics in Prometheus' text format, which has no time stamps here.
 func parseMetrics(text string) (map[string]float64, error) {
 	samples := map[string]float64{}
 	for line := range strings.Lines(text) {

@@ -70,10 +70,12 @@ type Config struct {
 	// The controller's API over TCP. Absent: it is on unix sockets only.
 	Api *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
 	// Where the machines of the cluster share their config. Absent: it is in files
-	// alone. Present: the files of this machine hold `machine`, `forwarder`, `bgp`,
-	// `metrics`, `api` and this, and everything else comes from etcd
+	// alone. Present: the files of this machine hold `machine`, `forwarder`, `speaker`,
+	// `bgp`, `metrics`, `api` and this, and everything else comes from etcd
 	// (docs/etcd.md).
-	Etcd          *Etcd `protobuf:"bytes,16,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	Etcd *Etcd `protobuf:"bytes,16,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	// The process that announces.
+	Speaker       *Speaker `protobuf:"bytes,17,opt,name=speaker,proto3" json:"speaker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -213,6 +215,60 @@ func (x *Config) GetEtcd() *Etcd {
 	return nil
 }
 
+func (x *Config) GetSpeaker() *Speaker {
+	if x != nil {
+		return x.Speaker
+	}
+	return nil
+}
+
+type Speaker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long routes stay without a controller, while the forwarder is well:
+	// `never` to withdraw them for that, or a time from 10s on, such as `10m`. Without
+	// a controller nothing follows the backends' health. Default: `never`.
+	ControllerAbsentMax *string `protobuf:"bytes,1,opt,name=controller_absent_max,json=controllerAbsentMax,proto3,oneof" json:"controller_absent_max,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *Speaker) Reset() {
+	*x = Speaker{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Speaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Speaker) ProtoMessage() {}
+
+func (x *Speaker) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Speaker.ProtoReflect.Descriptor instead.
+func (*Speaker) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Speaker) GetControllerAbsentMax() string {
+	if x != nil && x.ControllerAbsentMax != nil {
+		return *x.ControllerAbsentMax
+	}
+	return ""
+}
+
 type Api struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Address and port that the API is served on, with TLS 1.3 and to clients with
@@ -229,7 +285,7 @@ type Api struct {
 
 func (x *Api) Reset() {
 	*x = Api{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +297,7 @@ func (x *Api) String() string {
 func (*Api) ProtoMessage() {}
 
 func (x *Api) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +310,7 @@ func (x *Api) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Api.ProtoReflect.Descriptor instead.
 func (*Api) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Api) GetListen() string {
@@ -293,7 +349,7 @@ type ApiTls struct {
 
 func (x *ApiTls) Reset() {
 	*x = ApiTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +361,7 @@ func (x *ApiTls) String() string {
 func (*ApiTls) ProtoMessage() {}
 
 func (x *ApiTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +374,7 @@ func (x *ApiTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiTls.ProtoReflect.Descriptor instead.
 func (*ApiTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ApiTls) GetCertFile() string {
@@ -359,7 +415,7 @@ type ApiRoles struct {
 
 func (x *ApiRoles) Reset() {
 	*x = ApiRoles{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +427,7 @@ func (x *ApiRoles) String() string {
 func (*ApiRoles) ProtoMessage() {}
 
 func (x *ApiRoles) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +440,7 @@ func (x *ApiRoles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiRoles.ProtoReflect.Descriptor instead.
 func (*ApiRoles) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ApiRoles) GetView() []string {
@@ -431,7 +487,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +499,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +512,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Etcd) GetEndpoints() []string {
@@ -510,7 +566,7 @@ type EtcdTls struct {
 
 func (x *EtcdTls) Reset() {
 	*x = EtcdTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +578,7 @@ func (x *EtcdTls) String() string {
 func (*EtcdTls) ProtoMessage() {}
 
 func (x *EtcdTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +591,7 @@ func (x *EtcdTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTls.ProtoReflect.Descriptor instead.
 func (*EtcdTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EtcdTls) GetCaFile() string {
@@ -583,7 +639,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +651,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +664,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Cluster) GetName() string {
@@ -651,7 +707,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +719,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +732,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Machine) GetName() string {
@@ -719,7 +775,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +787,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +800,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Peer) GetName() string {
@@ -777,7 +833,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +845,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +858,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -831,7 +887,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +899,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +912,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PathMtu) GetLearn() bool {
@@ -879,7 +935,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +947,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +960,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1012,7 +1068,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1080,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1093,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Service) GetName() string {
@@ -1215,7 +1271,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1283,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1296,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1294,7 +1350,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1362,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1375,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1362,7 +1418,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1430,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1443,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1433,7 +1489,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1501,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1514,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Pool) GetName() string {
@@ -1527,7 +1583,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1595,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1608,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1594,7 +1650,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1662,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1675,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Backend) GetName() string {
@@ -1689,7 +1745,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1757,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1770,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1838,7 +1894,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1906,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1919,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -1942,7 +1998,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2010,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2023,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2047,7 +2103,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2115,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2128,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2113,7 +2169,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2181,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2194,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2167,7 +2223,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2235,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2248,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2245,7 +2301,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2313,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2326,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2313,7 +2369,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2381,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2394,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2397,7 +2453,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2465,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2478,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2470,7 +2526,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2538,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2551,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2533,7 +2589,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2601,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2614,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -2651,7 +2707,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2719,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2732,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2768,7 +2824,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2836,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2849,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -2829,7 +2885,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +2897,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +2910,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2893,7 +2949,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +2961,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +2974,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Interface) GetName() string {
@@ -2959,7 +3015,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3027,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3040,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3005,7 +3061,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xad\x06\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe4\x06\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3022,7 +3078,11 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x126\n" +
 	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\x12)\n" +
 	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\x12,\n" +
-	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\"\x97\x01\n" +
+	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x125\n" +
+	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\"\\\n" +
+	"\aSpeaker\x127\n" +
+	"\x15controller_absent_max\x18\x01 \x01(\tH\x00R\x13controllerAbsentMax\x88\x01\x01B\x18\n" +
+	"\x16_controller_absent_max\"\x97\x01\n" +
 	"\x03Api\x12\x1e\n" +
 	"\x06listen\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06listen\x124\n" +
 	"\x03tls\x18\x02 \x01(\v2\x1a.guideway.config.v1.ApiTlsB\x06\xbaH\x03\xc8\x01\x01R\x03tls\x12:\n" +
@@ -3364,97 +3424,99 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
-	(*Api)(nil),                 // 1: guideway.config.v1.Api
-	(*ApiTls)(nil),              // 2: guideway.config.v1.ApiTls
-	(*ApiRoles)(nil),            // 3: guideway.config.v1.ApiRoles
-	(*Etcd)(nil),                // 4: guideway.config.v1.Etcd
-	(*EtcdTls)(nil),             // 5: guideway.config.v1.EtcdTls
-	(*Cluster)(nil),             // 6: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 7: guideway.config.v1.Machine
-	(*Peer)(nil),                // 8: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 9: guideway.config.v1.Tunnel
-	(*PathMtu)(nil),             // 10: guideway.config.v1.PathMtu
-	(*PrefixGroup)(nil),         // 11: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 12: guideway.config.v1.Service
-	(*Vip)(nil),                 // 13: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 14: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 15: guideway.config.v1.Spill
-	(*Pool)(nil),                // 16: guideway.config.v1.Pool
-	(*Damping)(nil),             // 17: guideway.config.v1.Damping
-	(*Backend)(nil),             // 18: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 19: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 20: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 21: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 22: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 23: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 24: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 25: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 26: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 27: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 28: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 29: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 30: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 31: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 32: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 33: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 34: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
+	(*Speaker)(nil),             // 1: guideway.config.v1.Speaker
+	(*Api)(nil),                 // 2: guideway.config.v1.Api
+	(*ApiTls)(nil),              // 3: guideway.config.v1.ApiTls
+	(*ApiRoles)(nil),            // 4: guideway.config.v1.ApiRoles
+	(*Etcd)(nil),                // 5: guideway.config.v1.Etcd
+	(*EtcdTls)(nil),             // 6: guideway.config.v1.EtcdTls
+	(*Cluster)(nil),             // 7: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 8: guideway.config.v1.Machine
+	(*Peer)(nil),                // 9: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 10: guideway.config.v1.Tunnel
+	(*PathMtu)(nil),             // 11: guideway.config.v1.PathMtu
+	(*PrefixGroup)(nil),         // 12: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 13: guideway.config.v1.Service
+	(*Vip)(nil),                 // 14: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 15: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 16: guideway.config.v1.Spill
+	(*Pool)(nil),                // 17: guideway.config.v1.Pool
+	(*Damping)(nil),             // 18: guideway.config.v1.Damping
+	(*Backend)(nil),             // 19: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 20: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 21: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 22: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 23: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 24: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 25: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 26: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 27: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 28: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 29: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 30: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 31: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 32: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 33: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 34: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 35: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 36: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	6,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	7,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	8,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	9,  // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	11, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	12, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	16, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	19, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	29, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	32, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	34, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	10, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
-	1,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	4,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
-	2,  // 14: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	3,  // 15: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	5,  // 16: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	13, // 17: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	14, // 18: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	15, // 19: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	35, // 20: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	35, // 21: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	35, // 22: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	35, // 23: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	18, // 24: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	17, // 25: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	35, // 26: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	35, // 27: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	35, // 28: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	20, // 29: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	21, // 30: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	23, // 31: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	24, // 32: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	25, // 33: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	26, // 34: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	27, // 35: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	28, // 36: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	35, // 37: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	35, // 38: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	22, // 39: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	22, // 40: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	30, // 41: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	35, // 42: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	31, // 43: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	35, // 44: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	33, // 45: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	7,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	8,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	9,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	10, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	12, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	13, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	17, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	20, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	30, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	33, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	35, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	11, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
+	2,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	5,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	1,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
+	3,  // 15: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	4,  // 16: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	6,  // 17: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	14, // 18: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	15, // 19: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	16, // 20: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	36, // 21: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	36, // 22: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	36, // 23: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	36, // 24: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	19, // 25: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	18, // 26: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	36, // 27: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	36, // 28: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	36, // 29: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	21, // 30: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	22, // 31: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	24, // 32: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	25, // 33: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	26, // 34: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	27, // 35: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	28, // 36: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	29, // 37: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	36, // 38: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	36, // 39: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	23, // 40: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	23, // 41: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	31, // 42: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	36, // 43: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	32, // 44: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	36, // 45: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	34, // 46: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3462,22 +3524,22 @@ func file_guideway_config_v1_config_proto_init() {
 	if File_guideway_config_v1_config_proto != nil {
 		return
 	}
-	file_guideway_config_v1_config_proto_msgTypes[4].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[6].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
@@ -3488,13 +3550,14 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[32].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

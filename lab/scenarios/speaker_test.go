@@ -1,0 +1,274 @@
+package scenarios_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// Promised in docs/operate.md of a forwarder that is dead or hangs.
+const withdrawnWithin = 300 * time.Millisecond
+
+// The three processes of a load balancer live apart: routes follow the forwarder
+// and the speaker, not the controller.
+func TestSpeaker(t *testing.T) {
+	o := options(t, "speaker")
+	running := up(t, o)
+	t.Run("a_controller_that_is_away_changes_no_route", func(t *testing.T) { controllerAway(t, running) })
+	t.Run("without_a_controller_routes_follow_the_forwarder", func(t *testing.T) { forwarderAlone(t, running) })
+	t.Run("a_speaker_that_is_killed_announces_again_by_itself", func(t *testing.T) { speakerKilled(t, running) })
+	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
+	t.Run("each_pair_of_deaths_at_once", func(t *testing.T) { pairsOfDeaths(t, running) })
+	t.Run("a_speaker_that_is_stopped_breaks_no_connection", func(t *testing.T) { speakerStopped(t, running) })
+}
+
+const machineUnderTest = "lb-2"
+
+var errNotYet = errors.New("not yet")
+
+// controllerAway: killed, hung and stopped under load, each time until a new one
+// (or the same) has taken its place.
+func controllerAway(t *testing.T, running *hosts.Lab) {
+	remote := loadForTakeOver(t, running, 1, 100)
+	stopWatch := keepEyeOnRoutes(t, running)
+	for name, away := range map[string]func() (back func() error, err error){
+		"killed": func() (func() error, error) {
+			return func() error { return running.StartController(machineUnderTest) }, running.Kill(machineUnderTest, "controller")
+		},
+		"stopped": func() (func() error, error) {
+			return func() error { return running.StartController(machineUnderTest) }, running.Stop(machineUnderTest, "controller")
+		},
+		"hung": func() (func() error, error) { return running.Hang(machineUnderTest, "controller") },
+	} {
+		back, err := away()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		eventually(t, 10*time.Second, name+": the speaker's alarm", func() error { return absentFor(t, running) })
+		if err := back(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		time.Sleep(3 * time.Second) // the new one decides meanwhile
+	}
+	stopWatch()
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+}
+
+// absentFor is nil once the speaker misses its controller.
+func absentFor(t *testing.T, running *hosts.Lab) error {
+	samples, err := running.SpeakerMetrics(t.Context(), machineUnderTest)
+	if err == nil && samples["guideway_speaker_controller_absent_seconds"] == 0 {
+		err = errNotYet
+	}
+	return err
+}
+
+// forwarderAlone: without its controller, a forwarder is withdrawn when it is
+// killed or hangs, and announced when it is back.
+func forwarderAlone(t *testing.T, running *hosts.Lab) {
+	if err := running.Kill(machineUnderTest, "controller"); err != nil {
+		t.Fatal(err)
+	}
+	gone := watchWithdrawal(t, running, machineUnderTest)
+	began := time.Now()
+	if err := running.Kill(machineUnderTest, "forwarder"); err != nil {
+		t.Fatal(err)
+	}
+	checkWithdrawn(t, gone().Sub(began), "was killed")
+	if err := running.StartForwarder(machineUnderTest); err != nil {
+		t.Fatal(err)
+	}
+	waitAnnounced(t, running, machineUnderTest)
+
+	gone = watchWithdrawal(t, running, machineUnderTest)
+	began = time.Now()
+	resume, err := running.Hang(machineUnderTest, "forwarder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWithdrawn(t, gone().Sub(began), "began to hang")
+	if err := resume(); err != nil {
+		t.Fatal(err)
+	}
+	waitAnnounced(t, running, machineUnderTest)
+	backToNormal(t, running, "controller")
+}
+
+func checkWithdrawn(t *testing.T, took time.Duration, what string) {
+	t.Helper()
+	t.Logf("routes went %v after the forwarder %s", took, what)
+	if took > withdrawnWithin {
+		t.Errorf("routes went %v after the forwarder %s", took, what)
+	}
+}
+
+func speakerKilled(t *testing.T, running *hosts.Lab) {
+	if err := running.Kill(machineUnderTest, "controller", "speaker"); err != nil {
+		t.Fatal(err)
+	}
+	waitWithdrawn(t, running, machineUnderTest)
+	if err := running.StartSpeaker(machineUnderTest); err != nil {
+		t.Fatal(err)
+	}
+	waitAnnounced(t, running, machineUnderTest)
+	backToNormal(t, running, "controller")
+}
+
+func anyOrder(t *testing.T, running *hosts.Lab) {
+	for _, order := range [][]string{
+		{"controller", "speaker", "forwarder"}, {"controller", "forwarder", "speaker"}, {"speaker", "controller", "forwarder"},
+		{"speaker", "forwarder", "controller"}, {"forwarder", "controller", "speaker"}, {"forwarder", "speaker", "controller"},
+	} {
+		if err := running.Kill(machineUnderTest, order...); err != nil {
+			t.Fatal(err)
+		}
+		waitWithdrawn(t, running, machineUnderTest)
+		for _, what := range order {
+			if err := start(running, what); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		t.Log(strings.Join(order, ", "))
+		backToNormal(t, running)
+	}
+}
+
+func pairsOfDeaths(t *testing.T, running *hosts.Lab) {
+	for _, pair := range [][]string{{"controller", "speaker"}, {"controller", "forwarder"}, {"speaker", "forwarder"}} {
+		t.Log(strings.Join(pair, ", "))
+		if err := running.Kill(machineUnderTest, pair...); err != nil {
+			t.Fatal(err)
+		}
+		waitWithdrawn(t, running, machineUnderTest)
+		// What is left goes on by what is on disk: a controller is not needed.
+		started := slices.DeleteFunc(slices.Clone(pair), func(what string) bool { return what == "controller" })
+		for _, what := range started {
+			if err := start(running, what); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitAnnounced(t, running, machineUnderTest)
+		if slices.Contains(pair, "controller") {
+			backToNormal(t, running, "controller")
+		} else {
+			backToNormal(t, running)
+		}
+	}
+}
+
+// speakerStopped: no connection breaks, since the other load balancer has the
+// same tables.
+func speakerStopped(t *testing.T, running *hosts.Lab) {
+	var open []conversation
+	for range 20 {
+		open = append(open, converse(t, running, topology.EchoVIPs[0]))
+	}
+	if err := running.Stop(machineUnderTest, "speaker"); err != nil {
+		t.Fatal(err)
+	}
+	waitWithdrawn(t, running, machineUnderTest)
+	for _, c := range open {
+		if err := c.transfer(10_000, 10*time.Second); err != nil {
+			t.Errorf("a connection to %s: %v", c.backend, err)
+		}
+	}
+	backToNormal(t, running, "speaker")
+}
+
+func start(running *hosts.Lab, what string) error {
+	switch what {
+	case "controller":
+		return running.StartController(machineUnderTest)
+	case "speaker":
+		return running.StartSpeaker(machineUnderTest)
+	}
+	return running.StartForwarder(machineUnderTest)
+}
+
+// backToNormal starts what is still missing, and waits until all serve.
+func backToNormal(t *testing.T, running *hosts.Lab, missing ...string) {
+	t.Helper()
+	for _, what := range missing {
+		if err := start(running, what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func routerAnd(t *testing.T, running *hosts.Lab, name string) (*topology.Router, []netip.Addr) {
+	t.Helper()
+	router, err := running.Network.OpenRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses, err := running.Network.Addresses(name)
+	if err != nil {
+		router.Close()
+		t.Fatal(err)
+	}
+	return router, addresses
+}
+
+func waitAnnounced(t *testing.T, running *hosts.Lab, name string) {
+	t.Helper()
+	router, addresses := routerAnd(t, running, name)
+	defer router.Close()
+	eventually(t, 30*time.Second, "routes by "+name, func() error {
+		routes, err := router.Routes()
+		if err == nil && !routes.Via(addresses) {
+			err = errNotYet
+		}
+		return err
+	})
+}
+
+// watchWithdrawal begins to watch, and returns what waits for the moment of it.
+func watchWithdrawal(t *testing.T, running *hosts.Lab, name string) (gone func() time.Time) {
+	t.Helper()
+	router, addresses := routerAnd(t, running, name)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	moment, began, failed := make(chan time.Time, 1), make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		at, err := router.Watch(ctx, func(routes topology.Routes) bool {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+			return !routes.Via(addresses)
+		})
+		moment <- at
+		failed <- err
+	}()
+	<-began
+	return func() time.Time {
+		t.Helper()
+		defer cancel()
+		defer router.Close()
+		at := <-moment
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+}
