@@ -42,8 +42,13 @@ type loadedConfigs struct {
 func (c *Controller) loadAtStart() error {
 	c.loaded.read = map[*config.Config]candidate{}
 	sources, err := c.store.lastGood()
-	shared, notRead := c.openShared(sources)
-	read := c.readSources(shared)
+	// Once: a pipe has its text only once.
+	files, unread := config.Read(c.options.Config...)
+	shared, notRead := c.openShared(files, sources)
+	read := candidate{err: unread}
+	if unread == nil {
+		read = c.candidateOf(files, shared)
+	}
 	if c.shared != nil && shared == nil {
 		read.err = notRead // the files alone are no config
 	}
@@ -87,10 +92,14 @@ type candidate struct {
 
 // readSources are this machine's files and a config from etcd; nil: files alone.
 func (c *Controller) readSources(shared *fleet.Config) candidate {
-	sources, err := config.Read(c.options.Config...)
+	files, err := config.Read(c.options.Config...)
 	if err != nil {
 		return candidate{err: err}
 	}
+	return c.candidateOf(files, shared)
+}
+
+func (c *Controller) candidateOf(sources []config.Source, shared *fleet.Config) candidate {
 	if shared != nil {
 		sources = append(sources, c.shared.source(shared))
 	}

@@ -93,13 +93,9 @@ func keptShared(sources []config.Source) *fleet.Config {
 }
 
 // openShared connects to etcd if this machine's files name it, and returns the part
-// of the config to start with: etcd's, or with the reason the one on disk. Files
-// that cannot be read are told when they are read for good.
-func (c *Controller) openShared(lastGood []config.Source) (start *fleet.Config, problem error) {
-	files, err := config.Read(c.options.Config...)
-	if err != nil {
-		return nil, nil
-	}
+// of the config to start with: etcd's, or with the reason the one on disk. What is
+// wrong with the files is told when they are parsed.
+func (c *Controller) openShared(files, lastGood []config.Source) (start *fleet.Config, problem error) {
 	settings, err := config.EtcdOf(files, config.ReadFromDisk)
 	if err != nil || settings == nil {
 		return nil, nil
