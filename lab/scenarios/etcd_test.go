@@ -30,6 +30,12 @@ func TestEtcd(t *testing.T) {
 	}
 	o := options(t, "etcd")
 	running := up(t, o)
+	// The spare is drained, not absent: its connections stay when it is drained again.
+	weights := running.Weights()
+	weights[running.Backends()[2]] = 0
+	if err := running.SetWeights(t.Context(), weights); err != nil {
+		t.Fatal(err)
+	}
 	e := startEtcd(t, running)
 	e.takeOverConfigs(t)
 	remote := loadForTakeOver(t, running, 1, 50)
@@ -313,7 +319,7 @@ func (e *etcds) untilRun(t *testing.T) {
 	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s shownShared) bool { return s.Etcd.Generation == e.generation && !s.Stale })
 }
 
-// untilBackends that the plans of both have.
+// untilBackends take new connections by the plans of both.
 func (e *etcds) untilBackends(t *testing.T, pool string, count int) {
 	t.Helper()
 	for _, machine := range e.running.LoadBalancers() {
@@ -323,8 +329,14 @@ func (e *etcds) untilBackends(t *testing.T, pool string, count int) {
 				return err
 			}
 			for _, service := range plan.GetServices() {
-				if members := plan.Members()[service.GetGroup()]; service.GetName() == pool && len(members) != count {
-					return fmt.Errorf("it has %d", len(members))
+				active := 0
+				for _, member := range plan.Members()[service.GetGroup()] {
+					if member.GetWeight() > 0 {
+						active++
+					}
+				}
+				if service.GetName() == pool && active != count {
+					return fmt.Errorf("it has %d", active)
 				}
 			}
 			return nil
@@ -332,11 +344,18 @@ func (e *etcds) untilBackends(t *testing.T, pool string, count int) {
 	}
 }
 
-// withSpare has a third backend in the pool web.
+// withSpare has a third backend that takes new connections in the pool web, the
+// first one of the config.
 func (e *etcds) withSpare(t *testing.T) string {
+	t.Helper()
 	spare := e.running.Network.Backends[2]
-	return replaceOnce(t, e.shared, "- name: web\n  health_checks: [http-ok]\n  backends:\n",
-		fmt.Sprintf("- name: web\n  health_checks: [http-ok]\n  backends:\n  - {name: %s, address: %s}\n", spare.Name, spare.Address(0)))
+	line := func(weight int) string {
+		return fmt.Sprintf("{name: %s, address: \"%s\", weight: %d}", spare.Name, spare.Address(0), weight)
+	}
+	if !strings.Contains(e.shared, line(0)) {
+		t.Fatalf("no %s in\n%s", line(0), e.shared)
+	}
+	return strings.Replace(e.shared, line(0), line(1), 1)
 }
 
 func (e *etcds) applyReachesBoth(t *testing.T) {
