@@ -336,7 +336,7 @@ func TestDoctorDoesNotCallAnAbsentPlanRunning(t *testing.T) {
 
 func TestDoctorWithoutProcessesFails(t *testing.T) {
 	out, _, err := guideway(t, "doctor", "--run-dir", t.TempDir())
-	if !errors.Is(err, errReported) || strings.Count(out, "no such socket") != 2 || !strings.Contains(out, "systemctl start guideway-forwarder") {
+	if !errors.Is(err, errReported) || strings.Count(out, "no such socket") != 3 || !strings.Contains(out, "systemctl start guideway-forwarder") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

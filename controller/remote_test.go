@@ -91,7 +91,10 @@ func TestAdminsOfOtherMachinesApplyAndTheControllerWrites(t *testing.T) {
 		t.Fatalf("%v %v", done, err)
 	}
 	h.holds(h.config(secondBackend))
-	h.until("in use", backendState("web-2", "active"))
+	isActive := backendState("web-2", "active")
+	h.until("in use, by the forwarder too", func(s *controllerv1.GetStateResponse) bool {
+		return isActive(s) && s.Forwarder.GetGenerationWanted() == s.Forwarder.GetGenerationRunning()
+	})
 	if latest := h.history().Records[0]; latest.User != "ada" || latest.Message != "from afar" || latest.How != "apply" {
 		t.Errorf("history %v", latest)
 	}
