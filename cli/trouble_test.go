@@ -40,6 +40,8 @@ func (*fakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) 
 			End: &forwarderv1.Drop{Reason: "no_service", Meaning: "No service has it.", UsualCause: "A scan."}}, nil
 	case 82:
 		told.Tracked = nil
+	case 83:
+		told.Mode, told.TableSize, told.RouteOption = "stateless", 8192, []string{"10.1.0.12", "10.1.0.13"}
 	}
 	return told, nil
 }
@@ -113,6 +115,10 @@ outer       gre, of a packet without data:
 	var shown shownExplanation
 	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || *shown.Slot != 4711 || shown.NextHop.MTU != 1600 {
 		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:83", "--run-dir", runDir)
+	if want := "then 10.1.0.12, 10.1.0.13: the bucket moves, and agents pass on what is not theirs"; err != nil || !strings.Contains(fields(out), want) {
+		t.Errorf("%v, lacks %q:\n%s", err, want, out)
 	}
 	if _, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "--run-dir", runDir); err == nil {
 		t.Error("two words were accepted")

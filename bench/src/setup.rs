@@ -228,6 +228,7 @@ impl Setup {
             generation: 1,
             backends: members.into_iter().map(|member| member.backend).collect(),
             by_bucket: (0..BUCKETS).map(|bucket| bucket % count).collect(),
+            moves: Vec::new(),
         }
     }
 

@@ -3,6 +3,7 @@ package compile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -52,6 +53,7 @@ func compareGolden(t *testing.T, parent string) {
 				t.Fatal(err)
 			}
 			got := Compile(c, States{}, 1)
+			addMoves(t, folder, got)
 			file := filepath.Join(folder, "plan.json")
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				write(t, file, got)
@@ -69,6 +71,31 @@ func compareGolden(t *testing.T, parent string) {
 			}
 		})
 	}
+}
+
+// addMoves opens the moves that a folder's moves.json has by service, if there is
+// one: what is compiled without a history has none.
+func addMoves(t *testing.T, folder string, plan *planv1.Plan) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(folder, "moves.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var maps map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(data, &maps)
+	}
+	for _, service := range plan.GetServices() {
+		if moves, isNamed := maps[service.GetName()]; isNamed && err == nil {
+			opened := &planv1.BucketMap{}
+			err = protojson.Unmarshal(moves, opened)
+			service.GetBucketMap().Moves = opened.GetMoves()
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s/moves.json: %v", folder, err)
+	}
+	plan.Requires = requires(plan)
 }
 
 func golden(t *testing.T, parent string) []string {
@@ -210,10 +237,10 @@ func Test_requires_names_what_the_plan_uses_sorted(t *testing.T) {
 			{Encap: planv1.Encap_ENCAP_GUE, Fragments: planv1.Fragments_FRAGMENTS_ON},
 			{Encap: planv1.Encap_ENCAP_GRE, Mode: planv1.Mode_MODE_STATELESS, Spill: []*planv1.Spill{{}}},
 			{Encap: planv1.Encap_ENCAP_IPIP, Fragments: planv1.Fragments_FRAGMENTS_OFF},
-			{Encap: planv1.Encap_ENCAP_GENEVE},
+			{Encap: planv1.Encap_ENCAP_GENEVE, BucketMap: &planv1.BucketMap{Moves: []*planv1.OpenMove{{}}}},
 		},
 	}
-	wanted := []string{"encap-geneve", "encap-gue", "encap-ipip", "encapsulators", "fragments", "path-mtu-learn", "source-prefix",
+	wanted := []string{"bucket-moves", "encap-geneve", "encap-gue", "encap-ipip", "encapsulators", "fragments", "path-mtu-learn", "source-prefix",
 		"spill", "stateless", "steering-software", "udp6-checksum"}
 	if got := requires(plan); !slices.Equal(got, wanted) {
 		t.Errorf("requires %v, wanted %v", got, wanted)

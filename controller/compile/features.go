@@ -14,6 +14,7 @@ import (
 const (
 	FeatureGroups           = "groups"
 	FeatureStateless        = "stateless"
+	FeatureBucketMoves      = "bucket-moves"
 	FeatureFragments        = "fragments"
 	FeatureSpill            = "spill"
 	FeatureEncapsulators    = "encapsulators"
@@ -47,6 +48,7 @@ func requires(plan *planv1.Plan) []string {
 	for _, service := range plan.GetServices() {
 		used[encapFeature(service.GetEncap())] = true
 		used[FeatureStateless] = used[FeatureStateless] || service.GetMode() == planv1.Mode_MODE_STATELESS
+		used[FeatureBucketMoves] = used[FeatureBucketMoves] || len(service.GetBucketMap().GetMoves()) > 0
 		used[FeatureFragments] = used[FeatureFragments] || service.GetFragments() == planv1.Fragments_FRAGMENTS_ON
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0
 	}

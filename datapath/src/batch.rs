@@ -29,6 +29,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
+use plan::group::Selected;
 use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
 use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
@@ -43,7 +44,7 @@ use crate::packet::{Arrived, Packet};
 use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::recursion_limit::RecursionLimit;
-use crate::send::{headers_of, send};
+use crate::send::{OuterHeaders, headers_of, send};
 use crate::table::{Home, is_tcp, steady_backend};
 use crate::trace::{self, Mark};
 use crate::verdict::Verdict;
@@ -80,6 +81,8 @@ enum Stage<'v> {
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
+    /// Its match and its backend, with a route option.
+    Routed(&'v Matched, Selected),
     /// It goes to the machine in charge of its datagram.
     Owner,
 }
@@ -436,8 +439,14 @@ impl<'m> Datapath<'m> {
                 (Affinity::Flow, Some(hashes)) => hashes[at],
                 (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
             };
-            if let Some(chosen) = decide_stateless(view.plan.group_of(matched), selector).chosen {
-                packet.choose(view, counters, matched, chosen);
+            match decide_stateless(view.plan.group_of(matched), selector) {
+                None => {}
+                Some(selected) if selected.has_route_option => {
+                    packet.stage = Stage::Routed(matched, selected);
+                }
+                Some(Selected { member, backend, .. }) => {
+                    packet.choose(view, counters, matched, ChosenMember { member, backend });
+                }
             }
         }
     }
@@ -516,11 +525,14 @@ impl<'m> Datapath<'m> {
                     return Some(Err(DropReason::NoNeighbour));
                 };
                 let answering = |headers: &_| self.answering_about(view, *hash, headers);
-                let sent = send(frame, meta, *hash, template, answering, outbox);
+                let sent = send(frame, meta, *hash, template.into(), answering, outbox);
                 if sent.is_ok() {
                     count(member, *matched, meta);
                 }
                 sent
+            }
+            Stage::Routed(matched, selected) => {
+                self.send_routed(view, frame, (meta, *hash), matched, *selected, outbox)
             }
             Stage::Service(matched, _) | Stage::Stateless(matched) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
@@ -534,6 +546,26 @@ impl<'m> Datapath<'m> {
             }
             _ => return None,
         })
+    }
+
+    /// Sends a packet with its bucket's route option.
+    fn send_routed(
+        &self,
+        view: &View,
+        frame: &mut Frame<'_>,
+        (meta, hash): (&PacketMeta, u64),
+        matched: &Matched,
+        Selected { member, backend, slot, .. }: Selected,
+        outbox: &mut Outbox<'m>,
+    ) -> Result<Verdict, DropReason> {
+        let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
+        let template = template.ok_or(DropReason::NoNeighbour)?;
+        let option = view.plan.group_of(matched).route_option(slot, backend);
+        let outer = OuterHeaders { template, option };
+        let answering = |headers: &_| self.answering_about(view, hash, headers);
+        let verdict = send(frame, meta, hash, outer, answering, outbox)?;
+        self.counters_of(view).count(matched, member, meta.packet_bytes);
+        Ok(verdict)
     }
 
     #[cold]

@@ -179,7 +179,7 @@ pub fn decide(
 ) -> Decision {
     let why = match entry {
         _ if rules.tracking == Tracking::Stateless => {
-            return decide_stateless(rules.group, selector());
+            return by_bucket(decide_stateless(rules.group, selector()));
         }
         None => Why::Untracked,
         Some(entry) => {
@@ -194,7 +194,7 @@ pub fn decide(
             }
         }
     };
-    let Some(Selected { member, backend, slot }) = rules.group.select(selector()) else {
+    let Some(Selected { member, backend, slot, .. }) = rules.group.select(selector()) else {
         return Decision { chosen: None, why, slot: None, effect: Effect::None };
     };
     let (service, class) = (rules.service, EntryClass::Unconfirmed);
@@ -205,8 +205,11 @@ pub fn decide(
 
 /// Decides about a packet of a stateless service: whose bucket it is.
 #[inline(always)]
-pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Decision {
-    let selected = group.select(selector);
+pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Option<Selected> {
+    group.select(selector)
+}
+
+fn by_bucket(selected: Option<Selected>) -> Decision {
     Decision {
         chosen: selected.map(|Selected { member, backend, .. }| ChosenMember { member, backend }),
         why: Why::Stateless,

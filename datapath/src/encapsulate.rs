@@ -11,10 +11,12 @@
 
 use std::net::IpAddr;
 
-use plan::{Dscp, Encap, Plan};
-use wire::tunnel::{self, Inside};
+use plan::{Dscp, Encap, Plan, TunnelProfile};
+use wire::tunnel::route_option::{self, Emitted};
+use wire::tunnel::{self, Inside, geneve};
 use wire::{
-    EtherType, Family, Frame, MacAddress, PacketMeta, Protocol, checksum, ethernet, ipv4, ipv6, udp,
+    EtherType, Family, Frame, HEADROOM_BYTES, MacAddress, PacketMeta, Protocol, checksum, ethernet,
+    ipv4, ipv6, udp,
 };
 
 use crate::flow_hash::FlowHash;
@@ -32,10 +34,8 @@ const FRONT_BYTES_MAX: usize =
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncapProfile {
-    /// The tunnel protocol.
-    pub encap: Encap,
-    /// The outer DSCP.
-    pub dscp: Dscp,
+    /// The tunnel protocol, the outer DSCP and the longest option.
+    pub tunnel: TunnelProfile,
     /// GRE: how many further encapsulations are permitted (RFC 1701).
     pub recursion: u8,
 }
@@ -43,14 +43,15 @@ pub struct EncapProfile {
 impl EncapProfile {
     /// To a backend, which encapsulates no further.
     #[must_use]
-    pub fn to_backend((encap, dscp): (Encap, Dscp)) -> EncapProfile {
-        EncapProfile { encap, dscp, recursion: RecursionLimit::TO_BACKEND.0 }
+    pub fn to_backend(tunnel: TunnelProfile) -> EncapProfile {
+        EncapProfile { tunnel, recursion: RecursionLimit::TO_BACKEND.0 }
     }
 
     /// To another load balancer, which is `permitted` further encapsulations.
     #[must_use]
     pub fn to_balancer(permitted: RecursionLimit) -> EncapProfile {
-        EncapProfile { encap: Encap::Gre, dscp: Dscp::Copy, recursion: permitted.0 }
+        let tunnel = TunnelProfile { encap: Encap::Gre, dscp: Dscp::Copy, option_bytes: 0 };
+        EncapProfile { tunnel, recursion: permitted.0 }
     }
 }
 
@@ -75,6 +76,8 @@ pub struct HeaderTemplate {
     class_bits: u8,
     /// From Ethernet on.
     front: [u8; FRONT_BYTES_MAX],
+    /// Bytes of the longest option that may stand behind it.
+    option_bytes: u8,
 }
 
 /// How long the headers behind Ethernet are: the family of the outer one, and
@@ -88,6 +91,12 @@ impl Shape {
     fn of(encap: Encap, outer: Family) -> Shape {
         let words = (encap.front_bytes() / 4) as u8;
         Shape(if outer == Family::V6 { Shape::V6 | words } else { words })
+    }
+
+    /// Bytes of the headers behind Ethernet.
+    fn bytes(self) -> usize {
+        let ip = if self.0 & Shape::V6 == 0 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+        ip + usize::from(self.0 & !Shape::V6) * 4
     }
 }
 
@@ -113,6 +122,7 @@ impl Default for HeaderTemplate {
             class_bits: 0,
             udp: UdpHeader::None,
             front: [0; FRONT_BYTES_MAX],
+            option_bytes: 0,
         }
     }
 }
@@ -142,14 +152,16 @@ impl HeaderTemplate {
         profile: EncapProfile,
         inner: Family,
     ) -> Option<HeaderTemplate> {
-        let (class_mask, class_bits) = traffic_class(profile.dscp);
-        let protocol = profile.encap.protocol(inner);
+        let TunnelProfile { encap, dscp, option_bytes } = profile.tunnel;
+        let (class_mask, class_bits) = traffic_class(dscp);
+        let protocol = encap.protocol(inner);
         let least =
-            inside_bytes_min(inner) + overhead_bytes(profile.encap, Family::of(destination));
+            inside_bytes_min(inner) + overhead_bytes(profile.tunnel, Family::of(destination));
         let mut template = HeaderTemplate {
             mtu: hop.path_mtu.map_or(hop.mtu, |path| path.max(least).min(hop.mtu)),
             device: hop.device,
-            shape: Shape::of(profile.encap, Family::of(destination)),
+            shape: Shape::of(encap, Family::of(destination)),
+            option_bytes,
             class_mask,
             class_bits,
             udp: match protocol {
@@ -180,7 +192,7 @@ impl HeaderTemplate {
             }
         };
         let inside = Inside { family: inner, recursion: profile.recursion };
-        profile.encap.emit(&mut packet[ip_bytes..], inside);
+        encap.emit(&mut packet[ip_bytes..], inside);
         Some(template)
     }
 
@@ -197,6 +209,23 @@ impl HeaderTemplate {
             path_mtu: None,
         }
     }
+
+    /// The longest packet that is reported to fit: with its headers and the longest
+    /// option, whether a packet carries one or not.
+    fn inside_bytes_max(&self) -> u16 {
+        let outer_bytes = self.shape.bytes() as u16 + u16::from(self.option_bytes);
+        self.mtu.saturating_sub(outer_bytes)
+    }
+
+    /// The same headers in front of an option of that many bytes, a critical one:
+    /// they end with Geneve's.
+    fn announcing(&self, option_bytes: usize) -> HeaderTemplate {
+        let mut template = *self;
+        let end = ethernet::HEADER_BYTES + self.shape.bytes();
+        let header = template.front[..end].last_chunk_mut().expect("they are longer");
+        geneve::announce_critical_options(header, option_bytes);
+        template
+    }
 }
 
 /// Bytes of a packet that its outer headers leave room for, whatever path MTU
@@ -211,14 +240,10 @@ pub fn inside_bytes_min(inner: Family) -> u16 {
 }
 
 /// Bytes of the outer IP header and of what stands between it and the inner
-/// packet.
+/// packet, with the longest option.
 #[must_use]
-pub fn overhead_bytes(encap: Encap, outer: Family) -> u16 {
-    let ip = match outer {
-        Family::V4 => ipv4::HEADER_BYTES,
-        Family::V6 => ipv6::HEADER_BYTES,
-    };
-    (ip + encap.front_bytes()) as u16
+pub fn overhead_bytes(tunnel: TunnelProfile, outer: Family) -> u16 {
+    Shape::of(tunnel.encap, outer).bytes() as u16 + u16::from(tunnel.option_bytes)
 }
 
 /// The DSCP as configured; ECN copied, as RFC 6040's normal mode does on
@@ -301,6 +326,31 @@ pub fn encapsulate(
     }
 }
 
+/// The same with an option behind the tunnel's header, which is Geneve: for the few
+/// packets that carry one.
+///
+/// # Errors
+/// If the result does not fit the path's MTU; the frame is unchanged then.
+pub fn encapsulate_with_option(
+    frame: &mut Frame<'_>,
+    meta: &PacketMeta,
+    hash: u64,
+    template: &HeaderTemplate,
+    option: &Emitted,
+) -> Result<(), ExceedsMtu> {
+    const { assert!(FRONT_BYTES_MAX + route_option::BYTES_MAX <= HEADROOM_BYTES) };
+    let packet_bytes = meta.packet_bytes + option.len() as u16;
+    if usize::from(packet_bytes) + template.shape.bytes() > usize::from(template.mtu) {
+        return Err(ExceedsMtu { mtu: template.inside_bytes_max() });
+    }
+    frame.truncate(ethernet::HEADER_BYTES + usize::from(meta.packet_bytes));
+    let front = frame.replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + option.len());
+    let front = front.expect("the headroom holds the longest outer header");
+    front[ethernet::HEADER_BYTES..].copy_from_slice(option);
+    let template = template.announcing(option.len());
+    encapsulate(frame, &PacketMeta { packet_bytes, ..*meta }, hash, &template)
+}
+
 /// Puts `FRONT` bytes of headers in front: Ethernet, IPv4, tunnel. The sum of
 /// the constant words is known, so that the checksum is a matter of a few
 /// additions.
@@ -362,7 +412,7 @@ fn front<'f, const FRONT: usize>(
     let outer_bytes = FRONT - ethernet::HEADER_BYTES;
     let packet_bytes = usize::from(meta.packet_bytes) + outer_bytes;
     if packet_bytes > usize::from(template.mtu) {
-        return Err(ExceedsMtu { mtu: template.mtu.saturating_sub(outer_bytes as u16) });
+        return Err(ExceedsMtu { mtu: template.inside_bytes_max() });
     }
     let front = frame
         .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(meta.packet_bytes))

@@ -2,13 +2,15 @@
 //! packet: by the same stages, changing nothing.
 
 use plan::{BackendId, Found, Matched};
+use wire::tunnel::geneve;
+use wire::tunnel::route_option::RouteOption;
 use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, ethernet, tcp};
 
 use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
-use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
 use crate::next_hop::NextHop;
+use crate::send::OuterHeaders;
 use crate::table::{EntryClass, TableReader};
 use crate::view::View;
 
@@ -31,6 +33,8 @@ pub struct Explanation {
     pub backend: Option<BackendId>,
     /// The next hop.
     pub hop: Option<NextHop>,
+    /// The route option that the packet carries.
+    pub option: Option<RouteOption>,
     /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
     /// on.
     pub outer: Vec<u8>,
@@ -104,7 +108,13 @@ pub fn explain(
     let packet = [0; 74];
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
-    match encapsulate(&mut frame, &meta, flow, template) {
+    let group = view.plan.group_of(&matched);
+    let option = decision.slot.and_then(|slot| group.route_option(slot, backend));
+    told.option = option.and_then(|option| {
+        let option = geneve::options(option).next().flatten()?;
+        RouteOption::parse(&option)?.ok()
+    });
+    match (OuterHeaders { template, option }).encapsulate(&mut frame, &meta, flow) {
         Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
         Err(_) => told.end = Some(DropReason::TooBig),
     }

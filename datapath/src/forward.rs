@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
 use crate::recursion_limit::RecursionLimit;
-use crate::send::{AnswerLimits, Answering, redirect, send};
+use crate::send::{AnswerLimits, Answering, OuterHeaders, redirect, send};
 use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks};
 use crate::trace::{Mark, Reporter, Traced, Tracer};
 use crate::verdict::Verdict;
@@ -153,8 +153,11 @@ impl<'m> Datapath<'m> {
 
         let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
+        let group = view.plan.group_of(&matched);
+        let option = decision.slot.and_then(|slot| group.route_option(slot, backend));
+        let outer = OuterHeaders { template, option };
         let answering = |headers: &_| self.answering_about(view, hash, headers);
-        let verdict = send(frame, &meta, hash, template, answering, outbox)?;
+        let verdict = send(frame, &meta, hash, outer, answering, outbox)?;
 
         self.counters_of(view).count(&matched, member, meta.packet_bytes);
         Ok(verdict)

@@ -79,6 +79,8 @@ pub struct Decision {
     pub target: Target,
     /// The backend; None: none is left, it goes where the service spills.
     pub backend: Option<BackendId>,
+    /// The slot that its service's selector gave it, if that selected.
+    pub slot: Option<u32>,
     /// The flow hash.
     pub hash: u64,
 }

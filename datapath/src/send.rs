@@ -1,12 +1,15 @@
 //! The end of the journey: encapsulate, or deal with a packet that does not
 //! fit its path.
 
+use wire::tunnel::route_option::Emitted;
 use wire::{Family, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
-use crate::encapsulate::{ExceedsMtu, HeaderTemplate, encapsulate, inside_bytes_min};
+use crate::encapsulate::{
+    ExceedsMtu, HeaderTemplate, encapsulate, encapsulate_with_option, inside_bytes_min,
+};
 use crate::flow_hash::FlowHash;
 use crate::fragmentation;
 use crate::limiter::FairLimiter;
@@ -62,6 +65,37 @@ pub struct Answering<'a> {
     pub return_paths: &'a ReturnPaths,
 }
 
+/// What goes in front of a packet.
+#[derive(Debug, Clone, Copy)]
+pub struct OuterHeaders<'v> {
+    /// The outer headers.
+    pub template: &'v HeaderTemplate,
+    /// Behind them, where the packet carries one.
+    pub option: Option<&'v Emitted>,
+}
+
+impl<'v> From<&'v HeaderTemplate> for OuterHeaders<'v> {
+    fn from(template: &'v HeaderTemplate) -> OuterHeaders<'v> {
+        OuterHeaders { template, option: None }
+    }
+}
+
+impl OuterHeaders<'_> {
+    /// Puts them in front of the packet: see [`encapsulate`].
+    #[inline(always)]
+    pub(crate) fn encapsulate(
+        &self,
+        frame: &mut Frame<'_>,
+        meta: &PacketMeta,
+        hash: u64,
+    ) -> Result<(), ExceedsMtu> {
+        match self.option {
+            None => encapsulate(frame, meta, hash, self.template),
+            Some(option) => encapsulate_with_option(frame, meta, hash, self.template, option),
+        }
+    }
+}
+
 /// Encapsulates the packet. One that does not fit is answered, if it must not
 /// be fragmented; otherwise its pieces are encapsulated one by one.
 #[inline(always)]
@@ -69,17 +103,17 @@ pub fn send<'m, 'a>(
     frame: &mut Frame<'_>,
     meta: &PacketMeta,
     hash: u64,
-    template: &HeaderTemplate,
+    outer: OuterHeaders<'_>,
     answering: impl FnOnce(&Headers) -> Answering<'a>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
-    match encapsulate(frame, meta, hash, template) {
-        Ok(()) => Ok(Verdict::Send(template.device)),
+    match outer.encapsulate(frame, meta, hash) {
+        Ok(()) => Ok(Verdict::Send(outer.template.device)),
         Err(exceeds) => {
             let headers = headers_of(frame, *meta);
             match remedy(&headers) {
                 Remedy::Answer => answer(frame, &headers, exceeds, answering(&headers)),
-                Remedy::Fragment => send_pieces(frame, &headers, hash, exceeds, template, outbox),
+                Remedy::Fragment => send_pieces(frame, &headers, hash, exceeds, outer, outbox),
                 Remedy::Drop => Err(DropReason::TooBig),
             }
         }
@@ -129,7 +163,7 @@ pub(crate) fn redirect<'m>(
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let meta = packet.headers.meta();
-    Ok(match send(frame, &meta, packet.hash, template, |_| answering, outbox)? {
+    Ok(match send(frame, &meta, packet.hash, template.into(), |_| answering, outbox)? {
         Verdict::Send(device) => Verdict::Redirect(device),
         other => other,
     })
@@ -165,11 +199,13 @@ fn send_pieces<'m>(
     headers: &Headers,
     hash: u64,
     exceeds: ExceedsMtu,
-    template: &HeaderTemplate,
+    outer: OuterHeaders<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
+    let device = outer.template.device;
     let wrap = |frame: &mut Frame<'_>, packet_bytes| {
-        encapsulate(frame, &PacketMeta { packet_bytes, ..headers.meta() }, hash, template)
+        outer
+            .encapsulate(frame, &PacketMeta { packet_bytes, ..headers.meta() }, hash)
             .expect("pieces are cut to fit")
     };
     let first_bytes = fragmentation::split(
@@ -179,9 +215,9 @@ fn send_pieces<'m>(
         outbox,
         |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
-            outbox.push(Kind::Fragment.into(), Some(template.device), piece);
+            outbox.push(Kind::Fragment.into(), Some(device), piece);
         },
     );
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
-    Ok(Verdict::Send(template.device))
+    Ok(Verdict::Send(device))
 }

@@ -27,7 +27,7 @@ use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
 use crate::recursion_limit::RecursionLimit;
 use crate::reply;
-use crate::send::{AnswerLimits, Answering, send};
+use crate::send::{AnswerLimits, Answering, OuterHeaders, send};
 use crate::table::TableReader;
 use crate::trace::{Reporter, Traced, Tracer};
 use crate::verdict::Verdict;
@@ -210,7 +210,7 @@ impl<'m> SlowPath<'m> {
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(lookup(service, tracked));
-        let selected = self.select(view, service, &key, hash, recorder);
+        let (selected, slot) = self.select(view, service, &key, hash, recorder);
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
             // No peer knows more.
@@ -223,7 +223,7 @@ impl<'m> SlowPath<'m> {
             }
             _ => {}
         }
-        let chosen = Chosen { matched, backend: tracked.or(selected) };
+        let chosen = Chosen { matched, backend: tracked.or(selected), slot };
         self.deliver(view, frame, &packet, &chosen, outbox, recorder)
     }
 
@@ -277,11 +277,14 @@ impl<'m> SlowPath<'m> {
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, (&headers.meta()).into());
         recorder.tracked(lookup(service, tracked));
-        let backend = tracked.or_else(|| self.select(view, service, &headers.key, hash, recorder));
-        let decision = Decision { target: headers.key.target(), backend, hash };
+        let (backend, slot) = match tracked {
+            Some(_) => (tracked, None),
+            None => self.select(view, service, &headers.key, hash, recorder),
+        };
+        let decision = Decision { target: headers.key.target(), backend, slot, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
-        let chosen = Chosen { matched, backend };
+        let chosen = Chosen { matched, backend, slot };
         let verdict = self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder);
         while let Some(held) = self.fragments.release(&datagram) {
             self.release(view, &held, &chosen, hash, outbox);
@@ -303,14 +306,14 @@ impl<'m> SlowPath<'m> {
         let Some(decision) = self.fragments.follow(&datagram, part) else {
             return self.hold(datagram, frame, arrived);
         };
-        let Decision { target, backend, hash } = decision;
+        let Decision { target, backend, slot, hash } = decision;
         recorder.hashed(hash);
         self.counters.fragments.followed.add(1);
         let Found::Service(matched) = view.plan.vips.find(&target) else {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let chosen = Chosen { matched, backend };
+        let chosen = Chosen { matched, backend, slot };
         self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder)
     }
 
@@ -382,7 +385,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         packet: &Packet<'_>,
-        Chosen { matched, backend }: &Chosen,
+        Chosen { matched, backend, slot }: &Chosen,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -403,7 +406,9 @@ impl<'m> SlowPath<'m> {
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let verdict = send(frame, &headers.meta(), hash, template, |_| answering, outbox)?;
+        let option = slot.and_then(|slot| service.group.route_option(slot, backend));
+        let outer = OuterHeaders { template, option };
+        let verdict = send(frame, &headers.meta(), hash, outer, |_| answering, outbox)?;
         view.counters[self.worker].count(matched, member, headers.packet_bytes);
         Ok(verdict)
     }
@@ -422,7 +427,7 @@ impl<'m> SlowPath<'m> {
         decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
     }
 
-    /// The backend that the hash says.
+    /// The backend that the hash says, and the selector's slot.
     fn select(
         &self,
         view: &View,
@@ -430,13 +435,15 @@ impl<'m> SlowPath<'m> {
         key: &FlowKey,
         hash: u64,
         recorder: &mut impl Recorder,
-    ) -> Option<BackendId> {
+    ) -> (Option<BackendId>, Option<u32>) {
         let selector = self.hash.selector(service, hash, || *key);
         recorder.selects(selector);
         let rules = ServiceRules { service, lifetimes: &view.lifetimes };
         let decision = decide_untracked(rules, selector);
-        recorder.selected(decision.slot?);
-        decision.chosen.map(|chosen| chosen.backend)
+        if let Some(slot) = decision.slot {
+            recorder.selected(slot);
+        }
+        (decision.chosen.map(|chosen| chosen.backend), decision.slot)
     }
 }
 
@@ -455,6 +462,8 @@ struct Chosen {
     matched: Matched,
     /// None: where the service spills.
     backend: Option<BackendId>,
+    /// The slot that selected it.
+    slot: Option<u32>,
 }
 
 /// What follows the IP header.

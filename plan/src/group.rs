@@ -4,6 +4,8 @@
 //! Groups are shared by content between services and generations: a change
 //! rebuilds only what changed.
 
+use wire::tunnel::route_option::Emitted;
+
 use crate::ids::BackendId;
 use crate::select::Selector;
 
@@ -39,13 +41,18 @@ pub struct Group {
     selector: Option<Selector>,
     /// What the selector's entries stand for.
     candidates: Box<[Candidate]>,
+    /// What packets carry whose candidates have one.
+    route_options: Box<[Emitted]>,
 }
 
 /// A member that the selector selects among.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(8))]
 struct Candidate {
     member: u16,
     backend: BackendId,
+    /// Index of its route option, from 1; 0: its packets carry none.
+    route_option: u16,
 }
 
 /// An entry of the hash of members by backend; backend zero: empty.
@@ -62,11 +69,13 @@ const EMPTY: MemberEntry = MemberEntry { backend: 0, member: 0, admission: Admis
 
 impl Group {
     /// A group of `members`, each backend once, whose `selector` selects among
-    /// the members that `candidates` point to.
+    /// the members that `candidates` point to. Route options are those of the
+    /// last candidates.
     pub(crate) fn new(
         members: Vec<Member>,
         selector: Option<Selector>,
         candidates: Vec<u16>,
+        route_options: Vec<Emitted>,
     ) -> Group {
         let size = (members.len() * 2).next_power_of_two().max(2);
         let mut by_backend = vec![EMPTY; size].into_boxed_slice();
@@ -78,10 +87,15 @@ impl Group {
             let (backend, admission) = (member.backend.0, member.admission);
             by_backend[at] = MemberEntry { backend, member: index as u16, admission };
         }
-        let candidate =
-            |member| Candidate { member, backend: members[usize::from(member)].backend };
-        let candidates = candidates.into_iter().map(candidate).collect();
-        Group { members: members.into(), by_backend, selector, candidates }
+        let without_option = candidates.len() - route_options.len();
+        let candidate = |(at, member): (usize, u16)| Candidate {
+            member,
+            backend: members[usize::from(member)].backend,
+            route_option: (at + 1).saturating_sub(without_option) as u16,
+        };
+        let candidates = candidates.into_iter().enumerate().map(candidate).collect();
+        let route_options = route_options.into();
+        Group { members: members.into(), by_backend, selector, candidates, route_options }
     }
 
     /// The member that is in charge of `hash`, with its index and the selector's
@@ -91,9 +105,19 @@ impl Group {
     pub fn select(&self, hash: u64) -> Option<Selected> {
         let selector = self.selector.as_ref()?;
         let slot = selector.slot(hash);
-        let Candidate { member, backend } =
+        let Candidate { member, backend, route_option } =
             self.candidates[usize::from(selector.entries()[slot as usize])];
-        Some(Selected { member, backend, slot })
+        Some(Selected { member, backend, slot, has_route_option: route_option != 0 })
+    }
+
+    /// What a packet carries whose hash falls on `slot`, and which therefore goes
+    /// to `backend`; None: nothing, or the slot is another backend's by now.
+    #[must_use]
+    pub fn route_option(&self, slot: u32, backend: BackendId) -> Option<&Emitted> {
+        let entry = *self.selector.as_ref()?.entries().get(slot as usize)?;
+        let candidate = self.candidates[usize::from(entry)];
+        let index = usize::from(candidate.route_option).checked_sub(1)?;
+        (candidate.backend == backend).then(|| &self.route_options[index])
     }
 
     /// The selector's entries, and the slot for `hash`, for a prefetch.
@@ -151,6 +175,8 @@ pub struct Selected {
     pub backend: BackendId,
     /// The slot: of the Maglev table, or the bucket.
     pub slot: u32,
+    /// The packet carries [`Group::route_option`].
+    pub has_route_option: bool,
 }
 
 #[inline]
@@ -168,7 +194,7 @@ mod tests {
         let admission = Admission::TrackedOnly { is_down: false };
         let ids: Vec<u16> = (1..=500).map(|i| i * 131 % 65_521).collect();
         let members = ids.iter().map(|id| Member { backend: BackendId(*id), admission }).collect();
-        let group = Group::new(members, None, Vec::new());
+        let group = Group::new(members, None, Vec::new(), Vec::new());
         for (index, id) in ids.iter().enumerate() {
             assert_eq!(group.member(BackendId(*id)), Some((index as u16, admission)));
         }

@@ -38,5 +38,5 @@ pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, TunnelOptions};
 pub use probing::{ProbeTunnel, Probing};
-pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts, Tracking};
+pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts, Tracking, TunnelProfile};
 pub use wire::Encap;

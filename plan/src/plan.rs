@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::{Encap, Family};
+use wire::Family;
 
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
@@ -12,7 +12,7 @@ use crate::matching::{Matched, Vips};
 use crate::peers::{Ingress, Peer};
 use crate::probing::Probing;
 use crate::proto;
-use crate::service::{Backend, Dscp, Service};
+use crate::service::{Backend, Service, TunnelProfile};
 use crate::text::{is_v6, parse_prefix};
 
 /// What a forwarder forwards by. Immutable.
@@ -57,7 +57,7 @@ pub struct Plan {
     /// counters with a place for each.
     pub members: u32,
     /// The ways to encapsulate that services have, each once.
-    pub profiles: Vec<(Encap, Dscp)>,
+    pub profiles: Vec<TunnelProfile>,
     /// The groups that services have, each once.
     pub groups: Vec<Arc<Group>>,
     /// Which tunnels the controller's probes take; None: they take none.

@@ -24,18 +24,29 @@ pub struct Service {
     /// What of a packet selects.
     pub affinity: Affinity,
     /// How packets travel to the backend.
-    pub encap: Encap,
+    pub tunnel: TunnelProfile,
     /// When tracked connections expire.
     pub timeouts: Timeouts,
     /// Connections that may be tracked on this machine.
     pub quota: u32,
-    /// The outer header's DSCP.
-    pub dscp: Dscp,
     /// Clusters that take over when no backend is left, in order.
     pub spill: Vec<SpillTo>,
     /// Where this service's members begin in counters: of its group, together
     /// with the group's other services, or its own.
     pub first_member: u32,
+}
+
+/// How packets travel to backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunnelProfile {
+    /// The encapsulation.
+    pub encap: Encap,
+    /// The outer header's DSCP.
+    pub dscp: Dscp,
+    /// Bytes of the longest option that a packet may carry. What is reported to
+    /// clients as MTU always leaves room for it, lest a connection breaks when the
+    /// first of its packets has to carry one.
+    pub option_bytes: u8,
 }
 
 /// Another cluster's prefix: packets go to the address there that has the

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use plan::{Admission, Found, Plan, Planner, Tracking, proto};
+use wire::tunnel::geneve;
+use wire::tunnel::route_option::RouteOption;
 use wire::{Family, FlowKey, Protocol, ip};
 
 fn message() -> proto::Plan {
@@ -280,7 +282,56 @@ fn make_stateless(message: &mut proto::Plan) {
         generation: 7,
         backends: vec!["b2".into(), "b1".into()],
         by_bucket: (0..256).map(|bucket| u32::from(bucket >= 64)).collect(),
+        moves: Vec::new(),
     });
+}
+
+fn open_move(bucket: u32, others: &[u32]) -> proto::OpenMove {
+    proto::OpenMove { bucket, others: others.to_vec() }
+}
+
+#[test]
+fn packets_of_a_bucket_with_an_open_move_carry_its_route_option() {
+    let mut message = message();
+    make_stateless(&mut message);
+    let fingerprint = |message: &proto::Plan| {
+        let plan = plan(message.clone());
+        let service = plan.services().next().unwrap();
+        service.group.selector().unwrap().fingerprint()
+    };
+    let before = fingerprint(&message);
+    let map = message.services[0].bucket_map.as_mut().unwrap();
+    map.generation = 1 << 32 | 8;
+    map.moves = vec![open_move(3, &[1]), open_move(255, &[0])];
+    assert_ne!(fingerprint(&message), before, "machines with other moves forward otherwise");
+    let plan = plan(message);
+    let service = plan.services().next().unwrap();
+    assert_eq!(service.tunnel.option_bytes, 60);
+    let route = |bucket: u64| {
+        let selected = service.group.select(bucket << 56).unwrap();
+        let option = service.group.route_option(selected.slot, selected.backend);
+        assert_eq!(option.is_some(), selected.has_route_option);
+        let other = plan.backends().find(|backend| backend.id != selected.backend).unwrap().id;
+        assert_eq!(service.group.route_option(selected.slot, other), None);
+        let option = option.map(|option| {
+            let option = geneve::options(option).next().unwrap().unwrap();
+            RouteOption::parse(&option).unwrap().unwrap()
+        });
+        (plan.backend(selected.backend).unwrap().name.as_str(), option)
+    };
+    let option = |bucket, address: &str| RouteOption {
+        returns: false,
+        hop_limit: 4,
+        bucket: Some(bucket),
+        generation: 8,
+        addresses: [address.parse().unwrap()].into_iter().collect(),
+    };
+    assert_eq!(route(2), ("b2", None));
+    assert_eq!(route(3), ("b2", Some(option(3, "10.1.0.1"))));
+    assert_eq!(route(4), ("b2", None));
+    assert_eq!(route(255), ("b1", Some(option(255, "10.1.0.2"))));
+    let selector = service.group.selector().unwrap();
+    assert_eq!((selector.slot(u64::MAX), service.group.backends_by_slot().count()), (255, 256));
 }
 
 #[test]
@@ -334,6 +385,17 @@ fn maps_of_buckets_are_refused_with_their_path() {
     starts(map(|map| map.by_bucket[9] = 2), &format!("{path}.by_bucket[9]"));
     starts(map(|map| map.backends[1] = "b6".into()), &format!("{path}.backends[1]"));
     starts(map(|map| map.backends[1] = "b2".into()), &format!("{path}.backends[1]"));
+    starts(map(|map| map.moves = vec![open_move(256, &[1])]), &format!("{path}.moves[0].bucket"));
+    let twice = |map: &mut proto::BucketMap| map.moves = vec![open_move(9, &[1]); 2];
+    starts(map(twice), &format!("{path}.moves[1].bucket"));
+    starts(map(|map| map.moves = vec![open_move(9, &[])]), &format!("{path}.moves[0].others: 0"));
+    let four = map(|map| map.moves = vec![open_move(9, &[1, 0, 1, 0])]);
+    starts(four, &format!("{path}.moves[0].others: 4"));
+    starts(map(|map| map.moves = vec![open_move(9, &[0])]), &format!("{path}.moves[0].others[0]"));
+    let twice = map(|map| map.moves = vec![open_move(9, &[1, 1])]);
+    starts(twice, &format!("{path}.moves[0].others[1]"));
+    let none = map(|map| map.moves = vec![open_move(9, &[1, 2])]);
+    starts(none, &format!("{path}.moves[0].others[1]: 2 is no index of the 2"));
 }
 
 /// Protobuf hands on what it does not know; taken for the default it would
@@ -449,7 +511,7 @@ fn a_port_of_probes_stands_for_a_backend_and_an_encapsulation() {
     let plan = plan(message);
     let named = |port| {
         let tunnel = plan.probing.as_ref().unwrap().tunnel(port)?;
-        let (encap, _) = plan.profiles[usize::from(tunnel.profile)];
+        let encap = plan.profiles[usize::from(tunnel.profile)].encap;
         Some((plan.backend(tunnel.backend).unwrap().name.as_str(), encap.name()))
     };
     assert_eq!(named(20_000), Some(("b2", "gre")));

@@ -102,12 +102,21 @@ fn plan(random: &mut Random) -> proto::Plan {
 fn make_stateless(random: &mut Random, service: &mut proto::Service, group: &proto::Group) {
     let members = group.members.len() as u64;
     let buckets = if members == 0 || random.one_in(8) { 0 } else { 256 };
+    let by_bucket: Vec<u32> = (0..buckets).map(|_| random.below(members) as u32).collect();
+    let moves = (0..).zip(&by_bucket).filter(|_| members > 1 && random.one_in(4));
+    let moves: Vec<(u32, u32)> = moves.map(|(bucket, in_charge)| (bucket, *in_charge)).collect();
+    let open_move = |(bucket, in_charge)| {
+        let others = 1 + random.below(3.min(members - 1)) as u32;
+        let others = (1..=others).map(|other| (in_charge + other) % members as u32).collect();
+        proto::OpenMove { bucket, others }
+    };
     service.set_mode(proto::Mode::Stateless);
     service.set_encap(proto::Encap::Geneve);
     service.bucket_map = Some(proto::BucketMap {
         generation: 1,
         backends: group.members.iter().map(|member| member.backend.clone()).collect(),
-        by_bucket: (0..buckets).map(|_| random.below(members) as u32).collect(),
+        moves: moves.into_iter().map(open_move).collect(),
+        by_bucket,
     });
 }
 

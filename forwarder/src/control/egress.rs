@@ -152,7 +152,7 @@ pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
         .collect();
     let overhead = |v4| {
         let family = if v4 { Family::V4 } else { Family::V6 };
-        let of = |service: &Service| u32::from(overhead_bytes(service.encap, family));
+        let of = |service: &Service| u32::from(overhead_bytes(service.tunnel, family));
         plan.services().map(of).max().unwrap_or(0)
     };
     narrow
@@ -216,7 +216,7 @@ fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narr
     let backends = service.group.members().iter().filter_map(|member| plan.backend(member.backend));
     let narrow = backends.filter_map(|backend| {
         let hops = snapshot.backends.get(&backend.address)?.as_ref().ok()?;
-        let overhead = overhead_bytes(service.encap, Family::of(backend.address));
+        let overhead = overhead_bytes(service.tunnel, Family::of(backend.address));
         let wanted = u32::from(inside_bytes_min(Family::V6) + overhead);
         let hop = hops.iter().min_by_key(|hop| hop.mtu).filter(|hop| hop.mtu < wanted)?;
         Some(Narrow {

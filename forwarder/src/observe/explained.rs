@@ -29,6 +29,12 @@ pub fn explained(
         tracked: told.tracked.map(|tracked| tracked_flow(plan, &tracked)),
         next_hop: told.hop.map(|hop| next_hop(&hop, devices)),
         outer: hex(&told.outer),
+        route_option: told
+            .option
+            .iter()
+            .flat_map(|option| &option.addresses)
+            .map(ToString::to_string)
+            .collect(),
         ..Default::default()
     };
     if let Some(backend) = told.backend.and_then(|id| plan.backend(id)) {
@@ -73,7 +79,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
         Tracking::Stateless => "stateless",
     };
     response.mode = mode.to_owned();
-    response.encap = service.encap.name().to_owned();
+    response.encap = service.tunnel.encap.name().to_owned();
 }
 
 /// The address that a packet without a backend is spilled to (paper 4.2).

@@ -86,7 +86,7 @@ fn check_mtu(plan: &Plan, egress_mtu: u16) -> Result<(), Failure> {
         let backends =
             service.group.members().iter().filter_map(|member| plan.backend(member.backend));
         let overhead = backends
-            .map(|backend| overhead_bytes(service.encap, Family::of(backend.address)))
+            .map(|backend| overhead_bytes(service.tunnel, Family::of(backend.address)))
             .max()
             .unwrap_or(0);
         let wanted = inside_bytes_min(Family::V6) + overhead;

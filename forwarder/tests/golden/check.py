@@ -7,7 +7,9 @@ By scapy, for every frame that was sent: the outer header is right (checksum, le
 addresses of the plan), DSCP and ECN are those wanted, and the inner packet is the input's, bit by bit (or its pieces
 put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
 redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
-By tshark, for every frame: nothing is malformed, and no checksum or length is complained about.
+Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here.
+By tshark, for every frame: nothing is malformed, and no checksum or length is complained about; and Guideway's own
+dissector (packaging/wireshark) reads the route options as scapy's bytes have them.
 Prints what is wrong and exits with 1.
 """
 
@@ -64,6 +66,8 @@ class Plan:
         key = b"secret\0" + secret.read_bytes().rstrip() if secret.exists() else \
             b"derived\0" + plan["cluster"]["name"].encode()
         self.key = hashlib.sha256(b"guideway flow hash\0" + key).digest()[:16]
+        self.bucket_key = hashlib.sha256(b"guideway bucket hash\0" + key).digest()[:16]
+        self.address_of = {b["name"]: ipaddress.ip_address(b["address"]) for b in plan["backends"]}
         self.machine = {ipaddress.ip_address(address) for address in plan["machine"]["addresses"]}
         self.peers = {ipaddress.ip_address(a) for peer in plan.get("peers", []) for a in peer["addresses"]}
         self.peer_count = len(plan.get("peers", []))
@@ -83,6 +87,42 @@ class Plan:
         own = next(address for address in self.machine if address.version == 4)
         layout = bytes([0xa4, 0]) + own.packed + ipaddress.ip_address(to).packed + bytes(6)
         return int.from_bytes(aes128(self.key, layout)[:2], "big")
+
+    def by_bucket(self, flow):
+        """The backend's address and the route option of a flow's packets; None: their service is not stateless."""
+        source, to, protocol, source_port, destination_port = flow
+        service = next((service for service in self.by_address.get(to, []) if "bucketMap" in service), None)
+        if service is None:
+            return None
+        source, to = ipaddress.ip_address(source), ipaddress.ip_address(to)
+        layout = bytes([source.version, {"TCP": 6, "UDP": 17}[protocol]]) + source.packed + to.packed
+        layout += source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+        if service.get("affinity") == "AFFINITY_CLIENT":
+            layout = bytes([0x80 | source.version]) + source.packed
+        layout += bytes(-len(layout) % 16)
+        state = bytes(16)
+        for at in range(0, len(layout), 16):
+            state = aes128(self.bucket_key, bytes(a ^ b for a, b in zip(state, layout[at:at + 16])))
+        entries = service["bucketMap"]["byBucket"]
+        bucket = int.from_bytes(state[:4], "big") * len(entries) >> 32
+        return self.backend_in(service, entries[bucket]), self.route_option(service, bucket)
+
+    def backend_in(self, service, index):
+        return self.address_of[service["bucketMap"]["backends"][index]]
+
+    def route_option(self, service, bucket):
+        """What packets of a bucket carry: docs/formats.md."""
+        moves = service["bucketMap"].get("moves", [])
+        others = next((move["others"] for move in moves if move.get("bucket", 0) == bucket), None)
+        if others is None:
+            return b""
+        addresses = [self.backend_in(service, other) for other in others]
+        is_v6 = any(address.version == 6 for address in addresses)
+        packed = b"".join(bytes(10) + b"\xff\xff" + address.packed if is_v6 and address.version == 4 else address.packed
+                          for address in addresses)
+        generation = int(service["bucketMap"]["generation"]) & 0xFFFFFFFF
+        body = bytes([is_v6 << 7 | len(others), 4]) + bucket.to_bytes(2, "big") + generation.to_bytes(4, "big") + packed
+        return b"\xff\x47\x81" + bytes([len(body) // 4]) + body
 
     def common(self, address, key, default):
         """What all services of an address agree on; those of prefix groups have the defaults."""
@@ -123,16 +163,16 @@ def check_outer(outer, plan, targets):
 
 
 def unwrap(outer, plan, recursion=0):
-    """The encapsulation's name, what distinguishes flows, and the inner packet's bytes."""
+    """The encapsulation's name, what distinguishes flows, the inner packet's bytes, and Geneve's options."""
     six = isinstance(outer, IPv6)
     protocol, after = (outer.nh, outer.original[40:]) if six else (outer.proto, outer.original[20:])
     label = outer.fl if six else None
     if protocol == 47:
         gre = GRE(after[:4])
         demand("GRE's recursion control, other flags and version", after[:2], bytes([recursion, 0]))
-        return "ENCAP_GRE", label, inner_of(gre.proto, after[4:])
+        return "ENCAP_GRE", label, inner_of(gre.proto, after[4:]), b""
     if protocol in (4, 41):
-        return "ENCAP_IPIP", label, inner_of({4: 0x0800, 41: 0x86DD}[protocol], after)
+        return "ENCAP_IPIP", label, inner_of({4: 0x0800, 41: 0x86DD}[protocol], after), b""
     demand("outer protocol", protocol, 17)
     udp = UDP(after[:8])
     demand("UDP length", udp.len, len(after))
@@ -141,10 +181,13 @@ def unwrap(outer, plan, recursion=0):
         raise Wrong(f"UDP source port {udp.sport} is not in the dynamic range")
     if udp.dport == GUE_PORT:
         demand("GUE's version, extensions, flags", (after[8], after[10:12]), (0, b"\0\0"))
-        return "ENCAP_GUE", (label, udp.sport), inner_of({4: 0x0800, 41: 0x86DD}[after[9]], after[12:])
+        return "ENCAP_GUE", (label, udp.sport), inner_of({4: 0x0800, 41: 0x86DD}[after[9]], after[12:]), b""
     demand("UDP port", udp.dport, GENEVE_PORT)
-    demand("Geneve's version, options, flags, network, reserved", (after[8:10], after[12:16]), (b"\0\0", bytes(4)))
-    return "ENCAP_GENEVE", (label, udp.sport), inner_of(int.from_bytes(after[10:12], "big"), after[16:])
+    end = 16 + (after[8] & 0x3F) * 4
+    demand("Geneve's version, flags, network, reserved", (after[8] >> 6, after[9], after[12:16]),
+           (0, 0x40 if end > 16 else 0, bytes(4)))
+    inner = inner_of(int.from_bytes(after[10:12], "big"), after[end:])
+    return "ENCAP_GENEVE", (label, udp.sport), inner, after[16:end]
 
 
 def check_udp_checksum(outer, udp, datagram, plan):
@@ -238,6 +281,8 @@ class Folder:
         self.taken = 0
         #: By output frame, the input frame that it came from.
         self.came_from = {}
+        #: By output frame, the route option that it carries.
+        self.options = {}
 
     def take(self):
         if self.taken == len(self.outputs):
@@ -309,7 +354,7 @@ class Folder:
         link = Ether(frame)
         demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
         check_outer(link.payload, self.plan, targets)
-        encap, _, inner = unwrap(link.payload, self.plan, recursion)
+        encap, _, inner, _ = unwrap(link.payload, self.plan, recursion)
         demand("encapsulation towards load balancers", encap, "ENCAP_GRE")
         return inner, link.payload.dst
 
@@ -338,13 +383,17 @@ class Folder:
         demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
         outer = link.payload
         check_outer(outer, self.plan, self.plan.backends)
-        encap, entropy, inner = unwrap(outer, self.plan)
+        encap, entropy, inner, options = unwrap(outer, self.plan)
         to = destination(inner)
         demand("encapsulation", encap, self.plan.common(to, "encap", "ENCAP_GRE"))
         self.check_traffic_class(traffic_class(outer.original), traffic_class(inner), to)
         if flow := None if datagram_of(inner) else five_tuple(inner):
             demand("flow label, source port, source", (entropy, outer.src),
                    self.entropy.setdefault((flow, outer.dst), (entropy, outer.src)))
+            if by_bucket := self.plan.by_bucket(flow):
+                demand("backend and option", (ipaddress.ip_address(outer.dst), options), by_bucket)
+        if options:
+            self.options[self.taken] = options
         return inner
 
     def check_traffic_class(self, outer, inner, to):
@@ -410,6 +459,25 @@ def complaints(path):
     return {int(number): set(filter(None, [*messages.split(","), malformed])) for number, messages, malformed in rows}
 
 
+def dissected(path):
+    """The route options that Guideway's dissector shows: by frame number, as bytes once more."""
+    fields = ("class", "type"), ("ipv6_addresses", "returns", "count", "hop_limit", "bucket", "generation", "ipv4", "ipv6")
+    script = HERE.parents[2] / "packaging/wireshark/guideway.lua"
+    command = ["tshark", "-n", "-r", str(path), "-X", f"lua_script:{script}", "-T", "fields", "-e", "frame.number"]
+    for kind, names in zip(("option", "route"), fields):
+        command += [word for name in names for word in ("-e", f"guideway.{kind}.{name}")]
+    done = subprocess.run(command + ["-Y", "guideway"], capture_output=True, text=True, check=True)
+    return {int(number): as_option(*values) for number, *values in (row.split("\t") for row in done.stdout.splitlines())}
+
+
+def as_option(klass, kind, is_v6, returns, count, hop_limit, bucket, generation, ipv4, ipv6):
+    packed = b"".join(ipaddress.ip_address(text).packed for text in (ipv4 + ipv6).split(",") if text)
+    truth = {"0": 0, "1": 1, "False": 0, "True": 1}
+    body = bytes([truth[is_v6] << 7 | truth[returns] << 6 | int(count), int(hop_limit)])
+    body += int(bucket).to_bytes(2, "big") + int(generation).to_bytes(4, "big") + packed
+    return int(klass, 16).to_bytes(2, "big") + bytes([int(kind, 16), len(body) // 4]) + body
+
+
 def check_by_tshark(folders):
     """What tshark complains about in an output but not in the input that it came from. One run for all outputs: they
     are classic captures of one kind, so their records can stand in one file."""
@@ -417,11 +485,15 @@ def check_by_tshark(folders):
         outputs = [(folder / "out.pcap").read_bytes() for folder in folders]
         all_outputs.write(outputs[0][:24] + b"".join(output[24:] for output in outputs))
         all_outputs.flush()
-        found = complaints(all_outputs.name)
+        found, shown = complaints(all_outputs.name), dissected(all_outputs.name)
     before = 0
     for folder, checked in folders.items():
         mine = {number - before: messages for number, messages in found.items()
                 if before < number <= before + len(checked.outputs)}
+        options = {number - before: option for number, option in shown.items()
+                   if before < number <= before + len(checked.outputs)}
+        if options != checked.options:
+            yield f"{folder.name}: the dissector shows route options {options}, scapy finds {checked.options}"
         about_inputs = complaints(folder / "in.pcap") if mine else {}
         for number, messages in mine.items():
             if fresh := messages - about_inputs.get(checked.came_from.get(number), set()):

@@ -729,6 +729,28 @@ def a_stateless_service_decides_each_packet_by_its_bucket(c):
 
 
 @scenario
+def packets_of_buckets_that_move_name_the_backends_to_try(c):
+    """What each carries is check.py's to find, from the plan and the flow's bucket."""
+    c.journeys = True
+    for to in (VIP, VIP6):
+        for port in range(40000, 40012):
+            syn = c.add("sent", f"flow {port}", tcp(to=to, client_port=port), table="none", service="web")
+            c.add("sent", "data", tcp(to=to, client_port=port, flags="A"), table="none", service="web", like=syn)
+            c.add("sent", "UDP", udp(to=to, client_port=port), table="none", service="web")
+    for port in range(40000, 40008):
+        c.add("sent", "a service without moves", tcp(to="203.0.113.11", client_port=port), table="none", service="still")
+    quoted = IP(src=VIP, dst=CLIENT) / TCP(sport=80, dport=40001) / Raw(b"data")
+    c.add("sent", "an error goes where its flow goes", icmp_error(quoted), table="none", service="web", like=4)
+    whole = udp(80, client_port=7000, payload=bytes(range(200)) * 2)
+    pieces_of = list(pieces(whole, 160, number=100))
+    like = c.add("sent", "a first fragment", pieces_of[0], table="none", service="web")
+    c.add("sent", "the middle follows it", pieces_of[1], service="web", like=like)
+    for port in range(40000, 40004):
+        data = ether() / ip(flags="DF") / TCP(sport=port, dport=80, flags="A") / Raw(bytes(1540))
+        c.add("replied", "too big: the MTU leaves room for the longest option", data, service="web")
+
+
+@scenario
 def with_a_cluster_secret_the_backends_are_its_own_choice(c):
     """The same frames as in the folder of the derived key."""
     for flow in range(40):

@@ -8,7 +8,7 @@ use super::{PlanError, Planner, refuse};
 use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
 use crate::select::Selector;
-use crate::select::buckets;
+use crate::select::buckets::{self, OpenMove};
 use crate::select::maglev::{self, Candidate};
 use crate::{limits, proto};
 
@@ -23,7 +23,7 @@ pub(super) struct GroupKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum SelectorKey {
     Maglev { table_size: u32 },
-    Buckets { by_bucket: Box<[u16]> },
+    Buckets { by_bucket: Box<[u16]>, moves: Box<[OpenMove]> },
 }
 
 /// What a group's content depends on, of one member.
@@ -63,14 +63,19 @@ fn build_group(key: &GroupKey) -> Group {
     });
     let (selector, candidates) = match &key.selector {
         SelectorKey::Maglev { table_size } => maglev_table(&key.members, *table_size),
-        SelectorKey::Buckets { by_bucket } => {
+        SelectorKey::Buckets { by_bucket, moves } => {
             let names = key.members.iter().map(|member| member.name.as_str());
-            let selector = || buckets::selector(by_bucket.clone(), names);
+            let selector = || buckets::selector(by_bucket.clone(), moves, names);
             let selector = (!by_bucket.is_empty()).then(selector);
-            (selector, (0..key.members.len() as u16).collect())
+            let in_charge = moves.iter().map(|open| by_bucket[usize::from(open.bucket)]);
+            (selector, (0..key.members.len() as u16).chain(in_charge).collect())
         }
     };
-    Group::new(members.collect(), selector, candidates)
+    let route_options = match &key.selector {
+        SelectorKey::Maglev { .. } => Vec::new(),
+        SelectorKey::Buckets { moves, .. } => moves.iter().map(|open| open.option.emit()).collect(),
+    };
+    Group::new(members.collect(), selector, candidates, route_options)
 }
 
 /// A table of the members that take new connections, and their indices.

@@ -34,7 +34,7 @@ use crate::matching::VipsBuilder;
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
 use crate::select::Selector;
-use crate::service::{Backend, Dscp, Service};
+use crate::service::{Backend, Service, TunnelProfile};
 use crate::{limits, proto};
 
 /// What this forwarder knows beyond the first version, sorted; `requires` may
@@ -42,6 +42,7 @@ use crate::{limits, proto};
 #[must_use]
 pub fn features() -> Vec<String> {
     let others = [
+        "bucket-moves",
         "encapsulators",
         "fragments",
         "groups",
@@ -165,7 +166,7 @@ struct Decoding<'m, 'p> {
     vips: VipsBuilder,
     matches: Vec<Match>,
     services: Vec<Service>,
-    profiles: Vec<(Encap, Dscp)>,
+    profiles: Vec<TunnelProfile>,
     own_groups: Vec<Arc<Group>>,
     group_indices: HashMap<*const Group, u32>,
     member_groups: MemberGroups<'m>,

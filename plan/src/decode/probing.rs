@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 
-use wire::Encap;
-
 use super::services::encap_of;
 use super::{PlanError, refuse};
 use crate::ids::BackendId;
 use crate::probing::{ProbeTunnel, Probing};
 use crate::proto;
-use crate::service::Dscp;
+use crate::service::TunnelProfile;
 
 pub(super) fn probing(
     message: &proto::Plan,
     backends: &HashMap<&str, BackendId>,
-    profiles: &[(Encap, Dscp)],
+    profiles: &[TunnelProfile],
 ) -> Result<Option<Probing>, PlanError> {
     let Some(probing) = &message.probing else { return Ok(None) };
     let ports = range(probing.ports)?;
@@ -37,7 +35,7 @@ pub(super) fn probing(
             return refuse(path("backend"), problem);
         };
         let encap = encap_of(&path("encap"), assignment.encap())?;
-        let Some(profile) = profiles.iter().position(|(used, _)| *used == encap) else {
+        let Some(profile) = profiles.iter().position(|profile| profile.encap == encap) else {
             let problem = format!("no service has the encapsulation {}", encap.name());
             return refuse(path("encap"), problem);
         };

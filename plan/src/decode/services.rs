@@ -4,18 +4,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::ip::{self, AddressBits};
+use wire::tunnel::route_option;
 use wire::{Encap, Family};
 
-use super::buckets::by_bucket;
+use super::buckets::{by_bucket, open_moves};
 use super::counting::Counted;
 use super::groups::{GroupKey, GroupUse, MemberKey, SelectorKey, admission};
 use super::vips::ports;
 use super::{Decoding, PlanError, refuse};
 use crate::group::Group;
-use crate::ids::ServiceId;
+use crate::ids::{BackendId, ServiceId};
 use crate::matching::{AddressInfo, Matched, low_mask};
 use crate::select::maglev;
-use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts, Tracking};
+use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts, Tracking, TunnelProfile};
 use crate::text::parse_prefix;
 use crate::{limits, proto};
 
@@ -50,14 +51,20 @@ impl<'m> Decoding<'m, '_> {
                 proto::Affinity::Flow => Affinity::Flow,
                 proto::Affinity::Client => Affinity::Client,
             },
-            encap: encap(&path, message)?,
+            tunnel: TunnelProfile {
+                encap: encap(&path, message)?,
+                dscp: dscp(&path, message.dscp)?,
+                option_bytes: match tracking {
+                    Tracking::Tracked => 0,
+                    Tracking::Stateless => route_option::BYTES_MAX as u8,
+                },
+            },
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             // Zero is none; more than are counted is none, too.
             quota: match message.connections_quota {
                 0 => u32::MAX,
                 quota => quota.try_into().unwrap_or(u32::MAX),
             },
-            dscp: dscp(&path, message.dscp)?,
             spill: spill(&path, message)?,
             group,
         };
@@ -70,7 +77,7 @@ impl<'m> Decoding<'m, '_> {
         let matched = Matched {
             service: id,
             listed: index as u16,
-            profile: self.profile(service.encap, service.dscp),
+            profile: self.profile(service.tunnel),
             matched: 0,
             first_member: counted.first_member,
             group: self.group(&service.group),
@@ -85,11 +92,11 @@ impl<'m> Decoding<'m, '_> {
         Ok(())
     }
 
-    /// The index of that way to encapsulate. There are fewer than 300.
-    fn profile(&mut self, encap: Encap, dscp: Dscp) -> u16 {
-        let known = self.profiles.iter().position(|profile| *profile == (encap, dscp));
+    /// The index of that way to encapsulate. There are fewer than 400.
+    fn profile(&mut self, tunnel: TunnelProfile) -> u16 {
+        let known = self.profiles.iter().position(|profile| *profile == tunnel);
         known.unwrap_or_else(|| {
-            self.profiles.push((encap, dscp));
+            self.profiles.push(tunnel);
             self.profiles.len() - 1
         }) as u16
     }
@@ -136,14 +143,17 @@ impl<'m> Decoding<'m, '_> {
     ) -> Result<Arc<Group>, PlanError> {
         let group = &self.member_groups.groups[self.member_groups.of(path, message)?];
         let map = message.bucket_map.as_ref().expect("a stateless service has one");
-        let by_bucket = by_bucket(&format!("{path}.bucket_map"), map, &group.members)?;
+        let path = format!("{path}.bucket_map");
+        let by_bucket = by_bucket(&path, map, &group.members)?;
+        let address = |id: BackendId| self.backends[id.index()].as_ref().map(|one| one.address);
+        let moves = open_moves(&path, map, &group.members, address)?;
         let members = group.members.iter().map(|(member, id)| MemberKey {
             name: member.backend.clone(),
             backend: *id,
             weight: member.weight,
             admission: admission(member, message.on_down(), false),
         });
-        let selector = SelectorKey::Buckets { by_bucket };
+        let selector = SelectorKey::Buckets { by_bucket, moves };
         let members = members.collect();
         Ok(self.planner.group(GroupKey { selector, members }))
     }

@@ -58,6 +58,7 @@ pub fn make_stateless(message: &mut proto::Plan, by_bucket: &[u32]) {
         generation: 1,
         backends: members.iter().map(|member| member.backend.clone()).collect(),
         by_bucket: by_bucket.to_vec(),
+        moves: Vec::new(),
     };
     let service = &mut message.services[0];
     service.set_mode(proto::Mode::Stateless);

@@ -42,7 +42,7 @@ const COUNT: u8 = 0b0000_0011;
 const NO_BUCKET: u16 = 0xffff;
 
 /// What an option says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteOption {
     /// The last address is that of the packet's first agent, which takes it if
     /// no other does.

@@ -2264,7 +2264,10 @@ type ExplainResponse struct {
 	// backend is left.
 	Spill string `protobuf:"bytes,18,opt,name=spill,proto3" json:"spill,omitempty"`
 	// stateful, stateless
-	Mode          string `protobuf:"bytes,19,opt,name=mode,proto3" json:"mode,omitempty"`
+	Mode string `protobuf:"bytes,19,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Addresses of the backends that agents try next, in order: the packet carries
+	// them in a route option.
+	RouteOption   []string `protobuf:"bytes,20,rep,name=route_option,json=routeOption,proto3" json:"route_option,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2430,6 +2433,13 @@ func (x *ExplainResponse) GetMode() string {
 		return x.Mode
 	}
 	return ""
+}
+
+func (x *ExplainResponse) GetRouteOption() []string {
+	if x != nil {
+		return x.RouteOption
+	}
+	return nil
 }
 
 type TrackedFlow struct {
@@ -3246,7 +3256,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
 	"\x0eExplainRequest\x122\n" +
-	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xf5\x04\n" +
+	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\x98\x05\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3270,7 +3280,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x05encap\x18\x10 \x01(\tR\x05encap\x12\x14\n" +
 	"\x05outer\x18\x11 \x01(\tR\x05outer\x12\x14\n" +
 	"\x05spill\x18\x12 \x01(\tR\x05spill\x12\x12\n" +
-	"\x04mode\x18\x13 \x01(\tR\x04modeB\a\n" +
+	"\x04mode\x18\x13 \x01(\tR\x04mode\x12!\n" +
+	"\froute_option\x18\x14 \x03(\tR\vrouteOptionB\a\n" +
 	"\x05_slot\"\x88\x01\n" +
 	"\vTrackedFlow\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\rR\x06worker\x12\x18\n" +

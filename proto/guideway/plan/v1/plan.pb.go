@@ -1415,7 +1415,9 @@ type BucketMap struct {
 	Backends []string `protobuf:"bytes,2,rep,name=backends,proto3" json:"backends,omitempty"`
 	// By bucket, the index in `backends` of the one that has it. Their number is a
 	// power of two, 256 to 8192. Empty: no backend is left.
-	ByBucket      []uint32 `protobuf:"varint,3,rep,packed,name=by_bucket,json=byBucket,proto3" json:"by_bucket,omitempty"`
+	ByBucket []uint32 `protobuf:"varint,3,rep,packed,name=by_bucket,json=byBucket,proto3" json:"by_bucket,omitempty"`
+	// Open moves, in order of bucket; at most one for each.
+	Moves         []*OpenMove `protobuf:"bytes,4,rep,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1473,69 @@ func (x *BucketMap) GetByBucket() []uint32 {
 	return nil
 }
 
+func (x *BucketMap) GetMoves() []*OpenMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+// A bucket whose connections may live on other backends than the one that has it:
+// its packets carry a route option, by which agents try those others.
+type OpenMove struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Bucket uint32                 `protobuf:"varint,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	// Indices in `backends` of one to three others, each once, in the order in which
+	// they are tried: the latest first.
+	Others        []uint32 `protobuf:"varint,2,rep,packed,name=others,proto3" json:"others,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenMove) Reset() {
+	*x = OpenMove{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenMove) ProtoMessage() {}
+
+func (x *OpenMove) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenMove.ProtoReflect.Descriptor instead.
+func (*OpenMove) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *OpenMove) GetBucket() uint32 {
+	if x != nil {
+		return x.Bucket
+	}
+	return 0
+}
+
+func (x *OpenMove) GetOthers() []uint32 {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
 type Vip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Target:
@@ -1487,7 +1552,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1564,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1577,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1583,7 +1648,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1660,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1673,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -1643,7 +1708,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1720,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1733,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -1698,7 +1763,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1775,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1788,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Group) GetName() string {
@@ -1752,7 +1817,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1829,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1842,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Member) GetBackend() string {
@@ -1814,7 +1879,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1891,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1904,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -1883,7 +1948,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +1960,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +1973,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1944,7 +2009,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2021,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2034,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2005,7 +2070,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2082,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2095,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Interface) GetName() string {
@@ -2128,13 +2193,17 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x05group\x18\x10 \x01(\tR\x05group\x12:\n" +
 	"\n" +
 	"bucket_map\x18\x11 \x01(\v2\x1b.guideway.plan.v1.BucketMapR\tbucketMapB\a\n" +
-	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"d\n" +
+	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"\x96\x01\n" +
 	"\tBucketMap\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x1a\n" +
 	"\bbackends\x18\x02 \x03(\tR\bbackends\x12\x1b\n" +
-	"\tby_bucket\x18\x03 \x03(\rR\bbyBucket\"\xdd\x01\n" +
+	"\tby_bucket\x18\x03 \x03(\rR\bbyBucket\x120\n" +
+	"\x05moves\x18\x04 \x03(\v2\x1a.guideway.plan.v1.OpenMoveR\x05moves\":\n" +
+	"\bOpenMove\x12\x16\n" +
+	"\x06bucket\x18\x01 \x01(\rR\x06bucket\x12\x16\n" +
+	"\x06others\x18\x02 \x03(\rR\x06others\"\xdd\x01\n" +
 	"\x03Vip\x12\x1a\n" +
 	"\aaddress\x18\x01 \x01(\tH\x00R\aaddress\x12E\n" +
 	"\rprefix_suffix\x18\x02 \x01(\v2\x1e.guideway.plan.v1.PrefixSuffixH\x00R\fprefixSuffix\x121\n" +
@@ -2231,7 +2300,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
@@ -2256,15 +2325,16 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*Backend)(nil),      // 20: guideway.plan.v1.Backend
 	(*Service)(nil),      // 21: guideway.plan.v1.Service
 	(*BucketMap)(nil),    // 22: guideway.plan.v1.BucketMap
-	(*Vip)(nil),          // 23: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil), // 24: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),    // 25: guideway.plan.v1.PortRange
-	(*Group)(nil),        // 26: guideway.plan.v1.Group
-	(*Member)(nil),       // 27: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 28: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 29: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 30: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 31: guideway.plan.v1.Interface
+	(*OpenMove)(nil),     // 23: guideway.plan.v1.OpenMove
+	(*Vip)(nil),          // 24: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil), // 25: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),    // 26: guideway.plan.v1.PortRange
+	(*Group)(nil),        // 27: guideway.plan.v1.Group
+	(*Member)(nil),       // 28: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil), // 29: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),        // 30: guideway.plan.v1.Spill
+	(*Forwarder)(nil),    // 31: guideway.plan.v1.Forwarder
+	(*Interface)(nil),    // 32: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
@@ -2274,37 +2344,38 @@ var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
 	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
 	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	30, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	31, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	26, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	27, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
 	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
-	25, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	26, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
 	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
 	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
-	23, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	24, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	28, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	29, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	29, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	30, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
 	22, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
-	24, // 25: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	25, // 26: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 27: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	27, // 28: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	1,  // 29: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	31, // 30: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 31: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 32: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	23, // 25: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
+	25, // 26: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	26, // 27: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 28: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	28, // 29: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	1,  // 30: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	32, // 31: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 32: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 33: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2314,7 +2385,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 	}
 	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_plan_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[12].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[13].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -2324,7 +2395,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
