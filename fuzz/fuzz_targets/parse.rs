@@ -2,6 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use wire::tunnel::geneve;
+use wire::tunnel::route_option::RouteOption;
 use wire::{Family, ethernet, headers, icmp};
 
 fuzz_target!(|frame: &[u8]| {
@@ -18,4 +20,11 @@ fuzz_target!(|frame: &[u8]| {
     // Whatever it is, it may be taken for an ICMP message.
     let _ = icmp::kind(headers.key.family, &packet[transport..packet_bytes]);
     let _ = icmp::quoted(headers.key.family, &packet[transport..packet_bytes]);
+    // And for a Geneve header, as agents take it.
+    let options = geneve::parse_with_options(&packet[transport..packet_bytes]);
+    for option in options.iter().flat_map(|header| geneve::options(header.options)).flatten() {
+        if let Some(Ok(read)) = RouteOption::parse(&option) {
+            assert!(read.emit().len() <= geneve::OPTION_HEADER_BYTES + option.body.len());
+        }
+    }
 });
