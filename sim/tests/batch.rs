@@ -9,6 +9,7 @@ mod common;
 
 use std::sync::Arc;
 
+use common::Random;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, STALE_MS, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{NextHop, Secret, View};
@@ -16,30 +17,6 @@ use etherparse::{IpNumber, PacketBuilder};
 use plan::{Planner, proto};
 use sim::{LoadBalancer, OriginatedFrame, Path, Setup};
 use wire::BATCH_MAX;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
 
 const SERVICES: u64 = 4;
 const IDLE: u64 = 255;
