@@ -20,7 +20,7 @@ func speakerCommand() *cobra.Command {
 			"machine's forwarder is well, and withdraws them at once when not. What is desired\n" +
 			"is kept on disk: forwarder and speaker serve without a controller.\n\n" +
 			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first.",
-		Example: "  guideway speaker --metrics-listen 127.0.0.1:9473",
+		Example: "  guideway speaker --metrics-listen 127.0.0.1:9474",
 		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = newLog(logFormat, verbose)

@@ -36,7 +36,7 @@ func (p *process) serveMetrics() (metricsServer, error) {
 	}
 	listener, err := net.Listen("tcp", p.options.MetricsListen)
 	if err != nil {
-		return metricsServer{}, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9473", p.options.MetricsListen, err)
+		return metricsServer{}, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9474", p.options.MetricsListen, err)
 	}
 	server := web.NewServer(web.MetricsHandler(p.metricsPage))
 	go func() {

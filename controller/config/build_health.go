@@ -70,6 +70,6 @@ func (r checkReader) Errorf(field, format string, args ...any) {
 
 func (r checkReader) ReadFile(field, path string) ([]byte, bool) {
 	field = r.path + "." + field
-	data, _, ok := r.readNamed(field, r.besideConfig(field, path), "correct the path, or create it")
+	data, _, ok := r.readNamed(field, r.besideConfig(field, path), controllerGroup, "correct the path, or create it")
 	return data, ok
 }

@@ -8,7 +8,7 @@ import (
 
 func TestHowLongRoutesStayWithoutAController(t *testing.T) {
 	read := func(speaker string) (*Config, error) {
-		text := speaker + "\nmachine: {name: lb-1, addresses: [10.0.0.1]}\n"
+		text := small + speaker + "\n"
 		return Parse([]Source{{Name: "t.yaml", Data: []byte(text)}}, noFiles)
 	}
 	for text, want := range map[string]time.Duration{"": 0, "speaker: {controller_absent_max: never}": 0, "speaker: {controller_absent_max: 10m}": 10 * time.Minute} {

@@ -323,6 +323,15 @@ func Test_secret_files_are_found_beside_their_config_and_judged(t *testing.T) {
 	}
 }
 
+func Test_a_forbidden_password_file_is_the_speakers(t *testing.T) {
+	forbidden := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrPermission }
+	text := small + "bgp: {asn: 1, neighbors: [{address: 10.0.0.254, asn: 2, password_file: /etc/guideway/bgp.key}]}"
+	_, err := Parse([]Source{{Name: "/etc/guideway/config.yaml", Data: []byte(text)}}, forbidden)
+	if err == nil || !strings.Contains(err.Error(), "chown root:guideway-speaker /etc/guideway/bgp.key") {
+		t.Errorf("said %v", err)
+	}
+}
+
 func Test_a_router_id_is_the_ipv4_address_or_made_from_the_name(t *testing.T) {
 	bgp := "bgp: {asn: 1, neighbors: [{address: \"2001:db8::fe\", asn: 2}]}\n"
 	if got := parseText(t, small+bgp).BGP.RouterID.String(); got != "10.0.0.1" {

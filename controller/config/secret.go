@@ -10,6 +10,12 @@ import (
 	"path/filepath"
 )
 
+// Groups of the processes that read such files; the controller is in both.
+const (
+	controllerGroup = "guideway"
+	speakerGroup    = "guideway-speaker"
+)
+
 // ReadFile reads a file that the config names, and returns its mode.
 type ReadFile func(path string) ([]byte, fs.FileMode, error)
 
@@ -44,7 +50,7 @@ func (b *builder) besideConfig(field, path string) string {
 // secretFile reads the cluster's secret for its id.
 func (b *builder) secretFile(field, given string) (path, keyID string) {
 	path = b.besideConfig(field, given)
-	data, ok := b.readSecret(field, path, makeSecret(path))
+	data, ok := b.readSecret(field, path, controllerGroup, makeSecret(path))
 	if !ok {
 		return path, ""
 	}
@@ -67,7 +73,7 @@ func makeSecret(path string) string {
 // passwordFile checks that a password can be used; who uses it reads it.
 func (b *builder) passwordFile(field, given string) string {
 	path := b.besideConfig(field, given)
-	data, ok := b.readSecret(field, path, "create it with mode 0640 and group guideway-speaker, or correct the path")
+	data, ok := b.readSecret(field, path, speakerGroup, "create it with mode 0640 and group "+speakerGroup+", or correct the path")
 	if !ok {
 		return path
 	}
@@ -77,22 +83,22 @@ func (b *builder) passwordFile(field, given string) string {
 	return path
 }
 
-func (b *builder) readSecret(field, path, cure string) ([]byte, bool) {
-	data, mode, ok := b.readNamed(field, path, cure)
+func (b *builder) readSecret(field, path, group, cure string) ([]byte, bool) {
+	data, mode, ok := b.readNamed(field, path, group, cure)
 	if ok && mode.Perm()&0o007 != 0 {
 		b.warnf(field, "%s may be read by everybody (mode %04o): `chmod 0640 %s`", path, mode.Perm(), path)
 	}
 	return data, ok
 }
 
-// readNamed reads a file that a field names.
-func (b *builder) readNamed(field, path, cure string) ([]byte, fs.FileMode, bool) {
+// readNamed reads a file that a field names, and that this group may read.
+func (b *builder) readNamed(field, path, group, cure string) ([]byte, fs.FileMode, bool) {
 	data, mode, err := b.readFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		b.errorf(field, "%s does not exist: %s", path, cure)
 	case errors.Is(err, fs.ErrPermission):
-		b.errorf(field, "%s may not be read by this user: run this as root or as the controller's user (sudo -u guideway), whose it is by `chown root:guideway %s && chmod 0640 %s`", path, path, path)
+		b.errorf(field, "%s may not be read by this user: run this as root or as the controller's user (sudo -u guideway), whose it is by `chown root:%s %s && chmod 0640 %s`", path, group, path, path)
 	case err != nil:
 		b.errorf(field, "%s cannot be read: %v", path, err)
 	}

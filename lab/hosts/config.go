@@ -162,7 +162,7 @@ func poolConfig(own topology.Cluster, weights map[string]uint32, pool, check str
 const controllerMetrics = "127.0.0.1:9470"
 
 // speakerMetrics is where a speaker serves its own.
-const speakerMetrics = "127.0.0.1:9473"
+const speakerMetrics = "127.0.0.1:9474"
 
 // Room for what scenarios track.
 const defaultConnectionsMax = 200_000

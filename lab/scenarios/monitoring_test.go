@@ -183,6 +183,7 @@ func (m *monitored) prometheusConfig(t *testing.T) string {
 	}
 	return fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n", rules) +
 		job("guideway", "9470", slices.Clone(m.LoadBalancers())...) +
+		job("guideway-speaker", "9474", slices.Clone(m.LoadBalancers())...) +
 		job("guideway-agent", "9471", slices.Clone(m.Backends())...) +
 		job("guideway-probe", "9472", m.Network.Client.Name)
 }
