@@ -101,7 +101,7 @@ func TestInstallMakesUsersDirectoriesAndASecretThatStays(t *testing.T) {
 	if programs := m.inside("ls $STAGE/usr/bin"); programs != "guideway\nguideway-agent\nguideway-forwarder\n" {
 		t.Errorf("programs installed: %s", programs)
 	}
-	if groups := m.inside("id -nG guideway"); strings.TrimSpace(groups) != "guideway guideway-view guideway-operate" {
+	if groups := m.inside("id -nG guideway"); strings.TrimSpace(groups) != "guideway guideway-view guideway-operate guideway-speaker" {
 		t.Errorf("the controller's groups are %s", groups)
 	}
 	if members := m.inside("getent group guideway | cut -d: -f4"); strings.TrimSpace(members) != "" {

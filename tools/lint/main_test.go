@@ -39,7 +39,7 @@ func goodTree() map[string]string {
 	files[architecture] = "# Threads\n| thread |\n| `health` |\n# Code map\n"
 	insideOf := map[string]string{"controller": "brain/, metrics/, prober/", "bench": "figures/", "forwarder": "observe/, process/"}
 	for _, folder := range []string{
-		"wire", "plan", "datapath", "sim", "ebpf", "daemon", "nic", "forwarder", "agent", "testnet", "blackbox", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
+		"wire", "plan", "datapath", "sim", "ebpf", "daemon", "nic", "nexthops", "forwarder", "agent", "testnet", "blackbox", "controller", "cli", "docs", "lab", "utils", "tools", "bench", "fuzz",
 	} {
 		files[architecture] += folder + "/   what is in it\n"
 		if inside := insideOf[folder]; inside != "" {
