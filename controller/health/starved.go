@@ -15,7 +15,7 @@ import (
 
 const (
 	// A request is answered within a millisecond.
-	lateAfter = 150 * time.Millisecond
+	lateAfter = 100 * time.Millisecond
 	// Between two looks at a thread that is late.
 	latePause = 25 * time.Millisecond
 	// Looks, one after the other, in which a thread that hangs was not runnable.
