@@ -122,6 +122,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	p.applier = newApplier(p.log, speaker.New(p.log, func(s speaker.NeighborState) { logSession(p.log, s) }))
 	p.restore()
+	p.decide(time.Now()) // before it is asked what it does
 	server, err := newServer(p, options.ControllerUser)
 	if err != nil {
 		return err
@@ -140,7 +141,6 @@ func Run(ctx context.Context, options Options) error {
 	go health.Watch(work, options.RunDir, p.heardOfHealth)
 	go func() { _ = server.Serve(sockets.listener) }() // ends with Stop
 	defer server.Stop()
-	p.decide(time.Now())
 	p.notify.Ready()
 	p.log.Info("speaker started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	p.loop(ctx)
