@@ -106,8 +106,12 @@ static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const stru
 	struct route_option *route;
 	__u32 at = t->route.at - t->geneve_at;
 
-	if (copied < COPIED_BYTES_MIN || copied > COPIED_BYTES_MAX ||
-	    at > COPIED_BYTES_MAX - sizeof(*route))
+	/* Apart, as newer clangs compare a difference for both at once, of which
+	 * the verifier learns nothing about the length. */
+	if (copied > COPIED_BYTES_MAX)
+		return -1;
+	barrier_var(copied);
+	if (copied < COPIED_BYTES_MIN || at > COPIED_BYTES_MAX - sizeof(*route))
 		return -1;
 	if (bpf_xdp_load_bytes(ctx, t->geneve_at, to, copied))
 		return -1;
@@ -125,7 +129,10 @@ static __always_inline int replace_front(struct xdp_md *ctx, const struct tunnel
 {
 	int removed = t->route.at + sizeof(struct route_option) + address_bytes(t->route.flags);
 
-	if (front_bytes < sizeof(struct ethhdr) || front_bytes > sizeof(struct front))
+	if (front_bytes > sizeof(struct front)) /* apart, as in write_geneve */
+		return -1;
+	barrier_var(front_bytes);
+	if (front_bytes < sizeof(struct ethhdr))
 		return -1;
 	if (bpf_xdp_adjust_head(ctx, removed - (int)front_bytes))
 		return -1;
