@@ -24,13 +24,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/sinkconn"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -57,7 +55,7 @@ type Sink struct {
 	onEvent func(brain.Event)
 	conn    *grpc.ClientConn
 	client  forwarderv1.ForwarderClient
-	wake    chan struct{}
+	waker   sinkconn.Waker
 	pushed  chan pushResult
 
 	mu   sync.Mutex
@@ -80,18 +78,7 @@ type pushResult struct {
 
 // Dial prepares a connection to a forwarder's socket; it need not be there yet.
 func Dial(socket string) (*grpc.ClientConn, error) {
-	// gRPC's own backoff grows to two minutes: far too long for a socket that
-	// is back in a moment.
-	retry := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond}
-	conn, err := grpc.NewClient("unix:"+socket,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageBytesMax), grpc.MaxCallSendMsgSize(MessageBytesMax)),
-		grpc.WithIdleTimeout(0))
-	if err != nil {
-		return nil, fmt.Errorf("forwarder socket %s: %w", socket, err)
-	}
-	return conn, nil
+	return sinkconn.Dial("forwarder", socket, MessageBytesMax)
 }
 
 // New makes a sink for the forwarder at socket. onEvent is called from Run's
@@ -106,7 +93,7 @@ func New(socket string, log *slog.Logger, onEvent func(brain.Event)) (*Sink, err
 		onEvent: onEvent,
 		conn:    conn,
 		client:  forwarderv1.NewForwarderClient(conn),
-		wake:    make(chan struct{}, 1),
+		waker:   sinkconn.NewWaker(),
 		pushed:  make(chan pushResult, 1),
 	}, nil
 }
@@ -121,14 +108,13 @@ func (s *Sink) Set(plan *planv1.Plan) {
 	s.mu.Lock()
 	s.want = plan
 	s.mu.Unlock()
-	s.poke()
+	s.waker.Wake()
 }
 
 // Run polls and pushes until the context ends.
 func (s *Sink) Run(ctx context.Context) {
 	defer s.conn.Close()
-	s.conn.Connect()
-	go s.pokeWhenConnectionChanges(ctx)
+	go s.waker.WakeWhenConnected(ctx, s.conn)
 	go s.watch(ctx)
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -136,7 +122,7 @@ func (s *Sink) Run(ctx context.Context) {
 		s.poll(ctx)
 		select {
 		case <-ticker.C:
-		case <-s.wake:
+		case <-s.waker:
 		case result := <-s.pushed:
 			s.settle(result)
 		case <-ctx.Done():
@@ -173,22 +159,6 @@ func (s *Sink) follow(ctx context.Context) (came bool) {
 		}
 		came = true
 		s.onEvent(brain.ForwarderHandingOver{Now: response.GetHandingOver()})
-	}
-}
-
-func (s *Sink) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// A closed socket is seen at once instead of with the next poll.
-func (s *Sink) pokeWhenConnectionChanges(ctx context.Context) {
-	for state := s.conn.GetState(); s.conn.WaitForStateChange(ctx, state); state = s.conn.GetState() {
-		if state == connectivity.Ready || s.conn.GetState() == connectivity.Ready {
-			s.poke()
-		}
 	}
 }
 

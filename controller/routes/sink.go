@@ -18,13 +18,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/sinkconn"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
@@ -45,16 +43,7 @@ func Socket(runDir string) string { return filepath.Join(SocketDir(runDir), "spe
 
 // Dial prepares a connection to the speaker; it need not be there yet.
 func Dial(runDir string) (*grpc.ClientConn, error) {
-	retry := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond}
-	conn, err := grpc.NewClient("unix:"+Socket(runDir),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageBytesMax), grpc.MaxCallSendMsgSize(MessageBytesMax)),
-		grpc.WithIdleTimeout(0))
-	if err != nil {
-		return nil, fmt.Errorf("speaker socket %s: %w", Socket(runDir), err)
-	}
-	return conn, nil
+	return sinkconn.Dial("speaker", Socket(runDir), MessageBytesMax)
 }
 
 // Sink is the connection to the speaker.
@@ -63,7 +52,7 @@ type Sink struct {
 	onEvent func(brain.Event)
 	conn    *grpc.ClientConn
 	client  speakerv1.SpeakerClient
-	wake    chan struct{}
+	waker   sinkconn.Waker
 
 	mu   sync.Mutex
 	want *speakerv1.SetRequest // nil: nothing is known yet
@@ -85,7 +74,7 @@ func New(runDir string, log *slog.Logger, onEvent func(brain.Event)) (*Sink, err
 		return nil, err
 	}
 	return &Sink{
-		log: log, onEvent: onEvent, conn: conn, client: speakerv1.NewSpeakerClient(conn), wake: make(chan struct{}, 1),
+		log: log, onEvent: onEvent, conn: conn, client: speakerv1.NewSpeakerClient(conn), waker: sinkconn.NewWaker(),
 		lost: "not yet connected", neighbors: map[netip.Addr]string{},
 	}, nil
 }
@@ -101,7 +90,7 @@ func (s *Sink) Set(desired *speakerv1.Desired, keepRoutes bool) {
 	}
 	s.want = &speakerv1.SetRequest{Desired: desired, KeepRoutes: keepRoutes, Revision: revision}
 	s.mu.Unlock()
-	s.poke()
+	s.waker.Wake()
 }
 
 // State is the speaker's latest; nil: it does not answer, for this reason.
@@ -114,32 +103,15 @@ func (s *Sink) State() (state *speakerv1.State, lost string) {
 // Run polls and sets until the context ends.
 func (s *Sink) Run(ctx context.Context) {
 	defer s.conn.Close()
-	s.conn.Connect()
-	go s.pokeWhenConnectionChanges(ctx)
+	go s.waker.WakeWhenConnected(ctx, s.conn)
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		s.poll(ctx)
 		select {
 		case <-ticker.C:
-		case <-s.wake:
+		case <-s.waker:
 		case <-ctx.Done():
-		}
-	}
-}
-
-func (s *Sink) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// A closed socket is seen at once instead of with the next poll.
-func (s *Sink) pokeWhenConnectionChanges(ctx context.Context) {
-	for state := s.conn.GetState(); s.conn.WaitForStateChange(ctx, state); state = s.conn.GetState() {
-		if state == connectivity.Ready || s.conn.GetState() == connectivity.Ready {
-			s.poke()
 		}
 	}
 }
