@@ -18,6 +18,7 @@ func TestHowItEnds(t *testing.T) {
 		{"", 0, "Available Commands"},
 		{"--version", 0, "guideway-lab development (go1"},
 		{"up --encap vxlan", 2, "give one of gre, ipip, gue, geneve"},
+		{"up --router cisco", 2, "give one of bird, frr"},
 		{"up now", 2, `"now" is too much`},
 		{"upp", 2, "did you mean up?"},
 		{"status -o wide", 2, "give one of table, json, yaml"},

@@ -15,7 +15,7 @@ func upCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Build a lab, leave it running, and print what to try",
-		Long: "Builds clients, a router with BIRD, load balancers and backends with nginx out\n" +
+		Long: "Builds clients, a router (BIRD or FRR), load balancers and backends with nginx out\n" +
 			"of network namespaces, waits until traffic flows, and prints what to try.\n" +
 			"Nothing of the machine itself is changed; `guideway-lab down` removes it all.",
 		Example: "  guideway-lab up --load-balancers 3 --backends 8",
@@ -34,6 +34,7 @@ func upCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Backends, "backends", 4, "how many backends")
 	command.Flags().IntVar(&o.Spares, "spare-backends", 1, "how many more run that no config names yet")
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
+	commandline.AddChoice(command, &o.Router, "router", "", "what speaks BGP on the router", "bird", "frr")
 	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
 	commandline.AddChoice(command, &o.Steering, "steering", "", "how packets come to workers", "rss", "software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")

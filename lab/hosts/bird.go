@@ -7,15 +7,25 @@ import (
 	"github.com/guideway/guideway/lab/topology"
 )
 
-// startRouter runs BIRD in the router's namespace with files of its own.
-func (lab *Lab) startRouter() error {
-	router := topology.Node{Name: "router", Namespace: lab.Network.Router}
+// bird is BIRD in the router's namespace, with files of its own.
+type bird struct{ lab *Lab }
+
+func (b bird) daemons() []string { return []string{"bird"} }
+
+func (b bird) start() error {
+	lab, router := b.lab, b.lab.router()
 	config := lab.path(router, "bird.conf")
 	if err := writeWhole(config, []byte(birdConfig(lab.Network, lab.path(router, "bird-routes.log"))), 0o644); err != nil {
 		return err
 	}
-	return lab.start(router, "bird", "bird", "-f", "-c", config, "-s", lab.path(router, "bird.ctl"), "-P", lab.path(router, "bird.pid"))
+	return lab.start(router, "bird", "bird", "-f", "-c", config, "-s", b.socket(), "-P", lab.path(router, "bird.pid"))
 }
+
+func (b bird) socket() string { return b.lab.path(b.lab.router(), "bird.ctl") }
+
+func (b bird) protocol() string { return "bird" }
+
+func (b bird) showRoutes() string { return "birdc -s " + b.socket() + " show route all" }
 
 // birdConfig: a router as an operator would set it up for Guideway.
 func birdConfig(network topology.Network, log string) string {

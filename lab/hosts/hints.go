@@ -16,7 +16,6 @@ func (lab *Lab) Hints() string {
 	guideway := filepath.Join(lab.state.Options.BinDir, "guideway")
 	client := "ip netns exec " + lab.Network.Client.Namespace
 	show := fmt.Sprintf("%s show backends --run-dir %s", guideway, lab.path(first, "run"))
-	bird := fmt.Sprintf("birdc -s %s show route all", lab.path(topology.Node{Name: "router"}, "bird.ctl"))
 	forwarder, _ := lab.find(last.Name, "forwarder")
 	controller, _ := lab.find(last.Name, "controller")
 
@@ -30,8 +29,8 @@ func (lab *Lab) Hints() string {
 		{"", strings.Replace(show, "backends", "connections", 1)},
 		{"", strings.Replace(show, "backends", "drops", 1)},
 		{"what happens to a packet on its way", fmt.Sprintf("%s %s trace --vip %s --count 4 --secret-file %s", client, guideway, topology.WebVIPs[0], lab.SecretFile())},
-		{"the router's routes", fmt.Sprintf("ip -n %s route show proto bird", lab.Network.Router)},
-		{"", bird},
+		{"the router's routes", fmt.Sprintf("ip -n %s route show proto %s", lab.Network.Router, lab.routing().protocol())},
+		{"", lab.routing().showRoutes()},
 		{"packets on their way (in a tunnel)", fmt.Sprintf("ip netns exec %s tcpdump -ni %s ip proto 47", lab.Network.Router, backend.Port)},
 		{"kill " + last.Name, fmt.Sprintf("kill -9 %d %d", forwarder.Pid, controller.Pid)},
 		{"cut off " + backend.Name, fmt.Sprintf("ip -n %s link set %s down", lab.Network.Router, backend.Port)},

@@ -31,7 +31,7 @@ type Lab struct {
 }
 
 // Programs that the lab runs besides our own.
-var neededPrograms = []string{"ip", "ethtool", "bird", "birdc", "nginx"}
+var neededPrograms = []string{"ip", "ethtool", "nginx"}
 
 // Up builds a lab and waits until traffic flows through all of it. On an
 // error everything built so far is removed; the logs stay in the run
@@ -88,7 +88,7 @@ func complete(o topology.Options) (topology.Options, error) {
 		}
 		o.BinDir = filepath.Dir(self)
 	}
-	for _, name := range neededPrograms {
+	for _, name := range append(neededPrograms, routerPrograms(o)...) {
 		if _, err := exec.LookPath(name); err != nil {
 			return o, fmt.Errorf("program %s is missing: tools/install-deps.sh installs it", name)
 		}
@@ -135,7 +135,7 @@ func (lab *Lab) build(ctx context.Context) error {
 	if err := lab.Network.Build(ctx); err != nil {
 		return err
 	}
-	if err := lab.startRouter(); err != nil {
+	if err := lab.routing().start(); err != nil {
 		return err
 	}
 	for _, n := range lab.Network.Backends {

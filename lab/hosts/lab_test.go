@@ -164,3 +164,36 @@ func TestConfigsNameExactlyTheGivenBackends(t *testing.T) {
 		t.Error("a backend's server")
 	}
 }
+
+func TestARouterThatMayNotEnterItsDirectoryIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it gives directories away")
+	}
+	o := testOptions()
+	o.RunDir, o.Router = filepath.Join(t.TempDir(), "lab"), "frr"
+	lab := &Lab{Network: topology.New(o), state: state{Options: o}}
+	if err := os.MkdirAll(lab.path(lab.router(), ""), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(o.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (frr{lab}).giveDirectory(); err == nil || !strings.Contains(err.Error(), "user frr may not enter "+o.RunDir+": chmod o+x it") {
+		t.Errorf("error %v", err)
+	}
+	if _, named := lab.routing().(frr); !named {
+		t.Errorf("the router is %T", lab.routing())
+	}
+}
+
+func TestFRRTakesTheRoutesOfVIPsAlone(t *testing.T) {
+	config := frrConfig(topology.New(testOptions()))
+	for _, want := range []string{
+		"\nip prefix-list vips seq 6 permit 203.0.113.0/24 ge 32\n", "\nipv6 prefix-list vips seq 16 permit 2001:db8:a::/64 ge 128\n",
+		" neighbor 10.20.2.1 update-source 10.20.2.254\n", " bgp bestpath as-path multipath-relax\n",
+	} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %q in\n%s", want, config)
+		}
+	}
+}

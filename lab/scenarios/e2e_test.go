@@ -43,7 +43,7 @@ func needLab(t *testing.T) string {
 			t.Skipf("a lab needs bin/%s: `make build` makes it", name)
 		}
 	}
-	for _, name := range []string{"bird", "nginx", "ethtool", "ip", "nft"} {
+	for _, name := range []string{"bird", "vtysh", "nginx", "ethtool", "ip", "nft"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
 		}
@@ -65,9 +65,25 @@ func options(t *testing.T, what string) topology.Options {
 			t.Error(err)
 		}
 	})
+	// FRR's daemons enter it as their own user.
+	if err := os.Chmod(directory, 0o711); err != nil {
+		t.Fatal(err)
+	}
 	return topology.Options{
 		Name: fmt.Sprintf("test-%s-%d", what, os.Getpid()), BinDir: bin,
 		RunDir: filepath.Join(directory, "lab"), LoadBalancers: 2, Backends: 2, Spares: 1,
+		Router: os.Getenv("LAB_ROUTER"),
+	}
+}
+
+// withEachRouter runs a test with BIRD and with FRR as the lab's router.
+func withEachRouter(t *testing.T, what string, test func(*testing.T, topology.Options)) {
+	for _, router := range []string{"bird", "frr"} {
+		t.Run(router, func(t *testing.T) {
+			o := options(t, what+"-"+router)
+			o.Router = router
+			test(t, o)
+		})
 	}
 }
 

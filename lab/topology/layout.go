@@ -65,6 +65,8 @@ type Options struct {
 	Spares int
 	// Queues of each load balancer's interface.
 	Queues int
+	// Router: bird (or empty), or frr.
+	Router string
 
 	Settings
 }
@@ -117,6 +119,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("backends %d (and %d spare): give 1 to %d in all", o.Backends, o.Spares, MachinesMax)
 	case o.Queues < 1 || o.Queues > 16:
 		return fmt.Errorf("queues %d: give 1 to 16", o.Queues)
+	case !slices.Contains([]string{"", "bird", "frr"}, o.Router):
+		return fmt.Errorf("router %q: give bird or frr", o.Router)
 	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve"}, o.Encap):
 		return fmt.Errorf("encap %q: give gre, ipip, gue or geneve", o.Encap)
 	case !slices.Contains([]string{"", "rss", "software"}, o.Steering):

@@ -87,8 +87,10 @@ func setUpRouter(ctx context.Context, network Network) error {
 		// As on a real router: while no route to a VIP is there (BIRD replaces
 		// an IPv6 route by deleting it first) its packets vanish and are sent
 		// again, instead of being answered with an error that ends connections.
-		// BIRD's own route to the prefix has a lower metric.
-		lines = append(lines, "route add blackhole "+prefix.String()+" metric 1000000")
+		// Routes that BIRD and FRR learn by BGP have lower metrics. FRR takes a
+		// metric's high byte for the administrative distance of a route that it
+		// finds in the kernel: with 255 this one never displaces one of BGP.
+		lines = append(lines, fmt.Sprintf("route add blackhole %s metric %d", prefix, uint32(255<<24+1_000_000)))
 	}
 	for _, n := range network.Nodes() {
 		lines = append(lines, bringUp(n.Port, n.Gateways)...)
