@@ -16,6 +16,9 @@ type Options struct {
 	Backends      int
 	LoadBalancers int
 	Connections   int
+	// Agents: packets go to backends in Geneve, and their agents pass on what
+	// belongs elsewhere. Without: GRE, and tables alone decide, as in the paper.
+	Agents bool
 	// Events in this order; empty: all that this topology allows.
 	Events []string
 	// Report is a file for the result as JSON; empty: none.
@@ -30,11 +33,11 @@ type Options struct {
 
 // Defaults of a run.
 func Defaults() Options {
-	return Options{Seed: 1, Backends: 4, LoadBalancers: 2, Connections: 500}
+	return Options{Seed: 1, Backends: 4, LoadBalancers: 2, Connections: 500, Agents: true}
 }
 
 // FromEnvironment overrides options by SEED, BACKENDS, LOAD_BALANCERS,
-// CONNECTIONS, EVENTS, DEMO_REPORT and DEMO_PICTURE where they are set and not empty.
+// CONNECTIONS, AGENTS, EVENTS, DEMO_REPORT and DEMO_PICTURE where they are set and not empty.
 func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 	var err error
 	if text := get("SEED"); text != "" {
@@ -48,6 +51,12 @@ func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 				return o, fmt.Errorf("%s=%s: not a number", name, text)
 			}
 		}
+	}
+	if text := get("AGENTS"); text != "" {
+		if text != "0" && text != "1" {
+			return o, fmt.Errorf("AGENTS=%s: give 1, or 0 for GRE without their help", text)
+		}
+		o.Agents = text == "1"
 	}
 	if text := get("EVENTS"); text != "" {
 		o.Events = SplitEvents(text)

@@ -12,16 +12,16 @@ func environment(pairs map[string]string) func(string) string {
 
 func TestTheEnvironmentOverridesDefaults(t *testing.T) {
 	o, err := Defaults().FromEnvironment(environment(map[string]string{
-		"SEED": "7", "BACKENDS": "9", "LOAD_BALANCERS": "3", "CONNECTIONS": "600", "EVENTS": "steady, steady,kill_backend", "DEMO_REPORT": "r.json", "DEMO_PICTURE": "p.svg",
+		"SEED": "7", "BACKENDS": "9", "LOAD_BALANCERS": "3", "CONNECTIONS": "600", "AGENTS": "0", "EVENTS": "steady, steady,kill_backend", "DEMO_REPORT": "r.json", "DEMO_PICTURE": "p.svg",
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Seed != 7 || o.Backends != 9 || o.LoadBalancers != 3 || o.Connections != 600 || o.Report != "r.json" || o.Picture != "p.svg" ||
+	if o.Seed != 7 || o.Backends != 9 || o.LoadBalancers != 3 || o.Connections != 600 || o.Agents || o.Report != "r.json" || o.Picture != "p.svg" ||
 		!slices.Equal(o.Events, []string{"steady", "steady", "kill_backend"}) {
 		t.Errorf("options %+v", o)
 	}
-	if o, err := Defaults().FromEnvironment(environment(nil)); err != nil || o.Backends != 4 || o.Connections != 500 {
+	if o, err := Defaults().FromEnvironment(environment(nil)); err != nil || o.Backends != 4 || o.Connections != 500 || !o.Agents {
 		t.Errorf("an empty environment gave %+v, %v", o, err)
 	}
 }
@@ -30,6 +30,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	for want, pairs := range map[string]map[string]string{
 		"SEED=x":            {"SEED": "x"},
 		"CONNECTIONS=many":  {"CONNECTIONS": "many"},
+		"AGENTS=yes":        {"AGENTS": "yes"},
 		"backends 1":        {"BACKENDS": "1"},
 		"load balancers 0":  {"LOAD_BALANCERS": "0"},
 		"connections 0":     {"CONNECTIONS": "0"},

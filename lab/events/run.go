@@ -32,14 +32,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("demo-%d", os.Getpid())
 	}
-	running, err := hosts.Up(ctx, topology.Options{
-		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
-	}, true)
+	running, err := hosts.Up(ctx, o.topology(), true)
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
-	outcome := &report.Report{Events: []report.EventResult{}, Shares: []report.Share{}, Machines: running.LoadBalancers()}
+	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}, Machines: running.LoadBalancers()}
 	if err := performAll(ctx, o, running, screen, outcome); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
@@ -59,6 +57,17 @@ func Run(ctx context.Context, o Options) (err error) {
 		return ErrNotAsExpected
 	}
 	return nil
+}
+
+// topology of the lab that the events happen to.
+func (o Options) topology() topology.Options {
+	t := topology.Options{
+		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
+	}
+	if o.Agents {
+		t.Encap = "geneve"
+	}
+	return t
 }
 
 // takeDown the lab; logs stay where something went wrong by itself.

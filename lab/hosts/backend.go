@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/guideway/guideway/lab/topology"
 )
@@ -26,14 +27,19 @@ func (lab *Lab) startBackend(n topology.Node) error {
 
 func (lab *Lab) startAgent(n topology.Node) error {
 	config := lab.path(n, "agent.yaml")
-	if err := writeWhole(config, []byte(agentConfig(lab.Network)), 0o644); err != nil {
+	if err := writeWhole(config, []byte(agentConfig(lab.Network, n)), 0o644); err != nil {
 		return err
 	}
 	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), "--config", config)
 }
 
-func agentConfig(network topology.Network) string {
-	text := "# Written by guideway-lab.\ninterface: eth0\nmetrics_listen: " + agentMetrics + "\nload_balancers:\n"
+// agentConfig of a backend; the agents of all backends know one another.
+func agentConfig(network topology.Network, self topology.Node) string {
+	text := "# Written by guideway-lab.\ninterface: eth0\nmetrics_listen: " + agentMetrics + "\nname: " + self.Name + "\nagents:\n"
+	for _, n := range network.Backends {
+		text += fmt.Sprintf("  %s: [%s, \"%s\"]\n", n.Name, n.Address(0), n.Address(1))
+	}
+	text += "load_balancers:\n"
 	for _, prefix := range topology.MachinePrefixes {
 		text += "- " + prefix.String() + "\n"
 	}
@@ -113,6 +119,24 @@ func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 		return nil
 	}
 	return lab.startServers(n)
+}
+
+// waitAgents until those that run take packets out of tunnels, and have had the
+// time to resolve one another: only then do they answer.
+func (lab *Lab) waitAgents(ctx context.Context, limit time.Duration) error {
+	for _, n := range lab.Network.Backends {
+		err := waitFor(ctx, limit, "the agent of "+n.Name, func() error {
+			if agent, _ := lab.find(n.Name, "agent"); !agent.alive() {
+				return fmt.Errorf("it does not run: see %s", lab.path(n, "agent.log"))
+			}
+			_, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/healthz")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // StopAgent of a backend: its tunnel has no end any more.

@@ -221,9 +221,13 @@ func (lab *Lab) Restore(ctx context.Context) error {
 	return lab.WaitReady(ctx, readyLimit)
 }
 
-// WaitReady until every load balancer forwards by the present config to
-// backends that are all well, and the router spreads over all of them.
+// WaitReady until the agents of all backends open tunnels, every load balancer
+// forwards by the present config to backends that are all well, and the router
+// spreads over all of them.
 func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
+	if err := lab.waitAgents(ctx, limit); err != nil {
+		return err
+	}
 	if err := lab.waitPlans(ctx, limit); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (lab *Lab) Hints() string {
 		{"what happens to a packet on its way", fmt.Sprintf("%s %s trace --vip %s --count 4 --secret-file %s", client, guideway, topology.WebVIPs[0], lab.SecretFile())},
 		{"the router's routes", fmt.Sprintf("ip -n %s route show proto %s", lab.Network.Router, lab.routing().protocol())},
 		{"", lab.routing().showRoutes()},
-		{"packets on their way (in a tunnel)", fmt.Sprintf("ip netns exec %s tcpdump -ni %s ip proto 47", lab.Network.Router, backend.Port)},
+		{"packets on their way (in a tunnel)", fmt.Sprintf("ip netns exec %s tcpdump -ni %s 'ip proto 47 or ip proto 4 or udp port 6080 or udp port 6081'", lab.Network.Router, backend.Port)},
 		{"kill " + last.Name, fmt.Sprintf("kill -9 %d %d", forwarder.Pid, controller.Pid)},
 		{"cut off " + backend.Name, fmt.Sprintf("ip -n %s link set %s down", lab.Network.Router, backend.Port)},
 		{"change the config of " + first.Name, fmt.Sprintf("$EDITOR %s && kill -HUP %d", lab.path(first, "config.yaml"), lab.pidOf(first, "controller"))},

@@ -12,6 +12,9 @@ import (
 // Report is the result of a run. The names of its fields in JSON are a
 // contract.
 type Report struct {
+	// Agents: packets went to backends in Geneve, whose agents pass on what
+	// belongs elsewhere.
+	Agents bool          `json:"agents"`
 	Events []EventResult `json:"events"`
 	// Shares of new connections in the last `steady`.
 	Shares []Share `json:"shares"`

@@ -13,6 +13,7 @@ import (
 func exampleReport() *Report {
 	ms := 6.5
 	return &Report{
+		Agents: true,
 		Events: []EventResult{{
 			Name: "kill_backend", Requests: 12345, Failed: 3, FailedAllowed: 3, Connections: 500, Broken: 120, BrokenAllowed: 125,
 			Packets: map[string]uint64{"lb-1": 1000, "lb-2": 2000},
@@ -36,7 +37,7 @@ func TestTheReportHasTheAgreedFields(t *testing.T) {
 	if err := json.Compact(&compact, content); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"events":[{"name":"kill_backend","requests":12345,"failed":3,"failed_allowed":3,"connections":500,"broken":120,"broken_allowed":125}],` +
+	want := `{"agents":true,"events":[{"name":"kill_backend","requests":12345,"failed":3,"failed_allowed":3,"connections":500,"broken":120,"broken_allowed":125}],` +
 		`"shares":[{"backend":"be-1","share":0.5,"ideal":0.5,"sigma":0.01}],"withdraw_ms":6.5,"unaccounted_packets":0}`
 	if compact.String() != want {
 		t.Errorf("report\n%s\nwant\n%s", compact.String(), want)

@@ -35,6 +35,9 @@ func (network Network) Build(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	if err := passAll(ctx, network); err != nil {
+		return err
+	}
 	return giveBackendsTheVIPs(ctx, network)
 }
 
