@@ -254,6 +254,9 @@ func (p *diagnosis) etcd() {
 	default:
 		p.add(gradeOK, "etcd", "answers and holds config generation %d; %d runs here", e.GenerationStored, e.Generation)
 	}
+	if e.NotRegistered != "" && e.Away == "" {
+		p.add(gradeWarn, "etcd", "this machine is not registered there, so others do not see it: %s", e.NotRegistered)
+	}
 	if len(e.Alarms) > 0 {
 		p.add(gradeWarn, "etcd", "has alarms (%s): with NOSPACE no config can be applied: compact and defragment it, or raise --quota-backend-bytes, then `etcdctl alarm disarm`", strings.Join(e.Alarms, ", "))
 	}

@@ -28,6 +28,7 @@ type shownEtcd struct {
 	Alarms           []string `json:"alarms"`
 	Unusable         string   `json:"unusable,omitempty"`
 	Restored         uint64   `json:"restored"`
+	NotRegistered    string   `json:"not_registered,omitempty"`
 }
 
 func showConfig(ctx context.Context, m machine, _ io.Writer) (listing, error) {
@@ -56,7 +57,7 @@ func configListing(c *controllerv1.Config) listing {
 	if e := c.GetEtcd(); e != nil {
 		shown.Etcd = &shownEtcd{
 			Cluster: e.Cluster, Endpoints: e.Endpoints, Generation: e.Generation, GenerationStored: e.GenerationStored, Away: e.Away,
-			Alarms: append([]string{}, e.Alarms...), Unusable: e.Unusable, Restored: e.Restored,
+			Alarms: append([]string{}, e.Alarms...), Unusable: e.Unusable, Restored: e.Restored, NotRegistered: e.NotRegistered,
 		}
 		if e.AnsweredAt != nil {
 			shown.Etcd.AnsweredAt = at(e.AnsweredAt)
@@ -79,8 +80,13 @@ func etcdRows(e *controllerv1.Etcd) [][]string {
 	if e.GenerationStored == 0 {
 		stored = "none"
 	}
+	registered := "yes"
+	if e.NotRegistered != "" {
+		registered = "no: " + e.NotRegistered
+	}
 	return [][]string{
 		{"etcd", state}, {"etcd's endpoints", strings.Join(e.Endpoints, " ")}, {"etcd's alarms", dash(strings.Join(e.Alarms, ", "))},
 		{"generation in use", fmt.Sprint(e.Generation)}, {"generation in etcd", stored},
+		{"registered in etcd", registered},
 	}
 }

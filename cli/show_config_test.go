@@ -18,7 +18,7 @@ var etcdsTroubles = []struct {
 }{
 	{
 		&controllerv1.Etcd{Generation: 7, GenerationStored: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}, Endpoints: []string{"https://10.0.0.5:2379"}},
-		[]string{"etcd answers", "generation in use 7", "generation in etcd 7", "etcd's endpoints https://10.0.0.5:2379"},
+		[]string{"etcd answers", "generation in use 7", "generation in etcd 7", "registered in etcd yes", "etcd's endpoints https://10.0.0.5:2379"},
 		finding{gradeOK, "etcd", "answers and holds config generation 7; 7 runs here"},
 	},
 	{
@@ -58,6 +58,11 @@ func Test_what_is_wrong_with_etcd_is_shown_with_what_runs_all_the_same(t *testin
 	p := diagnosis{state: &controllerv1.GetStateResponse{Config: &controllerv1.Config{Etcd: &controllerv1.Etcd{Alarms: []string{"NOSPACE"}}}}}
 	p.etcd()
 	if len(p.findings) != 2 || p.findings[1].grade != gradeWarn || !strings.Contains(p.findings[1].text, "alarms (NOSPACE)") {
+		t.Errorf("doctor finds %v", p.findings)
+	}
+	p = diagnosis{state: &controllerv1.GetStateResponse{Config: &controllerv1.Config{Etcd: &controllerv1.Etcd{Generation: 7, GenerationStored: 7, NotRegistered: "etcd denies it"}}}}
+	p.etcd()
+	if len(p.findings) != 2 || p.findings[1] != (finding{gradeWarn, "etcd", "this machine is not registered there, so others do not see it: etcd denies it"}) {
 		t.Errorf("doctor finds %v", p.findings)
 	}
 	p = diagnosis{state: &controllerv1.GetStateResponse{Config: &controllerv1.Config{}}}

@@ -130,6 +130,9 @@ func Run(ctx context.Context, options Options) error {
 	go watchTraffic(work, c)
 	if c.shared != nil {
 		go c.shared.follower.Run(work)
+		registered := make(chan struct{})
+		go func() { defer close(registered); c.shared.registrar.Run(work) }()
+		defer func() { stopWork(); <-registered }()
 	}
 	if options.Watch {
 		go watchFiles(work, c)

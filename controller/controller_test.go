@@ -132,7 +132,8 @@ func (p *peer) GetStatus(ctx context.Context, _ *forwarderv1.GetStatusRequest) (
 }
 
 func (p *peer) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*forwarderv1.GetMetricsResponse, error) {
-	return &forwarderv1.GetMetricsResponse{Text: "# TYPE guideway_connections gauge\nguideway_connections 3\n"}, nil
+	return &forwarderv1.GetMetricsResponse{Text: "# TYPE guideway_connections gauge\nguideway_connections 3\n" +
+		"# TYPE guideway_table_fingerprint gauge\nguideway_table_fingerprint{service=\"web\",fingerprint=\"00ab\"} 1\n"}, nil
 }
 
 // ComparePlan answers as if b of two backends took over a's half.

@@ -27,9 +27,10 @@ const sharedTimeout = 10 * time.Second
 
 // sharedConfig may be used from any goroutine.
 type sharedConfig struct {
-	settings config.Etcd
-	store    *fleet.Store
-	follower *fleet.Follower
+	settings  config.Etcd
+	store     *fleet.Store
+	follower  *fleet.Follower
+	registrar *fleet.Registrar
 
 	mu sync.Mutex
 	// nil: the config in use has no part from etcd.
@@ -103,6 +104,7 @@ func (c *Controller) openShared(files, lastGood []config.Source) (start *fleet.C
 	kept := keptShared(lastGood)
 	s := &sharedConfig{settings: *settings, store: fleet.NewStore(*settings), inUse: kept}
 	s.follower = fleet.NewFollower(s.store, c.log, s.running(), func(next *fleet.Config) { c.takeShared(next) })
+	s.registrar = fleet.NewRegistrar(s.store, c.log, newRegistration(c).describe)
 	c.shared = s
 	stored, err := s.read(context.Background())
 	switch {
@@ -191,6 +193,7 @@ func (c *Controller) describeShared() *controllerv1.Etcd {
 		Cluster: c.shared.settings.Cluster, Endpoints: c.shared.settings.Endpoints,
 		Generation: c.shared.running().GetGeneration(), GenerationStored: status.Current.GetGeneration(),
 		Away: status.Away, AnsweredAt: api.Timestamp(status.AnsweredAt), Alarms: status.Alarms, Unusable: status.Unusable, Restored: status.Restored,
+		NotRegistered: c.shared.registrar.Problem(),
 	}
 }
 

@@ -172,6 +172,68 @@ func TestWhatThisMachineCannotRunIsNotStoredForAll(t *testing.T) {
 	}
 }
 
+func TestEachMachineIsRegisteredWithWhatItRuns(t *testing.T) {
+	f := newFleet(t, 2)
+	f.start()
+	registered := func(what string, holds func(one, two *fleetv1.Machine) bool) (found []*fleetv1.Machine) {
+		t.Helper()
+		f.machines[0].until(what, func(*controllerv1.GetStateResponse) bool {
+			var err error
+			found, err = f.store.Machines(t.Context())
+			return err == nil && len(found) == 2 && holds(found[0], found[1])
+		})
+		return found
+	}
+	found := registered("both are registered, and serve", func(one, two *fleetv1.Machine) bool { return one.State == "serving" && two.State == "serving" })
+	one, two := found[0], found[1]
+	if one.Name != "lb-1" || one.Addresses[0] != "10.0.0.1" || one.Version != "test" || one.Generation != 1 || one.Shard != "default" || one.Drained {
+		t.Errorf("lb-1 is registered as %v", one)
+	}
+	if one.ConfiguredFingerprint == "" || one.ConfiguredFingerprint != two.ConfiguredFingerprint {
+		t.Errorf("configured fingerprints %q and %q", one.ConfiguredFingerprint, two.ConfiguredFingerprint)
+	}
+	if one.LiveFingerprint == "" || one.LiveFingerprint != two.LiveFingerprint {
+		t.Errorf("live fingerprints %q and %q", one.LiveFingerprint, two.LiveFingerprint)
+	}
+	if _, err := f.machines[1].client.DrainMachine(f.machines[1].deadline(), &controllerv1.DrainMachineRequest{Drain: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	registered("the drain is there", func(one, two *fleetv1.Machine) bool { return !one.Drained && two.Drained })
+	former := one.ConfiguredFingerprint
+	f.publish(secondBackend)
+	registered("the next generation is there", func(one, two *fleetv1.Machine) bool {
+		return one.Generation == 2 && two.Generation == 2 && one.ConfiguredFingerprint == two.ConfiguredFingerprint && one.ConfiguredFingerprint != former
+	})
+	f.machines[0].until("it says that it is registered", func(s *controllerv1.GetStateResponse) bool { return s.Config.Etcd.NotRegistered == "" })
+	f.machines[1].stop()
+	f.machines[0].until("gone with its controller", func(*controllerv1.GetStateResponse) bool {
+		found, err := f.store.Machines(t.Context())
+		return err == nil && len(found) == 1 && found[0].Name == "lb-1"
+	})
+}
+
+// What is lost in etcd changes nothing here.
+func TestALostLeaseChangesNothing(t *testing.T) {
+	f := newFleet(t, 1)
+	f.start()
+	h := f.machines[0]
+	isRegistered := func(*controllerv1.GetStateResponse) bool {
+		found, err := f.store.Machines(t.Context())
+		return err == nil && len(found) == 1
+	}
+	h.until("registered", isRegistered)
+	plan := h.running()
+	leases := strings.Fields(f.etcd.Ctl("lease", "list"))
+	f.etcd.Ctl("lease", "revoke", leases[len(leases)-1])
+	if state := h.state(); !announced(state) || state.Machine.State != "serving" || h.running() != plan {
+		t.Errorf("without its lease: %v", state.Machine)
+	}
+	h.until("registered anew", isRegistered)
+	if !announced(h.state()) || h.running() != plan {
+		t.Error("the lease has changed something")
+	}
+}
+
 func TestWithEtcdAwayTheLastGoodConfigServesAlsoAfterARestart(t *testing.T) {
 	f := newFleet(t, 1)
 	f.start()

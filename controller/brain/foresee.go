@@ -93,11 +93,14 @@ func (s *State) Refused(c *config.Config) (problem string, refused bool) {
 }
 
 // Config is the one in use.
-func (s Snapshot) Config() *config.Config {
-	if s.state.current == nil {
+func (s Snapshot) Config() *config.Config { return s.state.Config() }
+
+// Config that plans are made of; nil: none yet.
+func (s *State) Config() *config.Config {
+	if s.current == nil {
 		return nil
 	}
-	return s.state.current.config
+	return s.current.config
 }
 
 // Foresee what the config would bring about; to be called once. nil: the

@@ -106,7 +106,7 @@ func (s *State) View(withBackends bool) View {
 	for address, state := range s.routes.neighbors {
 		v.Neighbors[address] = state
 	}
-	v.Config = ConfigView{LoadedAt: s.configs.loadedAt, Stale: s.configs.stale, Problem: s.configs.problem, ProblemAt: s.configs.problemAt}
+	v.Config = s.viewConfig()
 	v.Config.Warnings = s.Warnings()
 	if s.current == nil {
 		return v
@@ -131,6 +131,17 @@ func (s *State) View(withBackends bool) View {
 		}
 	}
 	return v
+}
+
+// ViewMachine is that part of View which costs nothing, however many services
+// and backends there are.
+func (s *State) ViewMachine() (MachineView, ConfigView) {
+	return s.viewMachine(), s.viewConfig()
+}
+
+func (s *State) viewConfig() ConfigView {
+	c := s.configs
+	return ConfigView{LoadedAt: c.loadedAt, Stale: c.stale, Problem: c.problem, ProblemAt: c.problemAt}
 }
 
 // Warnings of the config in use.

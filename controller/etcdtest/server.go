@@ -69,6 +69,9 @@ func start(t testing.TB, scheme string, ctl, args []string) *Server {
 // URL that clients use.
 func (s *Server) URL() string { return s.scheme + "://" + s.client }
 
+// PID of the server, which runs.
+func (s *Server) PID() int { return s.process.Process.Pid }
+
 func (s *Server) data() string { return filepath.Join(s.dir, fmt.Sprintf("data-%d", s.restored)) }
 
 // Run the server, which does not run, on the data that it has.

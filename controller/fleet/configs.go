@@ -62,8 +62,9 @@ func (s *Store) See(ctx context.Context) (Seen, error) {
 	return seen, s.decode(s.keys.current(), answer.Kvs[0].Value, seen.Current)
 }
 
+// decode what a machine of this or a later version wrote.
 func (s *Store) decode(key string, value []byte, into proto.Message) error {
-	if err := protojson.Unmarshal(value, into); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, into); err != nil {
 		return fmt.Errorf("etcd's key %s: %w", key, err)
 	}
 	return nil

@@ -361,6 +361,8 @@ func TestRightsAreEtcds(t *testing.T) {
 		{"role", "grant-permission", "guideway-apply", "readwrite", "/guideway/c1/current"},
 		{"user", "add", "lb-1:secret-1"}, {"user", "grant-role", "lb-1", "guideway-read"}, {"user", "grant-role", "lb-1", "guideway-apply"},
 		{"user", "add", "lb-2", "--no-password"}, {"user", "grant-role", "lb-2", "guideway-read"},
+		{"role", "add", "guideway-lb-2"}, {"role", "grant-permission", "guideway-lb-2", "readwrite", "/guideway/c1/machines/lb-2"},
+		{"user", "grant-role", "lb-2", "guideway-lb-2"},
 		{"auth", "enable"},
 	} {
 		server.Ctl(command...)
@@ -385,6 +387,16 @@ func TestRightsAreEtcds(t *testing.T) {
 	_, err := reader.Publish(t.Context(), see(t, reader), 0, &fleetv1.ConfigRecord{}, []byte("third"))
 	if err == nil || !strings.Contains(err.Error(), "etcd denies the certificate in "+cert) {
 		t.Errorf("a reader stores: %v", err)
+	}
+
+	// Each writes its own key alone.
+	if err := registerOnce(t, reader, machineNamed("lb-2")); err != nil {
+		t.Errorf("its own key: %v", err)
+	}
+	for name, store := range map[string]*Store{"lb-1": reader, "lb-1 itself, without a role for its key": writer} {
+		if err := registerOnce(t, store, machineNamed("lb-1")); err == nil || !strings.Contains(err.Error(), "etcd denies") {
+			t.Errorf("the key of %s: %v", name, err)
+		}
 	}
 
 	for says, change := range map[string]func(*config.Etcd){

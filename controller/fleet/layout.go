@@ -1,13 +1,16 @@
-// Package fleet is what the machines of a cluster share, in etcd: the config.
+// Package fleet is what the machines of a cluster share, in etcd: the config, and
+// which machines there are.
 //
 //	/guideway/<cluster>/current                      which generation is to run
 //	/guideway/<cluster>/config/<generation>/<part>   its text, by zstd, in parts
 //	/guideway/<cluster>/config/<generation>/record   who stored it, when and why
+//	/guideway/<cluster>/machines/<name>              a machine whose controller lives
 //
 // It guarantees that a generation's text, once `current` names it, never changes,
-// that of two who apply at once one is refused, and that text which does not
-// match its digest is not handed on. It does not know what is in a config, or
-// what a machine makes of it.
+// that of two who apply at once one is refused, that text which does not match its
+// digest is not handed on, and that a machine's key is written by that machine
+// alone. It does not know what a machine makes of a config, and nothing that it
+// finds of other machines changes what this one forwards or announces.
 package fleet
 
 import (
@@ -54,6 +57,10 @@ func (k keys) part(generation uint64, part int) string {
 func (k keys) record(generation uint64) string { return k.config(generation) + recordName }
 
 const recordName = "record"
+
+func (k keys) machines() string { return k.prefix + "machines/" }
+
+func (k keys) machine(name string) string { return k.machines() + name }
 
 // generationOf a key below configs; isRecord: it is no part.
 func (k keys) generationOf(key string) (generation uint64, isRecord, ok bool) {

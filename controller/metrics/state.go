@@ -40,6 +40,7 @@ var (
 	etcdStored  = describe("guideway_etcd_config_generation", "Generation of the config that etcd held when it was read last; 0: none.")
 	etcdInUse   = describe("guideway_shared_config_generation", "Generation of the config from etcd that is in use here.")
 	etcdUnread  = describe("guideway_etcd_config_unusable", "1: what etcd holds as the config cannot be read.")
+	etcdListed  = describe("guideway_etcd_registered", "1: this machine is registered in etcd, so that others see it.")
 	prefixes    = describe("guideway_bgp_announced_prefixes", "Prefixes announced to the neighbor.", "neighbor")
 )
 
@@ -51,7 +52,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
 		descriptions <- d
 	}
 }
@@ -81,6 +82,7 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(etcdStored, float64(e.GenerationStored))
 		gauge(etcdInUse, float64(e.Generation))
 		gauge(etcdUnread, bit(e.Unusable != ""))
+		gauge(etcdListed, bit(e.NotRegistered == ""))
 	}
 	for key, b := range byServiceAndName(state.Backends) {
 		gauge(backendUp, b.up, key.service, key.name)

@@ -45,6 +45,7 @@ func TestEtcd(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
+		{"each_machine_writes_its_own_key", e.ownKeys},
 		{"an_apply_reaches_both", e.applyReachesBoth},
 		{"all_members_die", e.allDie},
 		{"one_machine_is_cut_off_behind_a_compaction", e.compactedBehindAWatch},
@@ -100,14 +101,46 @@ func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
 		t.Cleanup(member.stopAll)
 	}
 	authority := looptest.NewAuthority(t)
-	for name, template := range map[string]x509.Certificate{"etcd": template, "lb": looptest.Named("lb")} {
+	certificates := map[string]x509.Certificate{"etcd": template, "root": looptest.Named("root")}
+	for _, n := range running.Network.LoadBalancers {
+		certificates[n.Name] = looptest.Named(n.Name) // etcd's user
+	}
+	for name, template := range certificates {
 		certificate, key := authority.Issue(template)
 		looptest.WriteFile(t, filepath.Join(e.dir, name+".crt"), certificate)
 		looptest.WriteFile(t, filepath.Join(e.dir, name+".key"), key)
 	}
 	looptest.WriteFile(t, filepath.Join(e.dir, "ca.crt"), authority.Certificate)
 	e.start(t, "new")
+	e.demandUsers(t)
 	return e
+}
+
+func (e *etcds) cluster() string { return e.running.Network.Clusters()[0].Name }
+
+// demandUsers as docs/etcd.md has it: each machine reads all, applies, and writes
+// its own key.
+func (e *etcds) demandUsers(t *testing.T) {
+	t.Helper()
+	prefix := "/guideway/" + e.cluster() + "/"
+	grant := func(role string, permission ...string) []string {
+		return append([]string{"role", "grant-permission", role}, permission...)
+	}
+	commands := [][]string{
+		{"user", "add", "root", "--no-password"}, {"role", "add", "root"}, {"user", "grant-role", "root", "root"},
+		{"role", "add", "guideway-read"}, grant("guideway-read", "read", "--prefix=true", prefix),
+		{"role", "add", "guideway-apply"}, grant("guideway-apply", "readwrite", "--prefix=true", prefix+"config/"), grant("guideway-apply", "readwrite", prefix+"current"),
+	}
+	for _, n := range e.running.Network.LoadBalancers {
+		own := "guideway-machine-" + n.Name
+		commands = append(commands, []string{"user", "add", n.Name, "--no-password"}, []string{"role", "add", own}, grant(own, "readwrite", prefix+"machines/"+n.Name))
+		for _, role := range []string{"guideway-read", "guideway-apply", own} {
+			commands = append(commands, []string{"user", "grant-role", n.Name, role})
+		}
+	}
+	for _, command := range append(commands, []string{"auth", "enable"}) {
+		e.ctl(t, e.members[0], command...)
+	}
 }
 
 func (e *etcds) file(name string) string { return filepath.Join(e.dir, name) }
@@ -174,8 +207,12 @@ func (e *etcds) ctl(t *testing.T, member *server, args ...string) string {
 }
 
 func (e *etcds) try(member *server, args ...string) (string, error) {
+	return e.tryAs("root", member, args...)
+}
+
+func (e *etcds) tryAs(user string, member *server, args ...string) (string, error) {
 	args = append([]string{"netns", "exec", member.host.Namespace(), "etcdctl", "--endpoints", etcdURL(member, 2379),
-		"--cacert", e.file("ca.crt"), "--cert", e.file("etcd.crt"), "--key", e.file("etcd.key")}, args...)
+		"--cacert", e.file("ca.crt"), "--cert", e.file(user + ".crt"), "--key", e.file(user + ".key")}, args...)
 	command := exec.Command("ip", args...)
 	command.Env = append(os.Environ(), "ETCDCTL_API=3")
 	out, err := command.CombinedOutput()
@@ -206,8 +243,8 @@ func (e *etcds) takeOverConfigs(t *testing.T) {
 		}
 		var own string
 		own, e.shared = splitConfig(string(content))
-		own += fmt.Sprintf("etcd: {cluster: %s, endpoints: [%s], tls: {ca_file: ../etcd/ca.crt, cert_file: ../etcd/lb.crt, key_file: ../etcd/lb.key}}\n",
-			e.running.Network.Clusters()[0].Name, strings.Join(endpoints, ", "))
+		own += fmt.Sprintf("etcd: {cluster: %s, endpoints: [%s], tls: {ca_file: ../etcd/ca.crt, cert_file: ../etcd/%s.crt, key_file: ../etcd/%s.key}}\n",
+			e.cluster(), strings.Join(endpoints, ", "), n.Name, n.Name)
 		if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -287,6 +324,8 @@ type shownShared struct {
 		Stored     int `json:"generation_stored"`
 		Away       string
 		Restored   int
+		// Why not.
+		NotRegistered string `json:"not_registered"`
 	}
 }
 
@@ -358,6 +397,37 @@ func (e *etcds) withSpare(t *testing.T) string {
 	return strings.Replace(e.shared, line(0), line(1), 1)
 }
 
+// Registered, by etcd's own words; and etcd lets no machine write another's key.
+func (e *etcds) ownKeys(t *testing.T) {
+	e.untilShown(t, "it is registered", func(s shownShared) bool { return s.Etcd.NotRegistered == "" })
+	key := func(machine string) string { return "/guideway/" + e.cluster() + "/machines/" + machine }
+	var fingerprints []string
+	for _, n := range e.running.Network.LoadBalancers {
+		eventually(t, time.Minute, n.Name+" serves, as its key says", func() error {
+			var registered struct{ Name, State, Generation, ConfiguredFingerprint, LiveFingerprint, ForwarderVersion, SpeakerVersion string }
+			text := e.ctl(t, e.members[1], "get", "--print-value-only", key(n.Name))
+			if err := json.Unmarshal([]byte(text), &registered); err != nil {
+				return err
+			}
+			if registered.Name != n.Name || registered.State != "serving" || registered.Generation != "1" || registered.ConfiguredFingerprint == "" ||
+				registered.LiveFingerprint == "" || registered.ForwarderVersion == "" || registered.SpeakerVersion == "" {
+				return errors.New(text)
+			}
+			fingerprints = append(fingerprints, registered.ConfiguredFingerprint+" "+registered.LiveFingerprint)
+			return nil
+		})
+	}
+	if slices.Sort(fingerprints); len(slices.Compact(slices.Clone(fingerprints))) != 1 {
+		t.Errorf("fingerprints %q", fingerprints)
+	}
+	if out, err := e.tryAs("lb-1", e.members[0], "put", key("lb-2"), "{}"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("lb-1 writes lb-2's key: %v\n%s", err, out)
+	}
+	if out, err := e.tryAs("lb-1", e.members[0], "del", key("lb-2")); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("lb-1 removes lb-2's key: %v\n%s", err, out)
+	}
+}
+
 func (e *etcds) applyReachesBoth(t *testing.T) {
 	took := e.apply(t, "lb-1", e.withSpare(t))
 	began := time.Now()
@@ -391,7 +461,9 @@ func (e *etcds) allDie(t *testing.T) {
 		t.Errorf("apply: %v\n%s", err, out)
 	}
 	e.start(t, "existing")
-	e.untilShown(t, "etcd answers", func(s shownShared) bool { return s.Etcd.Away == "" && s.Etcd.Stored == e.generation })
+	e.untilShown(t, "etcd answers", func(s shownShared) bool {
+		return s.Etcd.Away == "" && s.Etcd.Stored == e.generation && s.Etcd.NotRegistered == ""
+	})
 }
 
 // While lb-2 does not reach etcd, what it has not seen is compacted away.
@@ -473,7 +545,7 @@ func (e *etcds) tenThousandServices(t *testing.T) {
 			return err
 		})
 	}
-	stored := e.ctl(t, e.members[1], "get", "--prefix", "--keys-only", fmt.Sprintf("/guideway/%s/config/%d/", e.running.Network.Clusters()[0].Name, e.generation))
+	stored := e.ctl(t, e.members[1], "get", "--prefix", "--keys-only", fmt.Sprintf("/guideway/%s/config/%d/", e.cluster(), e.generation))
 	t.Logf("%d services, %d KiB of text, %d keys in etcd: applied on lb-1 in %v, in the plans of both after %v more",
 		services+3, len(text)>>10, len(strings.Fields(stored)), took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }

@@ -587,7 +587,9 @@ type Etcd struct {
 	// Why what it holds cannot be read; empty: it can.
 	Unusable string `protobuf:"bytes,8,opt,name=unusable,proto3" json:"unusable,omitempty"`
 	// How often etcd turned out to be another cluster, or one restored.
-	Restored      uint64 `protobuf:"varint,9,opt,name=restored,proto3" json:"restored,omitempty"`
+	Restored uint64 `protobuf:"varint,9,opt,name=restored,proto3" json:"restored,omitempty"`
+	// Why this machine is not registered there; empty: it is.
+	NotRegistered string `protobuf:"bytes,10,opt,name=not_registered,json=notRegistered,proto3" json:"not_registered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +685,13 @@ func (x *Etcd) GetRestored() uint64 {
 		return x.Restored
 	}
 	return 0
+}
+
+func (x *Etcd) GetNotRegistered() string {
+	if x != nil {
+		return x.NotRegistered
+	}
+	return ""
 }
 
 type Forwarder struct {
@@ -3317,7 +3326,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
 	"\bnot_kept\x18\a \x01(\tR\anotKept\x120\n" +
-	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xac\x02\n" +
+	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xd3\x02\n" +
 	"\x04Etcd\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x1e\n" +
@@ -3330,7 +3339,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"answeredAt\x12\x16\n" +
 	"\x06alarms\x18\a \x03(\tR\x06alarms\x12\x1a\n" +
 	"\bunusable\x18\b \x01(\tR\bunusable\x12\x1a\n" +
-	"\brestored\x18\t \x01(\x04R\brestored\"\xdd\x02\n" +
+	"\brestored\x18\t \x01(\x04R\brestored\x12%\n" +
+	"\x0enot_registered\x18\n" +
+	" \x01(\tR\rnotRegistered\"\xdd\x02\n" +
 	"\tForwarder\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
