@@ -84,6 +84,7 @@ func root() *cobra.Command {
 		doctorCommand(),
 		drainCommand(),
 		explainCommand(),
+		fleetCommand(),
 		labCommand(),
 		probeCommand(),
 		reloadCommand(),

@@ -40,6 +40,8 @@ type fakeController struct {
 	failure error
 	order   *controllerv1.ApplyOrder
 	reloads int
+	// nil: the config is in files alone.
+	fleet *controllerv1.GetFleetResponse
 }
 
 func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {

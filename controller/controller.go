@@ -130,6 +130,7 @@ func Run(ctx context.Context, options Options) error {
 	go watchTraffic(work, c)
 	if c.shared != nil {
 		go c.shared.follower.Run(work)
+		go watchMachines(work, c)
 		registered := make(chan struct{})
 		go func() { defer close(registered); c.shared.registrar.Run(work) }()
 		defer func() { stopWork(); <-registered }()
@@ -179,7 +180,7 @@ func start(options Options) (*Controller, error) {
 		return nil, err
 	}
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
-	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry})
+	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics})
 	c.web = &webServer{log: c.log, handler: c.httpHandler()}
 	if err := c.restoreDrains(); err != nil {
 		return nil, err

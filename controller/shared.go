@@ -31,6 +31,7 @@ type sharedConfig struct {
 	store     *fleet.Store
 	follower  *fleet.Follower
 	registrar *fleet.Registrar
+	seen      machinesSeen
 
 	mu sync.Mutex
 	// nil: the config in use has no part from etcd.

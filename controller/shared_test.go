@@ -212,6 +212,50 @@ func TestEachMachineIsRegisteredWithWhatItRuns(t *testing.T) {
 	})
 }
 
+// As `guideway fleet` shows it: also machines that only the config names, and
+// what differs.
+func TestTheFleetIsSeenFromEachMachine(t *testing.T) {
+	f := newFleet(t, 1)
+	f.start()
+	h := f.machines[0]
+	fleetNow := func() *controllerv1.GetFleetResponse {
+		t.Helper()
+		response, err := h.client.GetFleet(h.deadline(), &controllerv1.GetFleetRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response
+	}
+	h.until("it is registered", func(*controllerv1.GetStateResponse) bool {
+		machines := fleetNow().Machines
+		return len(machines) == 2 && machines[0].Registered.GetConfiguredFingerprint() != ""
+	})
+	seen := fleetNow()
+	if absent := seen.Machines[1]; absent.Name != "lb-2" || absent.Registered != nil || !strings.Contains(absent.Reason, "not registered in etcd; unreachable") || absent.Addresses[0] != "10.0.0.2" {
+		t.Errorf("lb-2 is %v", absent)
+	}
+	if len(seen.Alarms) > 0 || seen.Away != "" {
+		t.Errorf("alarms %q, away %q", seen.Alarms, seen.Away)
+	}
+	f.etcd.Ctl("put", "/guideway/c1/machines/lb-2", `{"name": "lb-2", "shard": "default", "generation": "1", "configuredFingerprint": "other"}`)
+	if alarms := fleetNow().Alarms; len(alarms) != 1 || !strings.Contains(alarms[0], "other on lb-2") {
+		t.Errorf("alarms %q", alarms)
+	}
+	h.until("the metrics say so", func(*controllerv1.GetStateResponse) bool {
+		_, page := h.get("/metrics")
+		return strings.Contains(page, `guideway_fleet_fingerprints_differ{of="configured"} 1`) && strings.Contains(page, `guideway_fleet_fingerprints_differ{of="live"} 0`) &&
+			strings.Contains(page, `guideway_fleet_machine_registered{machine="lb-2"} 1`)
+	})
+	f.etcd.Ctl("del", "/guideway/c1/machines/lb-2")
+	if alarms := fleetNow().Alarms; len(alarms) > 0 {
+		t.Errorf("alarms %q", alarms)
+	}
+	f.etcd.Kill()
+	if seen := fleetNow(); !strings.Contains(seen.Away, "connection refused") || len(seen.Machines) != 2 || seen.Machines[0].Registered == nil || seen.ReadAt == nil {
+		t.Errorf("with etcd away: %v", seen)
+	}
+}
+
 // What is lost in etcd changes nothing here.
 func TestALostLeaseChangesNothing(t *testing.T) {
 	f := newFleet(t, 1)

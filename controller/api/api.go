@@ -42,6 +42,8 @@ type Host interface {
 	// what it returns is closed by the caller.
 	ApplyConfig(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (Applying, error)
 	ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error)
+	// Fleet returns an Unmet where the config is in files alone.
+	Fleet(context.Context) (*controllerv1.GetFleetResponse, error)
 	// Forwarder is whom requests about packets are handed on to.
 	Forwarder() forwarderv1.ForwarderClient
 	// Generation of the plan that the forwarder is to run; 0: not known.
@@ -80,6 +82,19 @@ func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequ
 	}
 	defer done()
 	response, err := s.host.BackendOf(ctx, r.Name)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return response, nil
+}
+
+func (s *service) GetFleet(ctx context.Context, _ *controllerv1.GetFleetRequest) (*controllerv1.GetFleetResponse, error) {
+	done, err := s.limiter.queue(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	response, err := s.host.Fleet(ctx)
 	if err != nil {
 		return nil, failure(err)
 	}

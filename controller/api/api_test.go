@@ -51,6 +51,9 @@ func (h *host) BackendOf(_ context.Context, name string) (*controllerv1.GetBacke
 	}
 	return &controllerv1.GetBackendResponse{Backends: []*controllerv1.Backend{{Name: name}}}, nil
 }
+func (h *host) Fleet(context.Context) (*controllerv1.GetFleetResponse, error) {
+	return nil, Unmetf("in files alone")
+}
 func (h *host) Reload(_ context.Context, user string, _ bool) ([]string, error) {
 	h.user = user
 	return []string{"careful"}, h.reload

@@ -38,6 +38,7 @@ var rules = map[string]rule{
 	controllerv1.Controller_GetState_FullMethodName:         {needs: View},
 	controllerv1.Controller_GetBackend_FullMethodName:       {needs: View},
 	controllerv1.Controller_GetConfigHistory_FullMethodName: {needs: View},
+	controllerv1.Controller_GetFleet_FullMethodName:         {needs: View},
 	controllerv1.Controller_GetCounters_FullMethodName:      {needs: View},
 	controllerv1.Controller_GetConnections_FullMethodName:   {needs: View},
 	controllerv1.Controller_GetDropSamples_FullMethodName:   {needs: View},

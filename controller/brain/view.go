@@ -139,6 +139,14 @@ func (s *State) ViewMachine() (MachineView, ConfigView) {
 	return s.viewMachine(), s.viewConfig()
 }
 
+// Peers of the config, and clusters that services spill to.
+func (s *State) Peers() []PeerView {
+	if s.current == nil {
+		return nil
+	}
+	return s.viewPeers()
+}
+
 func (s *State) viewConfig() ConfigView {
 	c := s.configs
 	return ConfigView{LoadedAt: c.loadedAt, Stale: c.stale, Problem: c.problem, ProblemAt: c.problemAt}

@@ -46,6 +46,7 @@ func scrape(t *testing.T, forwarder func(context.Context) (string, error)) strin
 		State:      func(context.Context) (*controllerv1.GetStateResponse, error) { return state(), nil },
 		Forwarder:  forwarder,
 		LateProbes: func() uint64 { return 2 },
+		Fleet:      func() *Fleet { return &Fleet{Registered: map[string]bool{"lb-2": false}, LiveDiffer: true} },
 		Certificates: func() map[string]time.Time {
 			return map[string]time.Time{"cert_file": time.Now().Add(36 * time.Hour)}
 		},
@@ -81,6 +82,9 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_health_check_start_delay_seconds_bucket{le="0.01"} 1`,
 		`guideway_health_check_start_delay_max_seconds 0.02`,
 		`guideway_api_certificate_days_left{file="cert_file"} 1.49`,
+		`guideway_fleet_machine_registered{machine="lb-2"} 0`,
+		`guideway_fleet_fingerprints_differ{of="configured"} 0`,
+		`guideway_fleet_fingerprints_differ{of="live"} 1`,
 		`guideway_config_last_reload_success 0`,
 		`guideway_config_last_reload_timestamp_seconds 1000`,
 		`guideway_config_generation 7`,

@@ -353,7 +353,7 @@ var (
 	metricOfRule = regexp.MustCompile(`\bguideway_[a-z0-9_]+`)
 	// Of what this lab has not: a config in etcd, drained services, backup pools,
 	// damping.
-	notInTheLab = regexp.MustCompile(`^guideway_(etcd_.*|service_drained|service_on_backup|backend_held)$`)
+	notInTheLab = regexp.MustCompile(`^guideway_(etcd_.*|fleet_.*|service_drained|service_on_backup|backend_held)$`)
 )
 
 func (m *monitored) rulesAreEvaluated(t *testing.T) {

@@ -9,7 +9,8 @@
 package controllerv1
 
 import (
-	v1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	v1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+	v11 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -3275,11 +3276,196 @@ func (x *GetConfigResponse) GetFiles() []*ConfigPart {
 	return nil
 }
 
+type GetFleetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetRequest) Reset() {
+	*x = GetFleetRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetRequest) ProtoMessage() {}
+
+func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
+func (*GetFleetRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+}
+
+type GetFleetResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// In order of name.
+	Machines []*FleetMachine `protobuf:"bytes,2,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Where machines choose different backends for the same flows, a sentence each.
+	Alarms []string `protobuf:"bytes,3,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	// Why etcd could not be read now: machines are those of read_at. Empty: it could.
+	Away          string                 `protobuf:"bytes,4,opt,name=away,proto3" json:"away,omitempty"`
+	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetResponse) Reset() {
+	*x = GetFleetResponse{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetResponse) ProtoMessage() {}
+
+func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
+func (*GetFleetResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *GetFleetResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetFleetResponse) GetMachines() []*FleetMachine {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetAway() string {
+	if x != nil {
+		return x.Away
+	}
+	return ""
+}
+
+func (x *GetFleetResponse) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+type FleetMachine struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Addresses []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Absent: it is named by the config, and no controller of it is registered.
+	Registered *v1.Machine `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
+	// What is known of one that is not registered.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetMachine) Reset() {
+	*x = FleetMachine{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetMachine) ProtoMessage() {}
+
+func (x *FleetMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
+func (*FleetMachine) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *FleetMachine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FleetMachine) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *FleetMachine) GetRegistered() *v1.Machine {
+	if x != nil {
+		return x.Registered
+	}
+	return nil
+}
+
+func (x *FleetMachine) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
+	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
 	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xe2\x04\n" +
 	"\x10GetStateResponse\x12\x18\n" +
@@ -3548,8 +3734,21 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"\x8b\x01\n" +
 	"\x11GetConfigResponse\x12<\n" +
 	"\x06record\x18\x01 \x01(\v2$.guideway.controller.v1.ConfigRecordR\x06record\x128\n" +
-	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files2\xda\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files\"\x11\n" +
+	"\x0fGetFleetRequest\"\xcf\x01\n" +
+	"\x10GetFleetResponse\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12@\n" +
+	"\bmachines\x18\x02 \x03(\v2$.guideway.controller.v1.FleetMachineR\bmachines\x12\x16\n" +
+	"\x06alarms\x18\x03 \x03(\tR\x06alarms\x12\x12\n" +
+	"\x04away\x18\x04 \x01(\tR\x04away\x123\n" +
+	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\"\x94\x01\n" +
+	"\fFleetMachine\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12:\n" +
 	"\n" +
+	"registered\x18\x03 \x01(\v2\x1a.guideway.fleet.v1.MachineR\n" +
+	"registered\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\xb9\v\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -3563,7 +3762,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\tGetConfig\x12(.guideway.controller.v1.GetConfigRequest\x1a).guideway.controller.v1.GetConfigResponse\x12i\n" +
 	"\fDrainBackend\x12+.guideway.controller.v1.DrainBackendRequest\x1a,.guideway.controller.v1.DrainBackendResponse\x12i\n" +
 	"\fDrainService\x12+.guideway.controller.v1.DrainServiceRequest\x1a,.guideway.controller.v1.DrainServiceResponse\x12i\n" +
-	"\fDrainMachine\x12+.guideway.controller.v1.DrainMachineRequest\x1a,.guideway.controller.v1.DrainMachineResponse\x12d\n" +
+	"\fDrainMachine\x12+.guideway.controller.v1.DrainMachineRequest\x1a,.guideway.controller.v1.DrainMachineResponse\x12]\n" +
+	"\bGetFleet\x12'.guideway.controller.v1.GetFleetRequest\x1a(.guideway.controller.v1.GetFleetResponse\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12m\n" +
 	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponseBHZFgithub.com/guideway/guideway/proto/guideway/controller/v1;controllerv1b\x06proto3"
@@ -3580,58 +3780,62 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
-	(*GetStateRequest)(nil),           // 0: guideway.controller.v1.GetStateRequest
-	(*GetStateResponse)(nil),          // 1: guideway.controller.v1.GetStateResponse
-	(*SpeakerState)(nil),              // 2: guideway.controller.v1.SpeakerState
-	(*Machine)(nil),                   // 3: guideway.controller.v1.Machine
-	(*Drain)(nil),                     // 4: guideway.controller.v1.Drain
-	(*Config)(nil),                    // 5: guideway.controller.v1.Config
-	(*Etcd)(nil),                      // 6: guideway.controller.v1.Etcd
-	(*Forwarder)(nil),                 // 7: guideway.controller.v1.Forwarder
-	(*Service)(nil),                   // 8: guideway.controller.v1.Service
-	(*Backend)(nil),                   // 9: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),         // 10: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),        // 11: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),              // 12: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                     // 13: guideway.controller.v1.Probe
-	(*Route)(nil),                     // 14: guideway.controller.v1.Route
-	(*Neighbor)(nil),                  // 15: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                      // 16: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),             // 17: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),            // 18: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),       // 19: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),      // 20: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),       // 21: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),      // 22: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),       // 23: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),      // 24: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                // 25: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),         // 26: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),        // 27: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),              // 28: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),               // 29: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),             // 30: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),               // 31: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),          // 32: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),               // 33: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),        // 34: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                // 35: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),       // 36: guideway.controller.v1.ApplyConfigResponse
-	(*GetConfigHistoryRequest)(nil),   // 37: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),  // 38: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),              // 39: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),          // 40: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),         // 41: guideway.controller.v1.GetConfigResponse
-	(*timestamppb.Timestamp)(nil),     // 42: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 43: google.protobuf.Duration
-	(*v1.GetCountersRequest)(nil),     // 44: guideway.forwarder.v1.GetCountersRequest
-	(*v1.GetConnectionsRequest)(nil),  // 45: guideway.forwarder.v1.GetConnectionsRequest
-	(*v1.GetDropSamplesRequest)(nil),  // 46: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v1.GetCountersResponse)(nil),    // 47: guideway.forwarder.v1.GetCountersResponse
-	(*v1.GetConnectionsResponse)(nil), // 48: guideway.forwarder.v1.GetConnectionsResponse
-	(*v1.GetDropSamplesResponse)(nil), // 49: guideway.forwarder.v1.GetDropSamplesResponse
+	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
+	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
+	(*SpeakerState)(nil),               // 2: guideway.controller.v1.SpeakerState
+	(*Machine)(nil),                    // 3: guideway.controller.v1.Machine
+	(*Drain)(nil),                      // 4: guideway.controller.v1.Drain
+	(*Config)(nil),                     // 5: guideway.controller.v1.Config
+	(*Etcd)(nil),                       // 6: guideway.controller.v1.Etcd
+	(*Forwarder)(nil),                  // 7: guideway.controller.v1.Forwarder
+	(*Service)(nil),                    // 8: guideway.controller.v1.Service
+	(*Backend)(nil),                    // 9: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),          // 10: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),         // 11: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),               // 12: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                      // 13: guideway.controller.v1.Probe
+	(*Route)(nil),                      // 14: guideway.controller.v1.Route
+	(*Neighbor)(nil),                   // 15: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                       // 16: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),              // 17: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),             // 18: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),        // 19: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),       // 20: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),        // 21: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),       // 22: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),        // 23: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),       // 24: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                 // 25: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),          // 26: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),         // 27: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),               // 28: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 29: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 30: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 31: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 32: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 33: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 34: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 35: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 36: guideway.controller.v1.ApplyConfigResponse
+	(*GetConfigHistoryRequest)(nil),    // 37: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 38: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 39: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 40: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 41: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 42: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 43: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 44: guideway.controller.v1.FleetMachine
+	(*timestamppb.Timestamp)(nil),      // 45: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),        // 46: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 47: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 48: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 49: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 50: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 51: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 52: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 53: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -3644,29 +3848,29 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	16, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	42, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	42, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	42, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	42, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	45, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	45, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	45, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	45, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	42, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	42, // 16: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	45, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	45, // 16: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 17: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	42, // 18: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	45, // 18: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	9,  // 19: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	12, // 20: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	43, // 21: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	43, // 22: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	42, // 23: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	46, // 21: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	46, // 22: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	45, // 23: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	13, // 24: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	43, // 25: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	42, // 26: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	42, // 27: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	42, // 28: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	42, // 29: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	42, // 30: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	43, // 31: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	43, // 32: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	46, // 25: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	45, // 26: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	45, // 27: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	45, // 28: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	45, // 29: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	45, // 30: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	46, // 31: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	46, // 32: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
 	25, // 33: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
 	28, // 34: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
 	30, // 35: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
@@ -3678,40 +3882,45 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	25, // 41: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
 	35, // 42: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
 	39, // 43: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	42, // 44: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	45, // 44: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
 	39, // 45: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
 	25, // 46: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	0,  // 47: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	10, // 48: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	17, // 49: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	26, // 50: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	34, // 51: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	37, // 52: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	40, // 53: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	19, // 54: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	21, // 55: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	23, // 56: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	44, // 57: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	45, // 58: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	46, // 59: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 60: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	11, // 61: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	18, // 62: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	27, // 63: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	36, // 64: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	38, // 65: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	41, // 66: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	20, // 67: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	22, // 68: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	24, // 69: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	47, // 70: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	48, // 71: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	49, // 72: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	60, // [60:73] is the sub-list for method output_type
-	47, // [47:60] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	44, // 47: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	45, // 48: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	47, // 49: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 50: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	10, // 51: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	17, // 52: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	26, // 53: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	34, // 54: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	37, // 55: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	40, // 56: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	19, // 57: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	21, // 58: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	23, // 59: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	42, // 60: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	48, // 61: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	49, // 62: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	50, // 63: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 64: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	11, // 65: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	18, // 66: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	27, // 67: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	36, // 68: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	38, // 69: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	41, // 70: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	20, // 71: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	22, // 72: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	24, // 73: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	43, // 74: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	51, // 75: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	52, // 76: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	53, // 77: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	64, // [64:78] is the sub-list for method output_type
+	50, // [50:64] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -3726,7 +3935,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,7 @@ const (
 	Controller_DrainBackend_FullMethodName     = "/guideway.controller.v1.Controller/DrainBackend"
 	Controller_DrainService_FullMethodName     = "/guideway.controller.v1.Controller/DrainService"
 	Controller_DrainMachine_FullMethodName     = "/guideway.controller.v1.Controller/DrainMachine"
+	Controller_GetFleet_FullMethodName         = "/guideway.controller.v1.Controller/GetFleet"
 	Controller_GetCounters_FullMethodName      = "/guideway.controller.v1.Controller/GetCounters"
 	Controller_GetConnections_FullMethodName   = "/guideway.controller.v1.Controller/GetConnections"
 	Controller_GetDropSamples_FullMethodName   = "/guideway.controller.v1.Controller/GetDropSamples"
@@ -84,6 +85,9 @@ type ControllerClient interface {
 	// kept in the state directory. Answers at once: Machine.drain says how far it is.
 	// FAILED_PRECONDITION: no other load balancer is known to take over.
 	DrainMachine(ctx context.Context, in *DrainMachineRequest, opts ...grpc.CallOption) (*DrainMachineResponse, error)
+	// The machines of the cluster, as etcd and the config name them.
+	// FAILED_PRECONDITION: the config is in files alone.
+	GetFleet(ctx context.Context, in *GetFleetRequest, opts ...grpc.CallOption) (*GetFleetResponse, error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error)
 	GetConnections(ctx context.Context, in *v1.GetConnectionsRequest, opts ...grpc.CallOption) (*v1.GetConnectionsResponse, error)
@@ -204,6 +208,16 @@ func (c *controllerClient) DrainMachine(ctx context.Context, in *DrainMachineReq
 	return out, nil
 }
 
+func (c *controllerClient) GetFleet(ctx context.Context, in *GetFleetRequest, opts ...grpc.CallOption) (*GetFleetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetFleetResponse)
+	err := c.cc.Invoke(ctx, Controller_GetFleet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controllerClient) GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(v1.GetCountersResponse)
@@ -281,6 +295,9 @@ type ControllerServer interface {
 	// kept in the state directory. Answers at once: Machine.drain says how far it is.
 	// FAILED_PRECONDITION: no other load balancer is known to take over.
 	DrainMachine(context.Context, *DrainMachineRequest) (*DrainMachineResponse, error)
+	// The machines of the cluster, as etcd and the config name them.
+	// FAILED_PRECONDITION: the config is in files alone.
+	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error)
 	GetConnections(context.Context, *v1.GetConnectionsRequest) (*v1.GetConnectionsResponse, error)
@@ -324,6 +341,9 @@ func (UnimplementedControllerServer) DrainService(context.Context, *DrainService
 }
 func (UnimplementedControllerServer) DrainMachine(context.Context, *DrainMachineRequest) (*DrainMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainMachine not implemented")
+}
+func (UnimplementedControllerServer) GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetFleet not implemented")
 }
 func (UnimplementedControllerServer) GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCounters not implemented")
@@ -513,6 +533,24 @@ func _Controller_DrainMachine_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_GetFleet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetFleetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).GetFleet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_GetFleet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).GetFleet(ctx, req.(*GetFleetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_GetCounters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(v1.GetCountersRequest)
 	if err := dec(in); err != nil {
@@ -605,6 +643,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DrainMachine",
 			Handler:    _Controller_DrainMachine_Handler,
+		},
+		{
+			MethodName: "GetFleet",
+			Handler:    _Controller_GetFleet_Handler,
 		},
 		{
 			MethodName: "GetCounters",

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/spf13/cobra"
+)
+
+type shownFleet struct {
+	Cluster  string         `json:"cluster"`
+	Machines []shownMachine `json:"machines"`
+	Alarms   []string       `json:"alarms"`
+	// Why etcd could not be read; machines are those of ReadAt then.
+	Away   string `json:"away,omitempty"`
+	ReadAt string `json:"read_at,omitempty"`
+}
+
+type shownMachine struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses"`
+	// Else the fields below are empty, but for state and reason.
+	Registered            bool   `json:"registered"`
+	State                 string `json:"state"`
+	Reason                string `json:"reason,omitempty"`
+	Drained               bool   `json:"drained"`
+	Shard                 string `json:"shard,omitempty"`
+	Version               string `json:"version,omitempty"`
+	ForwarderVersion      string `json:"forwarder_version,omitempty"`
+	SpeakerVersion        string `json:"speaker_version,omitempty"`
+	Generation            uint64 `json:"generation"`
+	ConfiguredFingerprint string `json:"configured_fingerprint,omitempty"`
+	LiveFingerprint       string `json:"live_fingerprint,omitempty"`
+	PacketsPerSecond      uint64 `json:"packets_per_second"`
+	BytesPerSecond        uint64 `json:"bytes_per_second"`
+	API                   string `json:"api,omitempty"`
+	WrittenAt             string `json:"written_at,omitempty"`
+
+	ago string
+}
+
+func fleetCommand() *cobra.Command {
+	var m machine
+	var format string
+	command := &cobra.Command{
+		Use:   "fleet",
+		Short: "Every load balancer of the cluster, as etcd and the config name them",
+		Long: "Shows every machine that is registered in etcd or named under `peers`: version,\n" +
+			"shard, config generation, fingerprints, state, rates. Those that are not registered\n" +
+			"are absent, with what is known of them. Ends with 1 if machines of one shard and\n" +
+			"generation choose different backends for the same flows: by their config, or for\n" +
+			"more than 30 s by their tables.",
+		Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return showFleet(command, m, format)
+		},
+	}
+	addShowFlags(command, &m, &format)
+	return command
+}
+
+func showFleet(command *cobra.Command, m machine, format string) error {
+	response, err := m.fleet(command.Context())
+	if err != nil {
+		return err
+	}
+	if err := fleetListing(response).print(command.OutOrStdout(), format); err != nil {
+		return err
+	}
+	return reportFleet(response, command.ErrOrStderr())
+}
+
+func (m machine) fleet(ctx context.Context) (response *controllerv1.GetFleetResponse, err error) {
+	err = m.askController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetFleet(ctx, &controllerv1.GetFleetRequest{})
+		return err
+	})
+	return response, err
+}
+
+func fleetListing(response *controllerv1.GetFleetResponse) listing {
+	shown := shownFleet{
+		Cluster: response.Cluster, Machines: []shownMachine{}, Alarms: append([]string{}, response.Alarms...),
+		Away: response.Away, ReadAt: at(response.ReadAt),
+	}
+	list := listing{
+		header: []string{"MACHINE", "STATE", "GENERATION", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
+			"FORWARDER", "SPEAKER", "API", "WRITTEN"},
+		wideFrom: 10, none: "no machine is registered in etcd",
+	}
+	for _, m := range response.Machines {
+		machine := shownMachineOf(m)
+		shown.Machines = append(shown.Machines, machine)
+		list.rows = append(list.rows, machine.row())
+	}
+	list.value = shown
+	return list
+}
+
+func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
+	r := m.Registered
+	if r == nil {
+		return shownMachine{Name: m.Name, Addresses: append([]string{}, m.Addresses...), State: "absent", Reason: m.Reason}
+	}
+	return shownMachine{
+		Name: m.Name, Addresses: append([]string{}, m.Addresses...), Registered: true, State: r.State, Reason: r.Reason, Drained: r.Drained, Shard: r.Shard,
+		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
+		Generation: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
+		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, WrittenAt: at(r.Time), ago: ago(r.Time),
+	}
+}
+
+// The beginning of a fingerprint is enough to compare by eye.
+const fingerprintShown = 8
+
+func (m shownMachine) row() []string {
+	if !m.Registered {
+		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", dash(m.Reason), "-", "-", "-", "-"}
+	}
+	state := m.State
+	if m.Drained && state != "drained" && state != "draining" {
+		state += ", drained"
+	}
+	short := func(fingerprint string) string { return dash(fingerprint[:min(len(fingerprint), fingerprintShown)]) }
+	return []string{
+		m.Name, state, fmt.Sprint(m.Generation), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
+		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), dash(m.Version), dash(m.Shard), dash(m.Reason),
+		dash(m.ForwarderVersion), dash(m.SpeakerVersion), dash(m.API), m.ago,
+	}
+}
+
+// reportFleet says what the table does not, and fails where there is an alarm.
+func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) error {
+	if response.Away != "" {
+		read := "never"
+		if response.ReadAt != nil {
+			read = ago(response.ReadAt) + " ago"
+		}
+		fmt.Fprintf(stderr, "warning: %s\nwarning: machines are shown as they were read last, %s\n", response.Away, read)
+	}
+	for _, alarm := range response.Alarms {
+		fmt.Fprintf(stderr, "alarm: %s\n", alarm)
+	}
+	if versions := versionsOf(response); len(versions) > 1 {
+		fmt.Fprintf(stderr, "note: %d versions run: %q\n", len(versions), versions)
+	}
+	if len(response.Alarms) > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// versionsOf controllers that run, each once.
+func versionsOf(response *controllerv1.GetFleetResponse) []string {
+	var versions []string
+	for _, m := range response.Machines {
+		if m.Registered != nil {
+			versions = append(versions, m.Registered.Version)
+		}
+	}
+	slices.Sort(versions)
+	return slices.Compact(versions)
+}
