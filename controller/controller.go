@@ -182,6 +182,7 @@ func start(options Options) (*Controller, error) {
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics})
 	c.web = &webServer{log: c.log, handler: c.httpHandler()}
+	c.restoreBucketMaps()
 	if err := c.restoreDrains(); err != nil {
 		return nil, err
 	}
@@ -268,6 +269,7 @@ func (c *Controller) decide(event brain.Event) {
 		c.remote.Set(want.Config.API)
 	}
 	c.prober.SetProbing(want.Probing)
+	c.keepBucketMaps(want)
 	if want.PlanChanged {
 		c.forwarder.Set(want.Plan)
 	}

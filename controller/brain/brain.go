@@ -74,6 +74,10 @@ type Desired struct {
 	Trusted *config.Config
 	// What differs from the Step before.
 	PlanChanged, RoutesChanged, ConfigChanged bool
+	// The bucket maps of stateless services; and services whose map differs from the
+	// Step before, or is gone: to be kept before the plan is pushed.
+	Maps        map[string]*buckets.Map
+	MapsChanged []string
 	// When a Tick is wanted, at the latest; zero: none.
 	Again time.Time
 	// A drain waits for Traffic.
@@ -109,8 +113,8 @@ type State struct {
 	// By name; also services that the config does not have (any more).
 	drainedServices map[string]*drain
 
-	// Of stateless services; never edited. nil: no plan was seen yet.
-	buckets map[string]buckets.Former
+	// Of stateless services.
+	buckets bucketState
 
 	// Since when the plan is to be computed anew; zero: it is not.
 	dirtySince time.Time
@@ -178,6 +182,7 @@ func New(now time.Time) *State {
 		forwarder:       forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
 		speaker:         speakerState{reason: "not yet connected"},
 		drainedServices: map[string]*drain{},
+		buckets:         newBucketState(),
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
@@ -191,6 +196,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
+	s.checkBucketsDue()
 	if s.flushDue() {
 		s.flush()
 	}
@@ -232,7 +238,7 @@ func (s *State) flush() {
 
 func (s *State) desired() Desired {
 	d := s.changed
-	d.Plan = s.forwarder.wanted
+	d.Plan, d.Maps = s.forwarder.wanted, s.buckets.maps
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
 		d.Probing = s.forwarder.running.probing
@@ -263,6 +269,7 @@ func (s *State) again() time.Time {
 		next.add(at)
 	}
 	next.add(s.health.againFirst)
+	next.add(s.buckets.closes)
 	return next.at
 }
 

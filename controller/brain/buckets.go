@@ -1,27 +1,227 @@
 package brain
 
-// The maps of stateless services: each follows the one before, which a
-// restarted controller has from the plan that its forwarder runs.
+// The maps of stateless services: each follows the one before, which is kept on
+// disk, or else is read from the plan that the forwarder runs.
+//
+//	members, acknowledgements, agents' counts, time ─► buckets.Map.Next ─► plan, disk
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/guideway/guideway/controller/buckets"
+	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
-func (s *State) formerBuckets(service string) buckets.Former { return s.buckets[service] }
+type (
+	// BucketMapsKept brings the maps that were kept on disk; before everything else.
+	BucketMapsKept struct{ Maps map[string]*buckets.Map }
+	// AgentCounts is the complete state that a backend's agent reports: how many
+	// connections it has, by service and bucket. A service that is missing was not
+	// counted.
+	AgentCounts struct {
+		Backend string
+		Counts  map[string]map[uint32]uint32
+	}
+)
 
-// bucketsAfter the plan has followed.
-func (s *State) bucketsAfter(plan *planv1.Plan) map[string]buckets.Former {
-	after := map[string]buckets.Former{}
+// bucketState is all that is known of the services' maps, by service.
+type bucketState struct {
+	// Never edited. Services that the config does not have any more stay until the
+	// forwarder has taken a plan without them.
+	maps map[string]*buckets.Map
+	// Made for the plan that is being decided.
+	next map[string]*buckets.Map
+	// Generations of the maps that the forwarder has.
+	acknowledged map[string]uint64
+	// By backend.
+	counts map[string]map[string]buckets.Count
+	// Services whose maps may go a step on.
+	due map[string]bool
+	// When the first move closes by its age; zero: none is open.
+	closes time.Time
+}
+
+func newBucketState() bucketState {
+	return bucketState{
+		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
+		counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
+	}
+}
+
+func (b bucketState) snapshot() bucketState {
+	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
+	b.counts, b.due = maps.Clone(b.counts), maps.Clone(b.due)
+	for service, counts := range b.counts {
+		b.counts[service] = maps.Clone(counts)
+	}
+	return b
+}
+
+func (e BucketMapsKept) apply(s *State) { maps.Copy(s.buckets.maps, e.Maps) }
+
+func (e AgentCounts) apply(s *State) {
+	s.routesUnaffected = true
+	for service, byBucket := range e.Counts {
+		if m := s.buckets.maps[service]; m == nil || len(m.Steps) == 0 {
+			continue
+		}
+		if s.buckets.counts[service] == nil {
+			s.buckets.counts[service] = map[string]buckets.Count{}
+		}
+		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: s.now}
+		s.markBucketsDue(service)
+	}
+}
+
+func (s *State) markBucketsDue(service string) {
+	s.buckets.due[service] = true
+	s.markDirty()
+}
+
+// inheritBuckets of the plan that the forwarder runs: it has those maps, and where
+// they are later than ours, ours are lost.
+func (s *State) inheritBuckets(plan *planv1.Plan) {
+	addresses := addressesOf(plan)
+	s.buckets.acknowledged = map[string]uint64{}
 	for _, service := range plan.GetServices() {
-		if service.GetBucketMap() != nil {
-			after[service.GetName()] = s.buckets[service.GetName()].Then(service.GetBucketMap())
+		running, name := service.GetBucketMap(), service.GetName()
+		if running == nil {
+			continue
+		}
+		s.buckets.acknowledged[name] = running.GetGeneration()
+		if known := s.buckets.maps[name]; known == nil || known.Generation < running.GetGeneration() {
+			s.buckets.maps[name] = buckets.FromPlan(running, addresses, s.now)
+			s.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
+		}
+		s.markBucketsDue(name)
+	}
+}
+
+func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
+	addresses := make(map[string]netip.Addr, len(plan.GetBackends()))
+	for _, b := range plan.GetBackends() {
+		if address, err := netip.ParseAddr(b.Address); err == nil {
+			addresses[b.Name] = address
 		}
 	}
-	return after
+	return addresses
+}
+
+// nextBuckets of a service: the map that goes into the plan.
+func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv1.BucketMap {
+	former := s.buckets.maps[service.Name]
+	if former == nil && !s.health.firstRound {
+		// Else the first backend that answers gets all, and most of it moves on
+		// at once.
+		s.buckets.due[service.Name] = true
+		return &planv1.BucketMap{}
+	}
+	delete(s.buckets.due, service.Name)
+	situation := compile.BucketSituation(service, group)
+	for i, m := range group.GetMembers() {
+		if m.GetState() == stateDown && !s.judgedBefore(service.Members[i]) {
+			known := situation.Backends[m.GetBackend()]
+			known.State = buckets.Unprobed
+			situation.Backends[m.GetBackend()] = known
+		}
+	}
+	situation.Acknowledged = s.buckets.acknowledged[service.Name]
+	situation.Counts = s.buckets.counts[service.Name]
+	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
+	next := former.Next(situation)
+	s.buckets.next[service.Name] = next
+	return next.Plan()
+}
+
+func (s *State) bucketsDue(service string) bool {
+	return s.buckets.due[service] && (s.health.firstRound || s.buckets.maps[service] != nil)
+}
+
+// commitBuckets: the maps that were made are those of the plan that is wanted.
+func (s *State) commitBuckets() {
+	for _, name := range slices.Sorted(maps.Keys(s.buckets.next)) {
+		next, former := s.buckets.next[name], s.buckets.maps[name]
+		if next == former {
+			continue
+		}
+		s.buckets.maps[name] = next
+		s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+		if changes := buckets.Compare(former, next); changes != (buckets.Changes{}) {
+			s.note("buckets", name, "", fmt.Sprintf("generation %d", next.Generation), changes.String())
+		}
+		if next.Generation == s.buckets.acknowledged[name] && len(next.Steps) == 0 {
+			delete(s.buckets.counts, name)
+		}
+	}
+	clear(s.buckets.next)
+	s.buckets.closes = s.bucketsClose()
+}
+
+// bucketsClose is when the next move closes by its age. What should be closed and
+// is not waits for something else.
+func (s *State) bucketsClose() time.Time {
+	var first earliest
+	for name, m := range s.buckets.maps {
+		if !s.isStateless(name) {
+			continue
+		}
+		if due := m.Due(s.current.config.MoveAgeMax); due.After(s.now) {
+			first.add(due)
+		}
+	}
+	return first.at
+}
+
+func (s *State) isStateless(name string) bool {
+	service := s.current.byName[name]
+	return service != nil && service.Mode == config.ModeStateless
+}
+
+// checkBucketsDue by time.
+func (s *State) checkBucketsDue() {
+	if s.buckets.closes.IsZero() || s.now.Before(s.buckets.closes) {
+		return
+	}
+	s.buckets.closes = time.Time{}
+	for name, m := range s.buckets.maps {
+		if len(m.Steps) > 0 {
+			s.markBucketsDue(name)
+		}
+	}
+}
+
+// acknowledgeBuckets of a plan that the forwarder has taken.
+func (s *State) acknowledgeBuckets(generations map[string]uint64) {
+	for name := range s.buckets.maps {
+		if _, isThere := generations[name]; !isThere && !s.isStateless(name) {
+			delete(s.buckets.maps, name)
+			delete(s.buckets.counts, name)
+			s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+		}
+	}
+	for name, generation := range generations {
+		if s.buckets.acknowledged[name] != generation {
+			s.markBucketsDue(name)
+		}
+	}
+	s.buckets.acknowledged = generations
+}
+
+// bucketGenerations of a plan's maps.
+func bucketGenerations(plan *planv1.Plan) map[string]uint64 {
+	generations := map[string]uint64{}
+	for _, service := range plan.GetServices() {
+		if m := service.GetBucketMap(); m != nil {
+			generations[service.GetName()] = m.GetGeneration()
+		}
+	}
+	return generations
 }
 
 // changedBuckets says which service's number of buckets differs from what runs:

@@ -57,6 +57,7 @@ func (s *State) Snapshot() Snapshot {
 		d := *s.machine.drain
 		copied.machine.drain = &d
 	}
+	copied.buckets = s.buckets.snapshot()
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
 	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
 	copied.routes.neighbors = maps.Clone(s.routes.neighbors)

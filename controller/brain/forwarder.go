@@ -48,9 +48,7 @@ func (e ForwarderConnected) apply(s *State) {
 	s.health.allDirty = true
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
-	if s.buckets == nil {
-		s.buckets = s.bucketsAfter(e.Plan)
-	}
+	s.inheritBuckets(e.Plan)
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
 		// Disconnected for a moment, or started with it from disk: our plan runs.

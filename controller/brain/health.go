@@ -443,12 +443,7 @@ func (s *State) judgedBefore(m config.Member) bool {
 // inheritFrom reads the states of the plan that runs in the forwarder, for
 // backends that were not judged yet.
 func (s *State) inheritFrom(plan *planv1.Plan) {
-	addresses := make(map[string]netip.Addr, len(plan.GetBackends()))
-	for _, b := range plan.GetBackends() {
-		if address, err := netip.ParseAddr(b.Address); err == nil {
-			addresses[b.Name] = address
-		}
-	}
+	addresses := addressesOf(plan)
 	for _, group := range plan.GetGroups() {
 		for _, m := range group.Members {
 			key := backendKey{m.Backend, addresses[m.Backend]}

@@ -18,6 +18,8 @@ type pendingPlan struct {
 	probing *planv1.Probing
 	// The active backends of each group in it.
 	active map[string]int
+	// The generation of each service's bucket map in it.
+	maps map[string]uint64
 }
 
 // decidePlan makes a new plan if it differs from the wanted one. Before the
@@ -30,6 +32,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && proto.Equal(plan, s.forwarder.wanted)
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
+		s.commitBuckets()
 		s.servePlanAlready()
 		return
 	}
@@ -39,9 +42,9 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	s.forwarder.numbered++
 	plan.Generation = s.forwarder.numbered
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
-	s.buckets = s.bucketsAfter(plan)
+	s.commitBuckets()
 	s.changed.PlanChanged = true
-	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan)}
+	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: bucketGenerations(plan)}
 }
 
 // servePlanAlready: the config has changed, but the plan is the same by both.
@@ -68,7 +71,7 @@ func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
 func (s *State) compileStates() compile.States {
 	return compile.States{
 		Backend: s.planState, Fifths: s.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peerHealthy,
-		PeerAddresses: s.peerAddresses, SpillDown: s.spillDown, Buckets: s.formerBuckets,
+		PeerAddresses: s.peerAddresses, SpillDown: s.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
 	}
 }
 
@@ -121,6 +124,7 @@ func (e PlanAccepted) apply(s *State) {
 	f.warnings = e.Warnings
 	f.refusal = ""
 	s.trusted = accepted.inputs
+	s.acknowledgeBuckets(accepted.maps)
 	for generation := range s.forwarder.pending {
 		if generation < e.Generation {
 			delete(s.forwarder.pending, generation)

@@ -1,14 +1,24 @@
-// Package buckets assigns a stateless service's buckets to its backends (MPLB,
-// section 3). A flow's bucket never changes; which backend has it does, as
-// seldom as can be: a bucket that moves takes its connections' packets with it.
+// Package buckets says which backend has which bucket of a stateless service's
+// flows (MPLB, sections 3 and 3.1). A flow's bucket never changes; which backend
+// has it does, as seldom as can be, and so that no connection breaks:
 //
-// Pure: the same map and members give the same next map, on every machine.
+//	prepared  the old backend is in charge, the new one is named to be tried
+//	moved     the new one is in charge, the old one is named
+//	closed    no connection is left at the old one, or it has waited for too long
+//
+// Each step waits until every load balancer has the one before, so that the maps
+// of any two are a step apart at most: what one of them sends to either backend,
+// the agents of both know where to look for.
+//
+// Pure: the same map, members, counts and time give the same next map, on every
+// machine.
 package buckets
 
 import (
-	"cmp"
 	"math/bits"
+	"net/netip"
 	"slices"
+	"time"
 
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -21,173 +31,163 @@ const (
 	// PerBackend is how many a service has at least for each backend: an equal
 	// share is then met to within an eighth.
 	PerBackend = 8
+	// ChainMax is how many other backends a bucket's packets may name: the room
+	// in the route option.
+	ChainMax = 3
 )
 
 // Valid reports whether a service may have that many.
 func Valid(count uint32) bool { return count >= Min && count <= Max && bits.OnesCount32(count) == 1 }
 
-// Member may have buckets.
-type Member struct {
+// Map is one service's; never edited.
+type Map struct {
+	// Counts the maps, from 1.
+	Generation uint64
+	// Empty: no backend ever had any.
+	Buckets []Bucket
+	// No backend is left, and packets are not to go to those that had the buckets.
+	Unserved bool
+	// Of the backends that Buckets names, as they were when this map was made.
+	Addresses map[string]netip.Addr
+	// By generation, when buckets left the backends that are still named as earlier.
+	Steps map[uint64]Step
+	// Buckets that should move, and cannot yet: their packets already name as many
+	// backends as they may.
+	Waiting int
+}
+
+// Bucket and where its connections may live.
+type Bucket struct {
+	// In charge: new connections are its. Empty: none is.
+	Owner string
+	// Prepared: the backend that gets the bucket in the next step; else empty.
+	Next string
+	// Those that had it before and may have connections of it, the latest first.
+	Earlier []Earlier
+}
+
+// Earlier backend of a bucket.
+type Earlier struct {
 	Backend string
-	// Its relative share; at least 1.
-	Weight uint32
+	// Of the map by which another backend got the bucket; in Map.Steps.
+	Generation uint64
 }
 
-// Former is what a service had: the map before, and the last one that gave a
-// bucket to anybody. They differ while no backend is left, so that backends get
-// back what they had. The zero value: there was none.
-type Former struct {
-	Map, Given *planv1.BucketMap
+// Step is when buckets moved.
+type Step struct {
+	At time.Time
+	// When every load balancer had the map: since then no new connection of these
+	// buckets has come to the earlier backends. Zero: not yet.
+	AcknowledgedAt time.Time
 }
 
-// Then is what there was when next has followed.
-func (f Former) Then(next *planv1.BucketMap) Former {
-	if len(next.GetByBucket()) == 0 {
-		return Former{next, f.Given}
+// Others are the backends that the bucket's packets name, in the order in which
+// they are tried.
+func (b *Bucket) Others() []string {
+	var others []string
+	if b.Next != "" {
+		others = append(others, b.Next)
 	}
-	return Former{next, next}
-}
-
-// Assign gives every bucket to a member, each its share to within one bucket.
-// Buckets stay where they were unless their backend is no member any more, or
-// has more than its share. Members are in order of name, each once; without any
-// the map is empty. A former map of another size counts as none. If nothing
-// moves it returns the map before itself.
-func Assign(former Former, count uint32, members []Member) *planv1.BucketMap {
-	a := newAssignment(former.Given, count, members)
-	if len(members) > 0 {
-		a.take(a.targets(count))
-		a.give()
-	}
-	return a.finish(former.Map)
-}
-
-// assignment under way.
-type assignment struct {
-	members []Member
-	// By bucket, the index of its member, or free.
-	owners []int
-	// By member, how many it has.
-	has []int
-	// By member, how many it still gets.
-	missing []int
-}
-
-const free = -1
-
-func newAssignment(former *planv1.BucketMap, count uint32, members []Member) *assignment {
-	a := &assignment{members: members, has: make([]int, len(members)), missing: make([]int, len(members))}
-	if len(members) == 0 {
-		return a
-	}
-	index := map[string]int{}
-	for i, member := range members {
-		index[member.Backend] = i
-	}
-	a.owners = slices.Repeat([]int{free}, int(count))
-	if len(former.GetByBucket()) != int(count) {
-		return a
-	}
-	for bucket, backend := range former.GetByBucket() {
-		if owner, isMember := index[former.GetBackends()[backend]]; isMember {
-			a.owners[bucket] = owner
-			a.has[owner]++
+	for _, earlier := range b.Earlier {
+		if earlier.Backend != b.Next {
+			others = append(others, earlier.Backend)
 		}
 	}
-	return a
+	return others
 }
 
-// targets are the members' shares: each the floor of its ideal share or one
-// more. Who gets one more is who has it already, so that nothing moves for
-// that; then who misses the larger part; then the first by name.
-func (a *assignment) targets(count uint32) []int {
-	total := uint64(0)
-	for _, member := range a.members {
-		total += uint64(member.Weight)
+// chain is how many those are.
+func (b *Bucket) chain() int {
+	count := len(b.Earlier)
+	if b.Next != "" && !slices.ContainsFunc(b.Earlier, func(e Earlier) bool { return e.Backend == b.Next }) {
+		count++
 	}
-	targets := make([]int, len(a.members))
-	remainders := make([]uint64, len(a.members))
-	left := int(count)
-	for i, member := range a.members {
-		share := uint64(count) * uint64(member.Weight)
-		targets[i], remainders[i] = int(share/total), share%total
-		left -= targets[i]
-	}
-	order := make([]int, len(a.members))
-	for i := range order {
-		order[i] = i
-	}
-	hasMore := func(i int) int {
-		if remainders[i] > 0 && a.has[i] > targets[i] {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(order, func(i, j int) int {
-		return cmp.Or(cmp.Compare(hasMore(i), hasMore(j)), cmp.Compare(remainders[j], remainders[i]))
-	})
-	for _, i := range order[:left] {
-		targets[i]++
-	}
-	return targets
+	return count
 }
 
-// take from those that have more than their targets: the last of their
-// buckets.
-func (a *assignment) take(targets []int) {
-	for i := range targets {
-		a.missing[i] = targets[i] - a.has[i]
+// destination is the backend that has the bucket when its open step is done.
+func (b *Bucket) destination() string {
+	if b.Next != "" {
+		return b.Next
 	}
-	for bucket := len(a.owners) - 1; bucket >= 0; bucket-- {
-		if owner := a.owners[bucket]; owner != free && a.missing[owner] < 0 {
-			a.missing[owner]++
-			a.owners[bucket] = free
+	return b.Owner
+}
+
+func (b *Bucket) equal(other *Bucket) bool {
+	return b.Owner == other.Owner && b.Next == other.Next && slices.Equal(b.Earlier, other.Earlier)
+}
+
+// Plan is the map as forwarders get it.
+func (m *Map) Plan() *planv1.BucketMap {
+	plan := &planv1.BucketMap{Generation: m.Generation}
+	if m.Unserved {
+		return plan
+	}
+	index := map[string]uint32{}
+	for at, name := range m.backends() {
+		index[name] = uint32(at)
+		plan.Backends = append(plan.Backends, name)
+	}
+	for bucket := range m.Buckets {
+		b := &m.Buckets[bucket]
+		plan.ByBucket = append(plan.ByBucket, index[b.Owner])
+		if others := b.Others(); len(others) > 0 {
+			move := &planv1.OpenMove{Bucket: uint32(bucket)}
+			for _, name := range others {
+				move.Others = append(move.Others, index[name])
+			}
+			plan.Moves = append(plan.Moves, move)
 		}
 	}
+	return plan
 }
 
-// give free buckets to those that have less than their targets, in turn.
-func (a *assignment) give() {
-	next := 0
-	for bucket, owner := range a.owners {
-		if owner != free {
-			continue
-		}
-		for a.missing[next] <= 0 {
-			next = (next + 1) % len(a.members)
-		}
-		a.owners[bucket] = next
-		a.missing[next]--
-		next = (next + 1) % len(a.members)
-	}
-}
-
-func (a *assignment) finish(former *planv1.BucketMap) *planv1.BucketMap {
-	next := &planv1.BucketMap{Generation: former.GetGeneration() + 1}
-	for _, member := range a.members {
-		next.Backends = append(next.Backends, member.Backend)
-	}
-	for _, owner := range a.owners {
-		next.ByBucket = append(next.ByBucket, uint32(owner))
-	}
-	if former != nil && equal(former, next) {
-		return former
-	}
-	return next
-}
-
-// equal maps give each bucket to the same backend.
-func equal(a, b *planv1.BucketMap) bool {
-	return slices.Equal(a.GetBackends(), b.GetBackends()) && slices.Equal(a.GetByBucket(), b.GetByBucket())
-}
-
-// Moved counts the buckets that another backend has afterwards.
-func Moved(before, after *planv1.BucketMap) int {
-	moved := 0
-	for bucket, backend := range after.GetByBucket() {
-		if bucket >= len(before.GetByBucket()) || before.GetBackends()[before.GetByBucket()[bucket]] != after.GetBackends()[backend] {
-			moved++
+// backends that the buckets name, in order.
+func (m *Map) backends() []string {
+	var names []string
+	seen := map[string]bool{"": true}
+	add := func(name string) {
+		if !seen[name] {
+			seen[name] = true
+			names = append(names, name)
 		}
 	}
-	return moved
+	for i := range m.Buckets {
+		add(m.Buckets[i].Owner)
+		add(m.Buckets[i].Next)
+		for _, earlier := range m.Buckets[i].Earlier {
+			add(earlier.Backend)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// FromPlan is the map that a forwarder runs, where nothing else is known of it:
+// all that it names may have connections, and have had them until now.
+func FromPlan(plan *planv1.BucketMap, addresses map[string]netip.Addr, now time.Time) *Map {
+	m := &Map{Generation: plan.GetGeneration(), Addresses: addresses, Unserved: len(plan.GetByBucket()) == 0}
+	names := plan.GetBackends()
+	for _, owner := range plan.GetByBucket() {
+		m.Buckets = append(m.Buckets, Bucket{Owner: names[owner]})
+	}
+	for _, move := range plan.GetMoves() {
+		for _, other := range move.GetOthers() {
+			b := &m.Buckets[move.GetBucket()]
+			b.Earlier = append(b.Earlier, Earlier{names[other], m.Generation})
+		}
+	}
+	if len(plan.GetMoves()) > 0 {
+		m.Steps = map[uint64]Step{m.Generation: {At: now}}
+	}
+	return m
+}
+
+// Owned counts the buckets that each backend is in charge of.
+func (m *Map) Owned() map[string]int {
+	counts := map[string]int{}
+	for i := range m.Buckets {
+		counts[m.Buckets[i].Owner]++
+	}
+	return counts
 }

@@ -34,7 +34,7 @@ type failed struct {
 const figuresFile = "testdata/figures.json"
 
 // UPDATE_FIGURES=1 rewrites the file.
-func TestFiguresAreWhatAssignDoes(t *testing.T) {
+func TestFiguresAreWhatMapsDo(t *testing.T) {
 	var all []figures
 	for _, backends := range []int{100, 1000} {
 		all = append(all, countFigures(backends, Max))
@@ -50,7 +50,7 @@ func TestFiguresAreWhatAssignDoes(t *testing.T) {
 		}
 	}
 	if kept, err := os.ReadFile(figuresFile); err != nil || string(kept) != string(text) {
-		t.Errorf("%s is not what Assign does (%v): UPDATE_FIGURES=1 go test ./controller/buckets rewrites it, then make figures FIGURES=\"11 12\"", figuresFile, err)
+		t.Errorf("%s is not what maps do (%v): UPDATE_FIGURES=1 go test ./controller/buckets rewrites it, then make figures FIGURES=\"11 12\"", figuresFile, err)
 	}
 }
 
@@ -59,15 +59,16 @@ func countFigures(backends int, count uint32) figures {
 	for i := range backends {
 		all = append(all, Member{fmt.Sprintf("backend-%05d", i), 1})
 	}
-	before := Assign(Former{}, count, all)
-	has := shares(before)
+	var none *Map
+	before := none.Next(serving(count, all))
+	has := before.Owned()
 	f := figures{Backends: backends, Buckets: count, Least: int(count)}
 	for _, member := range all {
 		f.Least, f.Most = min(f.Least, has[member.Backend]), max(f.Most, has[member.Backend])
 	}
 	for _, n := range []int{1, 2, 5, 10, 15, 20, 30, 40, 50} {
 		f.Failures = append(f.Failures, countMoved(all, n, func(left []Member) int {
-			return Moved(before, Assign(Former{}.Then(before), count, left))
+			return moved(before, before.Next(serving(count, left)))
 		}, has))
 	}
 	return f

@@ -34,18 +34,47 @@ func isStateless(s *config.Service) bool { return s.Mode == config.ModeStateless
 
 // bucketMap of a stateless service; nil for others.
 func bucketMap(s *config.Service, group *planv1.Group, states States) *planv1.BucketMap {
-	if !isStateless(s) {
+	switch {
+	case !isStateless(s):
 		return nil
+	case states.BucketMap != nil:
+		return states.BucketMap(s, group)
 	}
-	var former buckets.Former
-	if states.Buckets != nil {
-		former = states.Buckets(s.Name)
+	var none *buckets.Map
+	return none.Next(BucketSituation(s, group)).Plan()
+}
+
+// BucketSituation is what config and states say of a stateless service with these
+// members.
+func BucketSituation(s *config.Service, group *planv1.Group) buckets.Situation {
+	situation := buckets.Situation{
+		Buckets: s.Buckets, NoneServe: len(s.Spill) > 0, Backends: make(map[string]buckets.Backend, len(s.Members)),
+		Members: bucketMembers(group, planv1.BackendState_BACKEND_STATE_ACTIVE),
 	}
-	members := bucketMembers(group, planv1.BackendState_BACKEND_STATE_ACTIVE)
-	if len(members) == 0 && s.WhenNone == config.WhenNoneFailOpen && len(s.Spill) == 0 {
-		members = bucketMembers(group, planv1.BackendState_BACKEND_STATE_DOWN)
+	opened := len(situation.Members) == 0 && s.WhenNone == config.WhenNoneFailOpen && len(s.Spill) == 0
+	if opened {
+		situation.Members = bucketMembers(group, planv1.BackendState_BACKEND_STATE_DOWN)
 	}
-	return buckets.Assign(former, s.Buckets, members)
+	for i, m := range group.GetMembers() { // in the order of s.Members
+		situation.Backends[m.GetBackend()] = buckets.Backend{State: bucketState(m.GetState(), s.OnDown, opened), Address: s.Members[i].Backend.Address}
+	}
+	return situation
+}
+
+// bucketState is what a member's state says of its buckets and connections.
+func bucketState(state planv1.BackendState, onDown config.OnDown, opened bool) buckets.State {
+	switch state {
+	case planv1.BackendState_BACKEND_STATE_ACTIVE, planv1.BackendState_BACKEND_STATE_DRAINING:
+		return buckets.Alive
+	case planv1.BackendState_BACKEND_STATE_DOWN:
+		if opened {
+			return buckets.Alive
+		}
+		if onDown == config.OnDownKeep {
+			return buckets.Unreachable
+		}
+	}
+	return buckets.Gone
 }
 
 // bucketMembers are those in that state that have a weight.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -32,9 +31,10 @@ type States struct {
 	// Whether a cluster that packets are spilled to fails its probes. nil: none
 	// does.
 	SpillDown func(prefix netip.Prefix) bool
-	// The buckets that a stateless service has had, which the next map follows.
-	// nil: none has any.
-	Buckets func(service string) buckets.Former
+	// The bucket map of a stateless service with these members. nil: a new one.
+	BucketMap func(service *config.Service, group *planv1.Group) *planv1.BucketMap
+	// Whether that map may differ though no member does. nil: it does not.
+	BucketsDue func(service string) bool
 	// The peer's addresses, the best to tunnel to first. nil: as configured.
 	PeerAddresses func(peer config.Peer) []netip.Addr
 }

@@ -52,7 +52,8 @@ func recompileServices(plan *planv1.Plan, services []config.Service, states Stat
 	groups := bucketGroups(plan, services)
 	for i := range services {
 		_, isChanged := changed[services[i].Group]
-		if len(services[i].Spill) == 0 && (!isStateless(&services[i]) || !isChanged) {
+		isDue := isChanged || states.BucketsDue != nil && states.BucketsDue(services[i].Name)
+		if len(services[i].Spill) == 0 && !(isStateless(&services[i]) && isDue) {
 			continue
 		}
 		one := service(&services[i], states)

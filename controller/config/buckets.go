@@ -2,9 +2,14 @@ package config
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/guideway/guideway/controller/buckets"
 )
+
+// By then a connection has most likely ended, or is kept alive by something that
+// opens it again.
+const moveAgeMaxDefault = 24 * time.Hour
 
 // checkBuckets looks at what stateless services need beside their own fields.
 func (b *builder) checkBuckets() {
@@ -20,9 +25,6 @@ func (b *builder) checkBuckets() {
 		}
 		if service.Encap != EncapGeneve {
 			b.errorf(path+".encap", "is %s, and a stateless service needs geneve: set `encap: geneve`", service.Encap)
-		}
-		if service.OnDown == OnDownKeep {
-			b.errorf(path+".on_down", "is keep, and a stateless service has no tracked connections to keep: remove it")
 		}
 		if len(b.config.Peers) > 0 {
 			b.errorf(path+".mode", "is stateless, and there are `peers`: their machines would assign buckets each by its own probes; use stateful, or one machine")

@@ -36,6 +36,7 @@ func (b *builder) build() {
 	b.tunnelViews()
 	b.bgp()
 	b.speaker()
+	b.config.MoveAgeMax = duration(b.schema.GetMoveAgeMax(), moveAgeMaxDefault)
 	b.forwarder()
 	b.metrics()
 	b.api()

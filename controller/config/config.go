@@ -41,6 +41,8 @@ type Config struct {
 	// nil: nothing is announced.
 	BGP     *BGP
 	Speaker Speaker
+	// When a move of a stateless service's buckets closes at the latest.
+	MoveAgeMax time.Duration
 	// nil: devices are left alone.
 	Forwarder *Forwarder
 	Metrics   Metrics

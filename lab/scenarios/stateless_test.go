@@ -8,12 +8,11 @@ import (
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
-	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // Stateless services on one machine: no connection is tracked, so a forwarder
-// that is killed loses none; and when a backend comes, exactly the connections
-// break whose buckets it gets.
+// that is killed loses none; and when a backend comes and gets buckets, their
+// connections live on where they are.
 func TestStateless(t *testing.T) {
 	o := options(t, "stateless")
 	o.LoadBalancers, o.Encap, o.Stateless = 1, "geneve", true
@@ -25,7 +24,7 @@ func TestStateless(t *testing.T) {
 			conversations = append(conversations, converse(t, running, vip))
 		}
 	}
-	goOn(t, running, name, conversations)
+	goOn(t, conversations)
 	for sample, value := range metricsOf(t, running, name) {
 		if strings.HasPrefix(sample, "guideway_connections{") && value != 0 {
 			t.Errorf("%s is %v", sample, value)
@@ -37,27 +36,35 @@ func TestStateless(t *testing.T) {
 	if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if broken := goOn(t, running, name, conversations); broken != 0 {
-		t.Errorf("%d of %d connections broke by a killed forwarder", broken, len(conversations))
-	}
+	goOn(t, conversations)
 	weights := running.Weights()
 	weights[running.Backends()[2]] = 1 // the spare
 	if err := running.SetWeights(t.Context(), weights); err != nil {
 		t.Fatal(err)
 	}
-	moved := sharesOfBuckets(t, running, name)
-	broken := goOn(t, running, name, conversations)
-	t.Logf("%d of %d connections broke; buckets by backend: %v", broken, len(conversations), moved)
+	waitForShares(t, running, name)
+	goOn(t, conversations)
+	moved := movedAway(t, running, name, conversations)
 	// A third moves. 60 flows scatter by 3.7 around their 20.
-	if broken < 4 || broken > 36 {
-		t.Errorf("%d of %d connections were in buckets that moved", broken, len(conversations))
+	if moved < 4 || moved > 36 {
+		t.Errorf("%d of %d connections were in buckets that moved", moved, len(conversations))
 	}
 	checkAtRest(t, running)
 }
 
-// goOn with each conversation: it does if and only if the forwarder says that
-// its packets go where it began. It returns how many broke.
-func goOn(t *testing.T, running *hosts.Lab, name string, conversations []conversation) (broken int) {
+// goOn with each conversation, at the backend at which it began.
+func goOn(t *testing.T, conversations []conversation) {
+	t.Helper()
+	for _, c := range conversations {
+		if err := c.transfer(1000, 5*time.Second); err != nil {
+			t.Errorf("the connection of %s to %s: %v", c.client(), c.backend, err)
+		}
+	}
+}
+
+// movedAway counts the conversations whose packets a load balancer now sends to
+// another backend first.
+func movedAway(t *testing.T, running *hosts.Lab, name string, conversations []conversation) (moved int) {
 	t.Helper()
 	client, connection, err := running.Forwarder(name)
 	if err != nil {
@@ -76,21 +83,32 @@ func goOn(t *testing.T, running *hosts.Lab, name string, conversations []convers
 		if told.Mode != "stateless" || told.Tracked != nil {
 			t.Fatalf("the flow of %s: mode %s, tracked %v", c.client(), told.Mode, told.Tracked)
 		}
-		stays := told.Backend == c.backend
-		switch err := c.transfer(1000, 5*time.Second); {
-		case err != nil && stays:
-			t.Errorf("the connection of %s to %s: %v", c.client(), c.backend, err)
-		case err == nil && !stays:
-			t.Errorf("the connection of %s to %s goes on, its packets go to %s", c.client(), c.backend, told.Backend)
-		}
-		if !stays {
-			broken++
+		if told.Backend != c.backend {
+			moved++
 		}
 	}
-	return broken
+	return moved
 }
 
-// sharesOfBuckets of the echo service's backends, which are alike.
+// waitForShares that are even, as moves bring them about step by step.
+func waitForShares(t *testing.T, running *hosts.Lab, name string) {
+	t.Helper()
+	var shares map[string]int
+	for range 100 {
+		shares = sharesOfBuckets(t, running, name)
+		isEven := len(shares) == len(running.Backends())
+		for _, share := range shares {
+			isEven = isEven && (share == 1365 || share == 1366)
+		}
+		if isEven {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("buckets by backend: %v", shares)
+}
+
+// sharesOfBuckets of the echo service's backends.
 func sharesOfBuckets(t *testing.T, running *hosts.Lab, name string) map[string]int {
 	t.Helper()
 	plan, err := running.Plan(t.Context(), name)
@@ -102,21 +120,10 @@ func sharesOfBuckets(t *testing.T, running *hosts.Lab, name string) map[string]i
 		if service.GetName() != "echo" {
 			continue
 		}
-		if service.GetMode() != planv1.Mode_MODE_STATELESS {
-			t.Errorf("the mode is %s", service.GetMode())
-		}
 		buckets := service.GetBucketMap()
 		for _, backend := range buckets.GetByBucket() {
 			shares[buckets.Backends[backend]]++
 		}
-	}
-	for backend, share := range shares {
-		if share < 1365 || share > 1366 {
-			t.Errorf("%s has %d of 4096 buckets", backend, share)
-		}
-	}
-	if len(shares) != len(running.Backends()) {
-		t.Errorf("buckets by backend: %v", shares)
 	}
 	return shares
 }

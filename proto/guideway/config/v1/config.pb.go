@@ -75,7 +75,11 @@ type Config struct {
 	// (docs/etcd.md).
 	Etcd *Etcd `protobuf:"bytes,16,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	// The process that announces.
-	Speaker       *Speaker `protobuf:"bytes,17,opt,name=speaker,proto3" json:"speaker,omitempty"`
+	Speaker *Speaker `protobuf:"bytes,17,opt,name=speaker,proto3" json:"speaker,omitempty"`
+	// How long connections of stateless services may live on backends that do not
+	// have their buckets any more (docs/stateless.md). After that a move of a bucket is
+	// over, and a connection that is left breaks. Default: 24h.
+	MoveAgeMax    *durationpb.Duration `protobuf:"bytes,19,opt,name=move_age_max,json=moveAgeMax,proto3" json:"move_age_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -218,6 +222,13 @@ func (x *Config) GetEtcd() *Etcd {
 func (x *Config) GetSpeaker() *Speaker {
 	if x != nil {
 		return x.Speaker
+	}
+	return nil
+}
+
+func (x *Config) GetMoveAgeMax() *durationpb.Duration {
+	if x != nil {
+		return x.MoveAgeMax
 	}
 	return nil
 }
@@ -990,8 +1001,8 @@ type Service struct {
 	Pools []string `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`
 	// `stateful`: connections are tracked, and selected by Maglev hashing.
 	// `stateless`: every packet is decided alone, by its bucket; needs
-	// `encap: geneve`, and a machine without `peers`. A bucket that moves to another
-	// backend takes its connections along, which breaks them. Default: `stateful`.
+	// `encap: geneve`, agents on all backends, and a machine without `peers`
+	// (docs/stateless.md). Default: `stateful`.
 	Mode *string `protobuf:"bytes,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
 	// `flow`: each connection is selected by itself. `client`: all connections
 	// from one source address go to one backend. Default: `flow`.
@@ -1012,7 +1023,9 @@ type Service struct {
 	// unconfirmed, and new connections may displace it.
 	ConnectionsQuota *uint64 `protobuf:"varint,10,opt,name=connections_quota,json=connectionsQuota,proto3,oneof" json:"connections_quota,omitempty"`
 	// What becomes of tracked connections of a backend that is down. `move`:
-	// they select anew. `keep`: they stay. Default: `move`.
+	// they select anew. `keep`: they stay. Of a stateless service new connections go to
+	// other backends at once by both; with `keep` those that are there find it again
+	// when it answers. Default: `move`.
 	OnDown *string `protobuf:"bytes,11,opt,name=on_down,json=onDown,proto3,oneof" json:"on_down,omitempty"`
 	// When no backend is left. `withdraw`: the VIP is no longer announced, so
 	// that another cluster takes over. `keep`: it is, and packets are dropped.
@@ -3061,7 +3074,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe4\x06\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb4\a\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3079,7 +3092,9 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\x12)\n" +
 	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\x12,\n" +
 	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x125\n" +
-	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\"\\\n" +
+	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\x12N\n" +
+	"\fmove_age_max\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\n" +
+	"moveAgeMax\"\\\n" +
 	"\aSpeaker\x127\n" +
 	"\x15controller_absent_max\x18\x01 \x01(\tH\x00R\x13controllerAbsentMax\x88\x01\x01B\x18\n" +
 	"\x16_controller_absent_max\"\x97\x01\n" +
@@ -3480,43 +3495,44 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	2,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
 	5,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
 	1,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	3,  // 15: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	4,  // 16: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	6,  // 17: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	14, // 18: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	15, // 19: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	16, // 20: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	36, // 21: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	36, // 22: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	36, // 23: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	36, // 24: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	19, // 25: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	18, // 26: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	36, // 27: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	36, // 28: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	36, // 29: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	21, // 30: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	22, // 31: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	24, // 32: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	25, // 33: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	26, // 34: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	27, // 35: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	28, // 36: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	29, // 37: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	36, // 38: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	36, // 39: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	23, // 40: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	23, // 41: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	31, // 42: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	36, // 43: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	32, // 44: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	36, // 45: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	34, // 46: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	36, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	3,  // 16: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	4,  // 17: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	6,  // 18: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	14, // 19: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	15, // 20: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	16, // 21: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	36, // 22: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	36, // 23: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	36, // 24: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	36, // 25: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	19, // 26: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	18, // 27: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	36, // 28: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	36, // 29: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	36, // 30: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	21, // 31: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	22, // 32: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	24, // 33: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	25, // 34: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	26, // 35: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	27, // 36: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	28, // 37: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	29, // 38: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	36, // 39: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	36, // 40: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	23, // 41: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	23, // 42: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	31, // 43: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	36, // 44: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	32, // 45: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	36, // 46: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	34, // 47: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
