@@ -36,7 +36,9 @@ func configApplyCommand() *cobra.Command {
 			"directory or several files.\n\n" +
 			"Where the machines share their config by etcd, FILE is what they share: it is\n" +
 			"checked by this machine's parser and forwarder, stored in etcd, and every machine\n" +
-			"takes it. Refused if another was stored since.",
+			"takes it. Every other live machine checks it before, too; if one refuses, nothing\n" +
+			"is applied. With --canary MACHINE that one runs it alone, until `guideway config\n" +
+			"promote` or `guideway config cancel`. Refused if another was stored since.",
 		Example: "  guideway config apply new.yaml --message 'web-7 is back'",
 		Args:    arguments("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -52,6 +54,7 @@ func configApplyCommand() *cobra.Command {
 		},
 	}
 	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	command.Flags().StringVar(&order.Canary, "canary", "", "the one `MACHINE` that is to run it before the others; only with etcd")
 	command.Flags().Uint64Var(&order.Generation, "generation", 0, "the `NUMBER` that config plan printed: refused if another generation runs [default: the one that runs now]")
 	addController(command, &m)
 	return command
@@ -79,7 +82,17 @@ func (m machine) apply(command *cobra.Command, source config.Source, order *cont
 		fmt.Fprintf(command.OutOrStdout(), "; it is number %d of the history", applied.Number)
 	}
 	fmt.Fprintln(command.OutOrStdout())
+	printNotChecked(command, applied)
+	if order.Canary != "" {
+		fmt.Fprintf(command.OutOrStdout(), "%s alone runs it: `guideway config promote` has all machines take it, `guideway config cancel` has %s return\n", order.Canary, order.Canary)
+	}
 	return nil
+}
+
+func printNotChecked(command *cobra.Command, applied *controllerv1.ApplyConfigResponse) {
+	for _, machine := range applied.GetNotChecked() {
+		fmt.Fprintf(command.ErrOrStderr(), "warning: not checked by %s\n", machine)
+	}
 }
 
 func printWarningLines(command *cobra.Command, warnings []string) {

@@ -17,6 +17,8 @@ type shownFleet struct {
 	// Why etcd could not be read; machines are those of ReadAt then.
 	Away   string `json:"away,omitempty"`
 	ReadAt string `json:"read_at,omitempty"`
+	// Absent: all machines are to run the same config.
+	Canary *shownCanary `json:"canary,omitempty"`
 }
 
 type shownMachine struct {
@@ -84,7 +86,7 @@ func (m machine) fleet(ctx context.Context) (response *controllerv1.GetFleetResp
 func fleetListing(response *controllerv1.GetFleetResponse) listing {
 	shown := shownFleet{
 		Cluster: response.Cluster, Machines: []shownMachine{}, Alarms: append([]string{}, response.Alarms...),
-		Away: response.Away, ReadAt: at(response.ReadAt),
+		Away: response.Away, ReadAt: at(response.ReadAt), Canary: shownCanaryOf(response.Canary),
 	}
 	list := listing{
 		header: []string{"MACHINE", "STATE", "GENERATION", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
@@ -143,6 +145,9 @@ func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) erro
 	}
 	for _, alarm := range response.Alarms {
 		fmt.Fprintf(stderr, "alarm: %s\n", alarm)
+	}
+	if canary := shownCanaryOf(response.Canary); canary != nil {
+		fmt.Fprintf(stderr, "note: %s\n", canary.text())
 	}
 	if versions := versionsOf(response); len(versions) > 1 {
 		fmt.Fprintf(stderr, "note: %d versions run: %q\n", len(versions), versions)

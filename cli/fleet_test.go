@@ -62,6 +62,34 @@ func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
 	}
 }
 
+func (f *fakeController) EndCanary(_ context.Context, r *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
+	if f.refuse != nil {
+		return nil, f.refuse
+	}
+	f.ended = r
+	return &controllerv1.ApplyConfigResponse{Number: 19, NotChecked: []string{"lb-3: its controller is not registered"}}, nil
+}
+
+func Test_a_canary_is_shown_and_ended(t *testing.T) {
+	fake := &fakeController{fleet: threeMachines()}
+	fake.fleet.Canary = &fleetv1.Canary{Machine: "lb-2", User: "alice", Config: &fleetv1.Current{Generation: 18}}
+	runDir := both(t, fake, &fakeForwarder{})
+	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "lb-2 alone runs generation 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+	out, stderr, err := guideway(t, "config", "promote", "--run-dir", runDir)
+	if err != nil || !fake.ended.GetPromote() || !strings.Contains(out, "number 19") || !strings.Contains(stderr, "warning: not checked by lb-3: its controller") {
+		t.Errorf("%v\n%s%s", err, out, stderr)
+	}
+	if _, _, err := guideway(t, "config", "cancel", "-m", "too slow", "--run-dir", runDir); err != nil || fake.ended.GetPromote() || fake.ended.GetMessage() != "too slow" {
+		t.Errorf("%v: %v", fake.ended, err)
+	}
+	fake.refuse = status.Error(codes.FailedPrecondition, "lb-1 refuses it")
+	if _, _, err := guideway(t, "config", "promote", "--run-dir", runDir); exitCode(err) != exitFailed || !strings.Contains(err.Error(), "lb-1 refuses it") {
+		t.Error(err)
+	}
+}
+
 func Test_an_alarm_of_the_fleet_fails_the_command(t *testing.T) {
 	fake := &fakeController{fleet: threeMachines()}
 	fake.fleet.Alarms = []string{"shard a, config generation 17: the config means different members"}

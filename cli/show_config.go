@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -19,16 +21,36 @@ type shownConfig struct {
 }
 
 type shownEtcd struct {
-	Cluster          string   `json:"cluster"`
-	Endpoints        []string `json:"endpoints"`
-	Generation       uint64   `json:"generation"`
-	GenerationStored uint64   `json:"generation_stored"`
-	Away             string   `json:"away,omitempty"`
-	AnsweredAt       string   `json:"answered_at,omitempty"`
-	Alarms           []string `json:"alarms"`
-	Unusable         string   `json:"unusable,omitempty"`
-	Restored         uint64   `json:"restored"`
-	NotRegistered    string   `json:"not_registered,omitempty"`
+	Cluster          string       `json:"cluster"`
+	Endpoints        []string     `json:"endpoints"`
+	Generation       uint64       `json:"generation"`
+	GenerationStored uint64       `json:"generation_stored"`
+	Away             string       `json:"away,omitempty"`
+	AnsweredAt       string       `json:"answered_at,omitempty"`
+	Alarms           []string     `json:"alarms"`
+	Unusable         string       `json:"unusable,omitempty"`
+	Restored         uint64       `json:"restored"`
+	NotRegistered    string       `json:"not_registered,omitempty"`
+	Canary           *shownCanary `json:"canary,omitempty"`
+}
+
+// shownCanary is a config that one machine alone runs.
+type shownCanary struct {
+	Machine    string `json:"machine"`
+	Generation uint64 `json:"generation"`
+	User       string `json:"user,omitempty"`
+	Since      string `json:"since,omitempty"`
+}
+
+func shownCanaryOf(canary *fleetv1.Canary) *shownCanary {
+	if canary == nil {
+		return nil
+	}
+	return &shownCanary{Machine: canary.GetMachine(), Generation: canary.GetConfig().GetGeneration(), User: canary.GetUser(), Since: at(canary.GetTime())}
+}
+
+func (c *shownCanary) text() string {
+	return fmt.Sprintf("%s alone runs generation %d, applied by %s: `guideway config promote` or `guideway config cancel`", c.Machine, c.Generation, dash(c.User))
 }
 
 func showConfig(ctx context.Context, m machine, _ io.Writer) (listing, error) {
@@ -57,12 +79,15 @@ func configListing(c *controllerv1.Config) listing {
 	if e := c.GetEtcd(); e != nil {
 		shown.Etcd = &shownEtcd{
 			Cluster: e.Cluster, Endpoints: e.Endpoints, Generation: e.Generation, GenerationStored: e.GenerationStored, Away: e.Away,
-			Alarms: append([]string{}, e.Alarms...), Unusable: e.Unusable, Restored: e.Restored, NotRegistered: e.NotRegistered,
+			Alarms: append([]string{}, e.Alarms...), Unusable: e.Unusable, Restored: e.Restored, NotRegistered: e.NotRegistered, Canary: shownCanaryOf(e.Canary),
 		}
 		if e.AnsweredAt != nil {
 			shown.Etcd.AnsweredAt = at(e.AnsweredAt)
 		}
 		list.rows = append(list.rows, etcdRows(e)...)
+		if shown.Etcd.Canary != nil {
+			list.rows = append(list.rows, []string{"canary", shown.Etcd.Canary.text()})
+		}
 	}
 	list.value = shown
 	return list

@@ -42,6 +42,7 @@ type fakeController struct {
 	reloads int
 	// nil: the config is in files alone.
 	fleet *controllerv1.GetFleetResponse
+	ended *controllerv1.EndCanaryRequest
 }
 
 func (f *fakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {

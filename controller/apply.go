@@ -46,6 +46,9 @@ func (c *Controller) ApplyConfig(ctx context.Context, user string, order *contro
 	if c.shared != nil {
 		return c.applyShared(ctx, user, order, files)
 	}
+	if order.GetCanary() != "" {
+		return nil, errors.New("--canary has one machine of several run a config first, and this machine's config is in files alone: apply without it")
+	}
 	path, err := c.configFile()
 	if err != nil {
 		return nil, err

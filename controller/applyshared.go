@@ -27,6 +27,8 @@ type publishing struct {
 	parsed *config.Config
 	seen   fleet.Seen
 	unlock func() // nil: closed
+	// As the history names it.
+	how string
 }
 
 func (c *Controller) applyShared(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (api.Applying, error) {
@@ -38,7 +40,7 @@ func (c *Controller) applyShared(ctx context.Context, user string, order *contro
 	if err != nil {
 		return nil, err
 	}
-	p := &publishing{c: c, order: order, user: user, text: files[0].Data, parsed: parsed, unlock: unlock}
+	p := &publishing{c: c, order: order, user: user, text: files[0].Data, parsed: parsed, unlock: unlock, how: howOf(order)}
 	if err := p.check(ctx); err != nil {
 		p.Close()
 		return nil, err
@@ -60,22 +62,17 @@ func (p *publishing) check(ctx context.Context) error {
 	if err != nil || problem != nil {
 		return joined(err, problem)
 	}
-	foreseen := snapshot.Foresee(p.parsed)
-	if foreseen == nil {
-		return api.Unmetf("the forwarder at %s has not yet been reached: it cannot check the config", forwarderSocket(p.c.options.RunDir))
-	}
-	compared, err := p.c.comparePlan(ctx, foreseen)
-	if err != nil {
+	if err := p.c.tryPlan(ctx, snapshot, p.parsed); err != nil {
 		return err
-	}
-	if compared.RestartRequired != "" {
-		return api.Unmetf("the forwarder refuses such a plan until it is restarted: %s", compared.RestartRequired)
 	}
 	if p.seen, err = p.c.shared.store.See(ctx); err != nil {
 		return api.Unmetf("%w", err)
 	}
 	if _, latest := p.c.shared.now(); p.seen.Current.GetGeneration() > latest.GetGeneration() {
 		return api.Unmetf("etcd holds config generation %d, which this controller has not looked at yet: see the changes again by `guideway config plan`", p.seen.Current.GetGeneration())
+	}
+	if canary := p.seen.Canary; canary != nil {
+		return api.Unmetf("%s alone runs generation %d: end that first, by `guideway config promote` or `guideway config cancel`", canary.GetMachine(), canary.GetConfig().GetGeneration())
 	}
 	return nil
 }
@@ -109,29 +106,67 @@ func (p *publishing) PutBack(_ context.Context, reason error) error { return rea
 // its plan.
 func (p *publishing) Commit(ctx context.Context) (*controllerv1.ApplyConfigResponse, error) {
 	s := p.c.shared
-	record := &fleetv1.ConfigRecord{Machine: p.parsed.Machine.Name, User: p.user, Message: p.order.GetMessage(), From: p.order.GetFrom(), RollbackTo: p.order.GetRollbackTo()}
-	stored, err := s.store.Publish(ctx, p.seen, s.running().GetGeneration(), record, p.text)
+	record := &fleetv1.ConfigRecord{Machine: p.parsed.Machine.Name, User: p.user, Message: p.order.GetMessage(), From: p.order.GetFrom(), RollbackTo: p.order.GetRollbackTo(), Canary: p.order.GetCanary()}
+	stored, err := s.store.StoreText(ctx, p.seen, s.running().GetGeneration(), p.text)
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
+	notChecked, err := p.c.commitChecked(ctx, p.seen, stored, record)
+	if err != nil {
+		return nil, api.Unmetf("%w", err)
+	}
+	response, err := p.run(ctx, stored)
+	if err != nil {
+		return nil, err
+	}
+	response.NotChecked = notChecked
+	return response, nil
+}
+
+// run the config here, or see it run on the machine that is alone to run it.
+func (p *publishing) run(ctx context.Context, stored *fleet.Config) (*controllerv1.ApplyConfigResponse, error) {
+	if canary := p.order.GetCanary(); canary != "" && canary != p.parsed.Machine.Name {
+		err := p.c.awaitCanary(ctx, canary, stored.GetGeneration())
+		return &controllerv1.ApplyConfigResponse{Generation: p.c.Generation(ctx), Number: stored.GetGeneration()}, err
+	}
+	return p.runHere(ctx, stored)
+}
+
+// runHere what is committed: returns when this machine's forwarder has accepted its
+// plan.
+func (p *publishing) runHere(ctx context.Context, stored *fleet.Config) (*controllerv1.ApplyConfigResponse, error) {
+	s := p.c.shared
 	s.note(stored.Current)
 	if err := s.store.ForgetOldest(ctx); err != nil {
 		p.c.log.Warn("old configs stay in etcd: the next one that is applied removes them", "error", err)
 	}
-	how := "apply"
-	if p.order.GetRollbackTo() > 0 {
-		how = "rollback"
-	}
-	problem, err := p.c.loadShared(ctx, stored, origin{How: how, User: p.user, Message: p.order.GetMessage(), From: []string{p.order.GetFrom()}, RollbackTo: p.order.GetRollbackTo()}, false)
+	problem, err := p.c.loadShared(ctx, stored, origin{How: p.how, User: p.user, Message: p.order.GetMessage(), From: []string{p.order.GetFrom()}, RollbackTo: p.order.GetRollbackTo()}, false)
 	response := &controllerv1.ApplyConfigResponse{}
 	if err == nil && problem == nil {
 		response, err = p.c.awaitAccepted(ctx)
 	}
 	if err = errors.Join(err, problem); err != nil {
-		return nil, api.Unmetf("config generation %d is in etcd, for all machines, and this one does not run it: `guideway config rollback` returns to the one before: %w", stored.GetGeneration(), err)
+		return nil, api.Unmetf("config generation %d is in etcd, and this machine does not run it: `guideway config %s` returns to the one before: %w", stored.GetGeneration(), undoOf(p.order), err)
 	}
 	response.Number = stored.GetGeneration()
 	return response, nil
+}
+
+func howOf(order *controllerv1.ApplyOrder) string {
+	switch {
+	case order.GetCanary() != "":
+		return "canary"
+	case order.GetRollbackTo() > 0:
+		return "rollback"
+	}
+	return "apply"
+}
+
+func undoOf(order *controllerv1.ApplyOrder) string {
+	if order.GetCanary() != "" {
+		return "cancel"
+	}
+	return "rollback"
 }
 
 // Close lets others reload.
@@ -166,7 +201,10 @@ func describeRecord(r *fleetv1.ConfigRecord) *controllerv1.ConfigRecord {
 	if r.From != "" {
 		described.From = []string{r.From}
 	}
-	if r.RollbackTo > 0 {
+	switch {
+	case r.Canary != "":
+		described.How = "canary"
+	case r.RollbackTo > 0:
 		described.How = "rollback"
 	}
 	return described

@@ -74,6 +74,8 @@ type Controller struct {
 	shared *sharedConfig
 	// That the config in use names.
 	named atomic.Pointer[namedFiles]
+	// This machine's, by that config.
+	name  atomic.Pointer[string]
 	audit *api.Audit
 
 	// To the goroutine that owns the brain.

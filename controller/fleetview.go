@@ -111,6 +111,7 @@ func (c *Controller) Fleet(ctx context.Context) (*controllerv1.GetFleetResponse,
 	machines, found, readAt := c.shared.seen.now()
 	response.Alarms, response.ReadAt = alarms(found), api.Timestamp(readAt)
 	response.Machines = fleetMachines(inUse, machines, peers)
+	response.Canary = c.shared.follower.Status().Canary
 	return response, nil
 }
 

@@ -149,6 +149,7 @@ func (c *Controller) logWarnings(warnings config.Problems) {
 func (c *Controller) use(read candidate, from string) {
 	c.loaded.read[read.parsed] = read
 	c.named.Store(&read.named)
+	c.name.Store(&read.parsed.Machine.Name)
 	if c.shared != nil {
 		c.shared.use(read.shared)
 	}

@@ -69,6 +69,7 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	machine := &fleetv1.Machine{
 		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: generation,
 		State: view.State, Reason: cmp.Or(view.Reason, loaded.Problem), Drained: view.Drain != nil, Api: apiAddress(inUse),
+		ChecksCandidates: true, Checked: r.c.shared.lastCheck(),
 	}
 	for _, address := range inUse.Machine.Addresses {
 		machine.Addresses = append(machine.Addresses, address.String())

@@ -32,12 +32,16 @@ type sharedConfig struct {
 	follower  *fleet.Follower
 	registrar *fleet.Registrar
 	seen      machinesSeen
+	// This machine's, by the config in use; empty: there is none yet.
+	machineName func() string
 
 	mu sync.Mutex
 	// nil: the config in use has no part from etcd.
 	inUse *fleet.Config
-	// That etcd had when it was looked at last, in use here or refused.
+	// That this machine was to run when etcd was looked at last, in use here or refused.
 	latest *fleetv1.Current
+	// About the candidate that was checked last; nil: none was.
+	checked *fleetv1.Check
 }
 
 func (s *sharedConfig) use(shared *fleet.Config) {
@@ -75,8 +79,9 @@ func (s *sharedConfig) read(ctx context.Context) (*fleet.Config, error) {
 	if err != nil || seen.Current == nil {
 		return nil, err
 	}
-	s.note(seen.Current)
-	return s.store.Fetch(ctx, seen.Current)
+	wanted := seen.For(s.machineName(), s.running())
+	s.note(wanted)
+	return s.store.Fetch(ctx, wanted)
 }
 
 // source of a config's part.
@@ -104,7 +109,8 @@ func (c *Controller) openShared(files, lastGood []config.Source) (start *fleet.C
 	}
 	kept := keptShared(lastGood)
 	s := &sharedConfig{settings: *settings, store: fleet.NewStore(*settings), inUse: kept}
-	s.follower = fleet.NewFollower(s.store, c.log, s.running(), func(next *fleet.Config) { c.takeShared(next) })
+	s.machineName = c.machineName
+	s.follower = fleet.NewFollower(s.store, c.log, s.running(), fleet.Events{Machine: c.machineName, Take: c.takeShared, Check: c.checkLater})
 	s.registrar = fleet.NewRegistrar(s.store, c.log, newRegistration(c).describe)
 	c.shared = s
 	stored, err := s.read(context.Background())
@@ -194,7 +200,7 @@ func (c *Controller) describeShared() *controllerv1.Etcd {
 		Cluster: c.shared.settings.Cluster, Endpoints: c.shared.settings.Endpoints,
 		Generation: c.shared.running().GetGeneration(), GenerationStored: status.Current.GetGeneration(),
 		Away: status.Away, AnsweredAt: api.Timestamp(status.AnsweredAt), Alarms: status.Alarms, Unusable: status.Unusable, Restored: status.Restored,
-		NotRegistered: c.shared.registrar.Problem(),
+		NotRegistered: c.shared.registrar.Problem(), Canary: status.Canary,
 	}
 }
 

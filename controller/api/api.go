@@ -44,6 +44,8 @@ type Host interface {
 	ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error)
 	// Fleet returns an Unmet where the config is in files alone.
 	Fleet(context.Context) (*controllerv1.GetFleetResponse, error)
+	// EndCanary returns an Unmet where no machine runs a config alone.
+	EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error)
 	// Forwarder is whom requests about packets are handed on to.
 	Forwarder() forwarderv1.ForwarderClient
 	// Generation of the plan that the forwarder is to run; 0: not known.

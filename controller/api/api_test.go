@@ -54,6 +54,9 @@ func (h *host) BackendOf(_ context.Context, name string) (*controllerv1.GetBacke
 func (h *host) Fleet(context.Context) (*controllerv1.GetFleetResponse, error) {
 	return nil, Unmetf("in files alone")
 }
+func (h *host) EndCanary(context.Context, string, *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
+	return nil, Unmetf("none")
+}
 func (h *host) Reload(_ context.Context, user string, _ bool) ([]string, error) {
 	h.user = user
 	return []string{"careful"}, h.reload

@@ -65,6 +65,14 @@ func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.Apply
 	return stream.Send(response)
 }
 
+func (s *service) EndCanary(ctx context.Context, r *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
+	response, err := s.host.EndCanary(ctx, callerOf(ctx).Name, r)
+	if err != nil {
+		return nil, configFailure(err)
+	}
+	return response, nil
+}
+
 func errNotWritten(err error) error {
 	if err != nil {
 		return nil // says it

@@ -25,10 +25,17 @@ type Config struct {
 	Text []byte
 }
 
-// Seen is `current` at one moment.
+// Seen is `current` at one moment, and what is written with it: a candidate or a
+// canary never comes or goes without `current` being put anew, so that its watchers
+// and its next writer notice.
 type Seen struct {
 	// nil: there is none.
 	Current *fleetv1.Current
+	// nil: there is none.
+	Candidate *fleetv1.Candidate
+	Canary    *fleetv1.Canary
+	// At which the candidate was offered.
+	CandidateRevision int64
 	// 0: there is none.
 	modRevision int64
 	// Of etcd then.
@@ -50,16 +57,39 @@ func (s *Store) See(ctx context.Context) (Seen, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	answer, err := client.Get(ctx, s.keys.current())
+	answer, err := client.Txn(ctx).Then(clientv3.OpGet(s.keys.current()), clientv3.OpGet(s.keys.candidate()), clientv3.OpGet(s.keys.canary())).Commit()
 	if err != nil {
 		return Seen{}, s.explain(err)
 	}
 	seen := Seen{clusterID: answer.Header.ClusterId, revision: answer.Header.Revision}
-	if len(answer.Kvs) == 0 {
-		return seen, nil
+	current, candidate, canary := &fleetv1.Current{}, &fleetv1.Candidate{}, &fleetv1.Canary{}
+	for i, into := range []proto.Message{current, candidate, canary} {
+		found := answer.Responses[i].GetResponseRange().Kvs
+		if len(found) == 0 {
+			continue
+		}
+		if err := s.decode(string(found[0].Key), found[0].Value, into); err != nil {
+			return seen, err
+		}
+		switch into {
+		case current:
+			seen.Current, seen.modRevision = current, found[0].ModRevision
+		case candidate:
+			seen.Candidate, seen.CandidateRevision = candidate, found[0].ModRevision
+		case canary:
+			seen.Canary = canary
+		}
 	}
-	seen.Current, seen.modRevision = &fleetv1.Current{}, answer.Kvs[0].ModRevision
-	return seen, s.decode(s.keys.current(), answer.Kvs[0].Value, seen.Current)
+	return seen, nil
+}
+
+// For a machine: the config that it is to run. One that runs the canary's already
+// is known by that, where its name is not yet.
+func (s Seen) For(machine string, running *fleetv1.Current) *fleetv1.Current {
+	if config := s.Canary.GetConfig(); config.GetGeneration() > s.Current.GetGeneration() && (s.Canary.GetMachine() == machine || isSame(config, running)) {
+		return config
+	}
+	return s.Current
 }
 
 // decode what a machine of this or a later version wrote.
@@ -166,6 +196,15 @@ func (s *Store) generations(ctx context.Context) (map[uint64]bool, error) {
 // and above one that runs somewhere. Of record, where it came from is used.
 // ErrChanged: `current` is not what was seen.
 func (s *Store) Publish(ctx context.Context, seen Seen, above uint64, record *fleetv1.ConfigRecord, text []byte) (*Config, error) {
+	stored, err := s.StoreText(ctx, seen, above, text)
+	if err != nil {
+		return nil, err
+	}
+	return stored, s.Commit(ctx, seen, stored, record)
+}
+
+// StoreText as the next generation, which no machine is to run yet.
+func (s *Store) StoreText(ctx context.Context, seen Seen, above uint64, text []byte) (*Config, error) {
 	if len(text) > config.FilesBytesMax {
 		return nil, fmt.Errorf("the config has more than %d MiB, the limit", config.FilesBytesMax>>20)
 	}
@@ -173,7 +212,7 @@ func (s *Store) Publish(ctx context.Context, seen Seen, above uint64, record *fl
 	if err != nil {
 		return nil, err
 	}
-	generation, err := s.claim(ctx, max(above, seen.Current.GetGeneration())+1, parts[0])
+	generation, err := s.claim(ctx, max(above, seen.Current.GetGeneration(), seen.Canary.GetConfig().GetGeneration())+1, parts[0])
 	if err != nil {
 		return nil, err
 	}
@@ -182,13 +221,19 @@ func (s *Store) Publish(ctx context.Context, seen Seen, above uint64, record *fl
 			return nil, err
 		}
 	}
-	current := &fleetv1.Current{Generation: generation, Digest: digestOf(text), Parts: uint32(len(parts))}
-	record.Generation, record.Digest, record.Parts, record.Bytes = current.Generation, current.Digest, current.Parts, uint64(len(text))
+	return &Config{Current: &fleetv1.Current{Generation: generation, Digest: digestOf(text), Parts: uint32(len(parts))}, Text: text}, nil
+}
+
+// Commit a config whose text is stored: every machine is to run it, or that which
+// the record names as canary. Candidate and canary of before are gone then.
+func (s *Store) Commit(ctx context.Context, seen Seen, stored *Config, record *fleetv1.ConfigRecord) error {
+	record.Generation, record.Digest, record.Parts, record.Bytes = stored.Generation, stored.Digest, stored.Parts, uint64(len(stored.Text))
 	record.Time = timestamppb.New(time.Now())
-	if err := s.commit(ctx, seen, current, record); err != nil && !s.isCurrent(ctx, current, err) {
-		return nil, err
+	err := s.commit(ctx, seen, stored.Current, record)
+	if err != nil && record.Canary == "" && s.isCurrent(ctx, stored.Current, err) {
+		return nil
 	}
-	return &Config{Current: current, Text: text}, nil
+	return err
 }
 
 // claim the lowest generation from the given one on that has no parts yet, by
@@ -225,20 +270,38 @@ func (s *Store) commit(ctx context.Context, seen Seen, current *fleetv1.Current,
 	if err != nil {
 		return err
 	}
-	currentJSON, err := protojson.Marshal(current)
-	if err != nil {
-		return fmt.Errorf("store the config: %w", err)
+	next, canary := current, clientv3.OpDelete(s.keys.canary())
+	if record.Canary != "" {
+		next = seen.Current
+		if canary, err = opPut(s.keys.canary(), &fleetv1.Canary{Config: current, Machine: record.Canary, User: record.User, Time: record.Time}); err != nil {
+			return err
+		}
 	}
-	recordJSON, err := protojson.Marshal(record)
+	putCurrent, err := opPut(s.keys.current(), next)
 	if err != nil {
-		return fmt.Errorf("store the config: %w", err)
+		return err
 	}
-	committed, err := s.transact(ctx, client, clientv3.Compare(clientv3.ModRevision(s.keys.current()), "=", seen.modRevision),
-		clientv3.OpPut(s.keys.record(current.Generation), string(recordJSON)), clientv3.OpPut(s.keys.current(), string(currentJSON)))
+	putRecord, err := opPut(s.keys.record(current.Generation), record)
+	if err != nil {
+		return err
+	}
+	committed, err := s.transact(ctx, client, s.unchanged(seen), putRecord, putCurrent, canary, clientv3.OpDelete(s.keys.candidate()))
 	if err == nil && !committed {
 		err = ErrChanged
 	}
 	return err
+}
+
+func (s *Store) unchanged(seen Seen) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(s.keys.current()), "=", seen.modRevision)
+}
+
+func opPut(key string, value proto.Message, options ...clientv3.OpOption) (clientv3.Op, error) {
+	encoded, err := protojson.Marshal(value)
+	if err != nil {
+		return clientv3.Op{}, fmt.Errorf("store %s: %w", key, err)
+	}
+	return clientv3.OpPut(key, string(encoded), options...), nil
 }
 
 // isCurrent: a commit that ended without an answer may have been made.
@@ -280,14 +343,15 @@ func (s *Store) ForgetOldest(ctx context.Context) error {
 			kept++
 			continue
 		}
-		if err := s.remove(ctx, generation); err != nil {
+		if err := s.Remove(ctx, generation); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) remove(ctx context.Context, generation uint64) error {
+// Remove a generation that no machine runs.
+func (s *Store) Remove(ctx context.Context, generation uint64) error {
 	client, err := s.client()
 	if err != nil {
 		return err

@@ -156,11 +156,16 @@ func TestTheLastFiftyAreKept(t *testing.T) {
 	}
 }
 
+// takeEach config, of a machine that checks none.
+func takeEach(take func(*Config)) Events {
+	return Events{Machine: func() string { return "lb-1" }, Take: take, Check: func(*fleetv1.Candidate, int64) {}}
+}
+
 // following returns what a follower hands on.
 func following(t *testing.T, s *Store, interval time.Duration) (*Follower, chan *Config) {
 	t.Helper()
 	taken := make(chan *Config, 100)
-	f := NewFollower(s, slog.New(slog.DiscardHandler), nil, func(c *Config) { taken <- c })
+	f := NewFollower(s, slog.New(slog.DiscardHandler), nil, takeEach(func(c *Config) { taken <- c }))
 	f.interval = interval
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -223,7 +228,7 @@ func TestAFollowerCatchesUpBehindACompaction(t *testing.T) {
 	server := etcdtest.Start(t)
 	s := storeAt(t, server)
 	publish(t, s, "first")
-	f := NewFollower(s, slog.New(slog.DiscardHandler), nil, func(*Config) {})
+	f := NewFollower(s, slog.New(slog.DiscardHandler), nil, takeEach(nil))
 	seen := see(t, s)
 	for i := range 5 {
 		publish(t, s, fmt.Sprint("config ", i))
@@ -240,7 +245,7 @@ func TestAFollowerCatchesUpBehindACompaction(t *testing.T) {
 		t.Fatal("the watch reports nothing")
 	}
 	taken := make(chan *Config, 10)
-	f.take, f.interval = func(c *Config) { taken <- c }, time.Hour
+	f.events, f.interval = takeEach(func(c *Config) { taken <- c }), time.Hour
 	f.endWatch()
 	f.watchFrom(t.Context(), seen)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -39,18 +39,29 @@ type Status struct {
 	AnsweredAt time.Time
 	// Alarms of the member that answered, NOSPACE among them.
 	Alarms []string
-	// As read last; nil: etcd holds no config.
+	// What this machine is to run, as read last; nil: etcd holds no config.
 	Current *fleetv1.Current
+	// What one machine alone is to run; nil: all the same.
+	Canary *fleetv1.Canary
 	// How often etcd turned out to be another one, or one restored.
 	Restored uint64
 }
 
-// Follower hands on each config that becomes `current`.
+// Events are called one at a time, from the follower's goroutine.
+type Events struct {
+	// This machine's name; empty: not known yet.
+	Machine func() string
+	// Take a config that this machine is to run.
+	Take func(*Config)
+	// Check a candidate, without waiting for the outcome; called once for each.
+	Check func(candidate *fleetv1.Candidate, revision int64)
+}
+
+// Follower hands on each config that this machine is to run, and each candidate.
 type Follower struct {
-	store *Store
-	log   *slog.Logger
-	// Called with each, one at a time, from the follower's goroutine.
-	take    func(*Config)
+	store   *Store
+	log     *slog.Logger
+	events  Events
 	started time.Time
 	// Between two readings.
 	interval time.Duration
@@ -60,15 +71,16 @@ type Follower struct {
 	awayLogged bool
 
 	// Of the follower's goroutine.
-	seen  Seen               // read last
-	taken *fleetv1.Current   // handed on last
-	watch clientv3.WatchChan // nil: none
-	stop  context.CancelFunc // of the watch
+	seen    Seen               // read last
+	taken   *fleetv1.Current   // handed on last
+	checked int64              // revision of the candidate handed on last
+	watch   clientv3.WatchChan // nil: none
+	stop    context.CancelFunc // of the watch
 }
 
 // NewFollower that knows already what runs; nil: nothing does.
-func NewFollower(store *Store, log *slog.Logger, running *fleetv1.Current, take func(*Config)) *Follower {
-	return &Follower{store: store, log: log, take: take, taken: running, started: time.Now(), interval: readInterval, stop: func() {}}
+func NewFollower(store *Store, log *slog.Logger, running *fleetv1.Current, events Events) *Follower {
+	return &Follower{store: store, log: log, events: events, taken: running, started: time.Now(), interval: readInterval, stop: func() {}}
 }
 
 // Status now.
@@ -109,17 +121,22 @@ func (f *Follower) read(ctx context.Context) {
 	}
 	f.startOver(seen)
 	f.seen = seen
-	f.answered(seen, f.store.alarms(ctx))
+	next := seen.For(f.events.Machine(), f.taken)
+	f.answered(next, seen.Canary, f.store.alarms(ctx))
 	f.watchFrom(ctx, seen)
-	if seen.Current == nil || isSame(seen.Current, f.taken) {
+	if seen.Candidate != nil && seen.CandidateRevision != f.checked {
+		f.checked = seen.CandidateRevision
+		f.events.Check(seen.Candidate, seen.CandidateRevision)
+	}
+	if next == nil || isSame(next, f.taken) {
 		f.unusable(nil)
 		return
 	}
-	config, err := f.store.Fetch(ctx, seen.Current)
+	config, err := f.store.Fetch(ctx, next)
 	f.unusable(err)
 	if err == nil {
-		f.taken = seen.Current
-		f.take(config)
+		f.taken = next
+		f.events.Take(config)
 	}
 }
 
@@ -142,7 +159,7 @@ func (f *Follower) failed(err error) {
 	}
 }
 
-func (f *Follower) answered(seen Seen, alarms []string) {
+func (f *Follower) answered(next *fleetv1.Current, canary *fleetv1.Canary, alarms []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.awayLogged {
@@ -152,7 +169,8 @@ func (f *Follower) answered(seen Seen, alarms []string) {
 		f.log.Warn("etcd's alarms have changed", "alarms", strings.Join(alarms, ", "))
 	}
 	f.awayLogged = false
-	f.status.Away, f.status.AnsweredAt, f.status.Alarms, f.status.Current = "", time.Now(), alarms, seen.Current
+	f.status.Away, f.status.AnsweredAt, f.status.Alarms, f.status.Current = "", time.Now(), alarms, next
+	f.status.Canary = canary
 }
 
 // unusable notes why the config cannot be had; nil: it can.

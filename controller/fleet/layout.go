@@ -4,6 +4,8 @@
 //	/guideway/<cluster>/current                      which generation is to run
 //	/guideway/<cluster>/config/<generation>/<part>   its text, by zstd, in parts
 //	/guideway/<cluster>/config/<generation>/record   who stored it, when and why
+//	/guideway/<cluster>/config/candidate             what machines check before it is current
+//	/guideway/<cluster>/config/canary                what one machine runs before the others
 //	/guideway/<cluster>/machines/<name>              a machine whose controller lives
 //
 // It guarantees that a generation's text, once `current` names it, never changes,
@@ -57,6 +59,10 @@ func (k keys) part(generation uint64, part int) string {
 func (k keys) record(generation uint64) string { return k.config(generation) + recordName }
 
 const recordName = "record"
+
+// Both below configs, which those who apply may write.
+func (k keys) candidate() string { return k.configs() + "candidate" }
+func (k keys) canary() string    { return k.configs() + "canary" }
 
 func (k keys) machines() string { return k.prefix + "machines/" }
 

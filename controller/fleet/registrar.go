@@ -35,6 +35,7 @@ type Registrar struct {
 	// This machine as it is now; nil: not known yet.
 	describe func(context.Context) *fleetv1.Machine
 	interval time.Duration
+	wake     chan struct{}
 
 	// Of Run's goroutine.
 	lease     lease
@@ -47,7 +48,7 @@ type Registrar struct {
 
 // NewRegistrar writes nothing until Run.
 func NewRegistrar(store *Store, log *slog.Logger, describe func(context.Context) *fleetv1.Machine) *Registrar {
-	return &Registrar{store: store, log: log, describe: describe, interval: describeInterval, lease: lease{store: store}, problem: "it has just started"}
+	return &Registrar{store: store, log: log, describe: describe, interval: describeInterval, wake: make(chan struct{}, 1), lease: lease{store: store}, problem: "it has just started"}
 }
 
 // Problem is why the machine is not registered; empty: it is.
@@ -55,6 +56,14 @@ func (r *Registrar) Problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.problem
+}
+
+// Wake has the machine described at once. It does not wait.
+func (r *Registrar) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is about to be
+	}
 }
 
 // Run until the context ends; the key goes then.
@@ -67,6 +76,7 @@ func (r *Registrar) Run(ctx context.Context) {
 		}
 		select {
 		case <-ticker.C:
+		case <-r.wake:
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 			defer cancel()

@@ -80,6 +80,9 @@ type etcds struct {
 	shared string
 	// Of the config that runs last.
 	generation int
+	authority  *looptest.Authority
+	// Of each machine's file, beside what the lab has there.
+	own func(topology.Node) string
 }
 
 func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
@@ -100,20 +103,26 @@ func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
 		template.IPAddresses = append(template.IPAddresses, net.IP(host.Addresses()[0].AsSlice()))
 		t.Cleanup(member.stopAll)
 	}
-	authority := looptest.NewAuthority(t)
+	e.authority = looptest.NewAuthority(t)
 	certificates := map[string]x509.Certificate{"etcd": template, "root": looptest.Named("root")}
 	for _, n := range running.Network.LoadBalancers {
 		certificates[n.Name] = looptest.Named(n.Name) // etcd's user
 	}
 	for name, template := range certificates {
-		certificate, key := authority.Issue(template)
-		looptest.WriteFile(t, filepath.Join(e.dir, name+".crt"), certificate)
-		looptest.WriteFile(t, filepath.Join(e.dir, name+".key"), key)
+		e.issue(t, name, template)
 	}
-	looptest.WriteFile(t, filepath.Join(e.dir, "ca.crt"), authority.Certificate)
+	looptest.WriteFile(t, filepath.Join(e.dir, "ca.crt"), e.authority.Certificate)
 	e.start(t, "new")
 	e.demandUsers(t)
 	return e
+}
+
+// issue a certificate: NAME.crt and NAME.key beside etcd's own.
+func (e *etcds) issue(t *testing.T, name string, template x509.Certificate) {
+	t.Helper()
+	certificate, key := e.authority.Issue(template)
+	looptest.WriteFile(t, e.file(name+".crt"), certificate)
+	looptest.WriteFile(t, e.file(name+".key"), key)
 }
 
 func (e *etcds) cluster() string { return e.running.Network.Clusters()[0].Name }
@@ -245,6 +254,9 @@ func (e *etcds) takeOverConfigs(t *testing.T) {
 		own, e.shared = splitConfig(string(content))
 		own += fmt.Sprintf("etcd: {cluster: %s, endpoints: [%s], tls: {ca_file: ../etcd/ca.crt, cert_file: ../etcd/%s.crt, key_file: ../etcd/%s.key}}\n",
 			e.cluster(), strings.Join(endpoints, ", "), n.Name, n.Name)
+		if e.own != nil {
+			own += e.own(n)
+		}
 		if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -591,6 +591,8 @@ type Etcd struct {
 	Restored uint64 `protobuf:"varint,9,opt,name=restored,proto3" json:"restored,omitempty"`
 	// Why this machine is not registered there; empty: it is.
 	NotRegistered string `protobuf:"bytes,10,opt,name=not_registered,json=notRegistered,proto3" json:"not_registered,omitempty"`
+	// The config that one machine alone runs. Absent: all are to run the same.
+	Canary        *v1.Canary `protobuf:"bytes,11,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -693,6 +695,13 @@ func (x *Etcd) GetNotRegistered() string {
 		return x.NotRegistered
 	}
 	return ""
+}
+
+func (x *Etcd) GetCanary() *v1.Canary {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
 }
 
 type Forwarder struct {
@@ -2814,7 +2823,9 @@ type ApplyOrder struct {
 	// The file that the config was read from.
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	// Not 0: the number in the history that is returned to.
-	RollbackTo    uint64 `protobuf:"varint,4,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	RollbackTo uint64 `protobuf:"varint,4,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	// Not empty: the one machine that runs it until EndCanary. Only with etcd.
+	Canary        string `protobuf:"bytes,5,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2877,6 +2888,13 @@ func (x *ApplyOrder) GetRollbackTo() uint64 {
 	return 0
 }
 
+func (x *ApplyOrder) GetCanary() string {
+	if x != nil {
+		return x.Canary
+	}
+	return ""
+}
+
 type ApplyConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First: the file to be replaced, and the digest of what it must hold. Empty:
@@ -2886,8 +2904,10 @@ type ApplyConfigResponse struct {
 	// Then, when the forwarder has accepted the plan.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// In the history; 0: not recorded, as it is what was in use.
-	Number        uint64   `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
-	Warnings      []string `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Number   uint64   `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	Warnings []string `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Machines that did not check it, and why, a sentence each. Only with etcd.
+	NotChecked    []string `protobuf:"bytes,6,rep,name=not_checked,json=notChecked,proto3" json:"not_checked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2957,6 +2977,68 @@ func (x *ApplyConfigResponse) GetWarnings() []string {
 	return nil
 }
 
+func (x *ApplyConfigResponse) GetNotChecked() []string {
+	if x != nil {
+		return x.NotChecked
+	}
+	return nil
+}
+
+type EndCanaryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True: all machines take the config; false: the one returns to that of the
+	// others.
+	Promote bool `protobuf:"varint,1,opt,name=promote,proto3" json:"promote,omitempty"`
+	// Why.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndCanaryRequest) Reset() {
+	*x = EndCanaryRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndCanaryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndCanaryRequest) ProtoMessage() {}
+
+func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
+func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *EndCanaryRequest) GetPromote() bool {
+	if x != nil {
+		return x.Promote
+	}
+	return false
+}
+
+func (x *EndCanaryRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type GetConfigHistoryRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2965,7 +3047,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3059,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3072,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3004,7 +3086,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3098,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3111,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3052,7 +3134,7 @@ type ConfigRecord struct {
 	// From 1.
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// start, reload, apply, rollback
+	// start, reload, apply, rollback; canary: one machine alone ran it first
 	How string `protobuf:"bytes,3,opt,name=how,proto3" json:"how,omitempty"`
 	// The user who did it, by name, or by number where there is none; empty: a
 	// signal, or a file that changed.
@@ -3074,7 +3156,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3168,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3181,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3189,7 +3271,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3283,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3296,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3234,7 +3316,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3328,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3341,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3284,7 +3366,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3378,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3391,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 type GetFleetResponse struct {
@@ -3320,15 +3402,17 @@ type GetFleetResponse struct {
 	// Where machines choose different backends for the same flows, a sentence each.
 	Alarms []string `protobuf:"bytes,3,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	// Why etcd could not be read now: machines are those of read_at. Empty: it could.
-	Away          string                 `protobuf:"bytes,4,opt,name=away,proto3" json:"away,omitempty"`
-	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Away   string                 `protobuf:"bytes,4,opt,name=away,proto3" json:"away,omitempty"`
+	ReadAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	// The config that one machine alone runs. Absent: all are to run the same.
+	Canary        *v1.Canary `protobuf:"bytes,6,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3424,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3437,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -3391,6 +3475,13 @@ func (x *GetFleetResponse) GetReadAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetFleetResponse) GetCanary() *v1.Canary {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
+}
+
 type FleetMachine struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3405,7 +3496,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3508,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3521,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -3512,7 +3603,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
 	"\bnot_kept\x18\a \x01(\tR\anotKept\x120\n" +
-	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xd3\x02\n" +
+	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\x86\x03\n" +
 	"\x04Etcd\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x1e\n" +
@@ -3527,7 +3618,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bunusable\x18\b \x01(\tR\bunusable\x12\x1a\n" +
 	"\brestored\x18\t \x01(\x04R\brestored\x12%\n" +
 	"\x0enot_registered\x18\n" +
-	" \x01(\tR\rnotRegistered\"\xdd\x02\n" +
+	" \x01(\tR\rnotRegistered\x121\n" +
+	"\x06canary\x18\v \x01(\v2\x19.guideway.fleet.v1.CanaryR\x06canary\"\xdd\x02\n" +
 	"\tForwarder\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
@@ -3694,7 +3786,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12ApplyConfigRequest\x126\n" +
 	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\x128\n" +
 	"\x05order\x18\x02 \x01(\v2\".guideway.controller.v1.ApplyOrderR\x05order\x12\x18\n" +
-	"\awritten\x18\x03 \x01(\bR\awritten\"{\n" +
+	"\awritten\x18\x03 \x01(\bR\awritten\"\x93\x01\n" +
 	"\n" +
 	"ApplyOrder\x12\x1e\n" +
 	"\n" +
@@ -3703,7 +3795,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\tR\x04from\x12\x1f\n" +
 	"\vrollback_to\x18\x04 \x01(\x04R\n" +
-	"rollbackTo\"\x95\x01\n" +
+	"rollbackTo\x12\x16\n" +
+	"\x06canary\x18\x05 \x01(\tR\x06canary\"\xb6\x01\n" +
 	"\x13ApplyConfigResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1e\n" +
@@ -3711,7 +3804,12 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x1a\n" +
-	"\bwarnings\x18\x05 \x03(\tR\bwarnings\"\x19\n" +
+	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x1f\n" +
+	"\vnot_checked\x18\x06 \x03(\tR\n" +
+	"notChecked\"F\n" +
+	"\x10EndCanaryRequest\x12\x18\n" +
+	"\apromote\x18\x01 \x01(\bR\apromote\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x19\n" +
 	"\x17GetConfigHistoryRequest\"}\n" +
 	"\x18GetConfigHistoryResponse\x12>\n" +
 	"\arecords\x18\x01 \x03(\v2$.guideway.controller.v1.ConfigRecordR\arecords\x12!\n" +
@@ -3735,20 +3833,21 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x11GetConfigResponse\x12<\n" +
 	"\x06record\x18\x01 \x01(\v2$.guideway.controller.v1.ConfigRecordR\x06record\x128\n" +
 	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files\"\x11\n" +
-	"\x0fGetFleetRequest\"\xcf\x01\n" +
+	"\x0fGetFleetRequest\"\x82\x02\n" +
 	"\x10GetFleetResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12@\n" +
 	"\bmachines\x18\x02 \x03(\v2$.guideway.controller.v1.FleetMachineR\bmachines\x12\x16\n" +
 	"\x06alarms\x18\x03 \x03(\tR\x06alarms\x12\x12\n" +
 	"\x04away\x18\x04 \x01(\tR\x04away\x123\n" +
-	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\"\x94\x01\n" +
+	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x121\n" +
+	"\x06canary\x18\x06 \x01(\v2\x19.guideway.fleet.v1.CanaryR\x06canary\"\x94\x01\n" +
 	"\fFleetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12:\n" +
 	"\n" +
 	"registered\x18\x03 \x01(\v2\x1a.guideway.fleet.v1.MachineR\n" +
 	"registered\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\xb9\v\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\x9d\f\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -3757,7 +3856,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06Reload\x12%.guideway.controller.v1.ReloadRequest\x1a&.guideway.controller.v1.ReloadResponse\x12e\n" +
 	"\n" +
 	"PlanConfig\x12).guideway.controller.v1.PlanConfigRequest\x1a*.guideway.controller.v1.PlanConfigResponse(\x01\x12j\n" +
-	"\vApplyConfig\x12*.guideway.controller.v1.ApplyConfigRequest\x1a+.guideway.controller.v1.ApplyConfigResponse(\x010\x01\x12u\n" +
+	"\vApplyConfig\x12*.guideway.controller.v1.ApplyConfigRequest\x1a+.guideway.controller.v1.ApplyConfigResponse(\x010\x01\x12b\n" +
+	"\tEndCanary\x12(.guideway.controller.v1.EndCanaryRequest\x1a+.guideway.controller.v1.ApplyConfigResponse\x12u\n" +
 	"\x10GetConfigHistory\x12/.guideway.controller.v1.GetConfigHistoryRequest\x1a0.guideway.controller.v1.GetConfigHistoryResponse\x12`\n" +
 	"\tGetConfig\x12(.guideway.controller.v1.GetConfigRequest\x1a).guideway.controller.v1.GetConfigResponse\x12i\n" +
 	"\fDrainBackend\x12+.guideway.controller.v1.DrainBackendRequest\x1a,.guideway.controller.v1.DrainBackendResponse\x12i\n" +
@@ -3780,7 +3880,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -3819,23 +3919,25 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*ApplyConfigRequest)(nil),         // 34: guideway.controller.v1.ApplyConfigRequest
 	(*ApplyOrder)(nil),                 // 35: guideway.controller.v1.ApplyOrder
 	(*ApplyConfigResponse)(nil),        // 36: guideway.controller.v1.ApplyConfigResponse
-	(*GetConfigHistoryRequest)(nil),    // 37: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 38: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 39: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 40: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 41: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 42: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 43: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 44: guideway.controller.v1.FleetMachine
-	(*timestamppb.Timestamp)(nil),      // 45: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),        // 46: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 47: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 48: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 49: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 50: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 51: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 52: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 53: guideway.forwarder.v1.GetDropSamplesResponse
+	(*EndCanaryRequest)(nil),           // 37: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 38: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 39: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 40: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 41: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 42: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 43: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 44: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 45: guideway.controller.v1.FleetMachine
+	(*timestamppb.Timestamp)(nil),      // 46: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 47: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 49: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 50: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 51: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 52: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 53: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 54: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 55: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -3848,79 +3950,83 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	16, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	45, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	45, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	45, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	45, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	46, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	46, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	46, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	46, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	45, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	45, // 16: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	4,  // 17: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	45, // 18: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	9,  // 19: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	12, // 20: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	46, // 21: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	46, // 22: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	45, // 23: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	13, // 24: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	46, // 25: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	45, // 26: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	45, // 27: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	45, // 28: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	45, // 29: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	45, // 30: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	46, // 31: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	46, // 32: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	25, // 33: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	28, // 34: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	30, // 35: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	33, // 36: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	29, // 37: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	31, // 38: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	32, // 39: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	32, // 40: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	25, // 41: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	35, // 42: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	39, // 43: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	45, // 44: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	39, // 45: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	25, // 46: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	44, // 47: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	45, // 48: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	47, // 49: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 50: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	10, // 51: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	17, // 52: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	26, // 53: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	34, // 54: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	37, // 55: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	40, // 56: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	19, // 57: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	21, // 58: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	23, // 59: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	42, // 60: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	48, // 61: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	49, // 62: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	50, // 63: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 64: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	11, // 65: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	18, // 66: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	27, // 67: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	36, // 68: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	38, // 69: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	41, // 70: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	20, // 71: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	22, // 72: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	24, // 73: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	43, // 74: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	51, // 75: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	52, // 76: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	53, // 77: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	64, // [64:78] is the sub-list for method output_type
-	50, // [50:64] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	46, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	47, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	46, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	46, // 19: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	9,  // 20: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	12, // 21: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	48, // 22: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	48, // 23: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	46, // 24: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	13, // 25: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	48, // 26: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	46, // 27: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	46, // 28: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	46, // 29: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	46, // 30: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	46, // 31: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	48, // 32: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	48, // 33: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	25, // 34: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	28, // 35: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	30, // 36: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	33, // 37: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	29, // 38: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	31, // 39: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	32, // 40: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	32, // 41: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	25, // 42: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	35, // 43: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	40, // 44: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	46, // 45: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	40, // 46: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	25, // 47: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	45, // 48: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	46, // 49: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	47, // 50: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	49, // 51: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 52: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	10, // 53: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	17, // 54: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	26, // 55: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	34, // 56: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	37, // 57: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	38, // 58: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	41, // 59: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	19, // 60: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	21, // 61: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	23, // 62: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	43, // 63: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	50, // 64: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	51, // 65: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	52, // 66: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 67: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	11, // 68: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	18, // 69: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	27, // 70: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	36, // 71: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	36, // 72: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	39, // 73: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	42, // 74: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	20, // 75: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	22, // 76: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	24, // 77: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	44, // 78: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	53, // 79: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	54, // 80: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	55, // 81: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	67, // [67:82] is the sub-list for method output_type
+	52, // [52:67] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -3935,7 +4041,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	Controller_Reload_FullMethodName           = "/guideway.controller.v1.Controller/Reload"
 	Controller_PlanConfig_FullMethodName       = "/guideway.controller.v1.Controller/PlanConfig"
 	Controller_ApplyConfig_FullMethodName      = "/guideway.controller.v1.Controller/ApplyConfig"
+	Controller_EndCanary_FullMethodName        = "/guideway.controller.v1.Controller/EndCanary"
 	Controller_GetConfigHistory_FullMethodName = "/guideway.controller.v1.Controller/GetConfigHistory"
 	Controller_GetConfig_FullMethodName        = "/guideway.controller.v1.Controller/GetConfig"
 	Controller_DrainBackend_FullMethodName     = "/guideway.controller.v1.Controller/DrainBackend"
@@ -67,6 +68,9 @@ type ControllerClient interface {
 	// FAILED_PRECONDITION: another generation runs than the order names, the config
 	// is more than one file, or the file was edited since it was loaded.
 	ApplyConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse], error)
+	// Ends that one machine alone runs a config: all take it, or the one returns to
+	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
+	EndCanary(ctx context.Context, in *EndCanaryRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
 	// The configs that were in use, the latest first.
 	GetConfigHistory(ctx context.Context, in *GetConfigHistoryRequest, opts ...grpc.CallOption) (*GetConfigHistoryResponse, error)
 	// One of them with its files. NOT_FOUND: the history does not have it.
@@ -157,6 +161,16 @@ func (c *controllerClient) ApplyConfig(ctx context.Context, opts ...grpc.CallOpt
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_ApplyConfigClient = grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse]
+
+func (c *controllerClient) EndCanary(ctx context.Context, in *EndCanaryRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyConfigResponse)
+	err := c.cc.Invoke(ctx, Controller_EndCanary_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *controllerClient) GetConfigHistory(ctx context.Context, in *GetConfigHistoryRequest, opts ...grpc.CallOption) (*GetConfigHistoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -277,6 +291,9 @@ type ControllerServer interface {
 	// FAILED_PRECONDITION: another generation runs than the order names, the config
 	// is more than one file, or the file was edited since it was loaded.
 	ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error
+	// Ends that one machine alone runs a config: all take it, or the one returns to
+	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
+	EndCanary(context.Context, *EndCanaryRequest) (*ApplyConfigResponse, error)
 	// The configs that were in use, the latest first.
 	GetConfigHistory(context.Context, *GetConfigHistoryRequest) (*GetConfigHistoryResponse, error)
 	// One of them with its files. NOT_FOUND: the history does not have it.
@@ -326,6 +343,9 @@ func (UnimplementedControllerServer) PlanConfig(grpc.ClientStreamingServer[PlanC
 }
 func (UnimplementedControllerServer) ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error {
 	return status.Error(codes.Unimplemented, "method ApplyConfig not implemented")
+}
+func (UnimplementedControllerServer) EndCanary(context.Context, *EndCanaryRequest) (*ApplyConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndCanary not implemented")
 }
 func (UnimplementedControllerServer) GetConfigHistory(context.Context, *GetConfigHistoryRequest) (*GetConfigHistoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConfigHistory not implemented")
@@ -442,6 +462,24 @@ func _Controller_ApplyConfig_Handler(srv interface{}, stream grpc.ServerStream) 
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_ApplyConfigServer = grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]
+
+func _Controller_EndCanary_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndCanaryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).EndCanary(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_EndCanary_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).EndCanary(ctx, req.(*EndCanaryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Controller_GetConfigHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetConfigHistoryRequest)
@@ -623,6 +661,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reload",
 			Handler:    _Controller_Reload_Handler,
+		},
+		{
+			MethodName: "EndCanary",
+			Handler:    _Controller_EndCanary_Handler,
 		},
 		{
 			MethodName: "GetConfigHistory",

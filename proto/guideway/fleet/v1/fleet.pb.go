@@ -4,6 +4,8 @@
 //   current                       Current
 //   config/<generation>/<part>    a part of the config's text, compressed by zstd
 //   config/<generation>/record    ConfigRecord
+//   config/candidate              Candidate, by a lease, while machines check it
+//   config/canary                 Canary, while one machine runs another config
 //   machines/<name>               Machine, by a lease
 //
 // Readers ignore fields that they do not know: machines of two versions share
@@ -114,7 +116,9 @@ type ConfigRecord struct {
 	// The file that it was read from.
 	From string `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"`
 	// Not 0: the generation that was returned to.
-	RollbackTo    uint64 `protobuf:"varint,10,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	RollbackTo uint64 `protobuf:"varint,10,opt,name=rollback_to,json=rollbackTo,proto3" json:"rollback_to,omitempty"`
+	// The machine that ran it before the others. Empty: it was for all at once.
+	Canary        string `protobuf:"bytes,11,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +223,210 @@ func (x *ConfigRecord) GetRollbackTo() uint64 {
 	return 0
 }
 
+func (x *ConfigRecord) GetCanary() string {
+	if x != nil {
+		return x.Canary
+	}
+	return ""
+}
+
+// A config that is about to become current, and that every live machine checks
+// first. Its parts are stored.
+type Candidate struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Config *Current               `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// Whose controller offers it, and who applies it.
+	Machine       string `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	User          string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Candidate) Reset() {
+	*x = Candidate{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Candidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Candidate) ProtoMessage() {}
+
+func (x *Candidate) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
+func (*Candidate) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Candidate) GetConfig() *Current {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *Candidate) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Candidate) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+// A config that one machine runs before the others.
+type Canary struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Config  *Current               `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	Machine string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Who applied it, and when.
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Canary) Reset() {
+	*x = Canary{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Canary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Canary) ProtoMessage() {}
+
+func (x *Canary) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Canary.ProtoReflect.Descriptor instead.
+func (*Canary) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Canary) GetConfig() *Current {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *Canary) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Canary) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Canary) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// What a machine answers about a candidate.
+type Check struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// etcd's revision at which the candidate was offered.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Why the machine could not run it. Empty: it could.
+	Refusal string `protobuf:"bytes,2,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// Why it was not checked whole. Empty: it was.
+	NotChecked    string `protobuf:"bytes,3,opt,name=not_checked,json=notChecked,proto3" json:"not_checked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Check) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Check) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
+func (x *Check) GetNotChecked() string {
+	if x != nil {
+		return x.NotChecked
+	}
+	return ""
+}
+
 // A machine whose controller lives. Each controller writes its own key alone, by
 // a lease that it renews. Where the key is missing, nothing is known of the
 // machine; it may forward all the same.
@@ -254,14 +462,18 @@ type Machine struct {
 	// Address and port of its API over TCP. Empty: it has none.
 	Api string `protobuf:"bytes,15,opt,name=api,proto3" json:"api,omitempty"`
 	// When this was written.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=time,proto3" json:"time,omitempty"`
+	Time *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=time,proto3" json:"time,omitempty"`
+	// It checks candidates: earlier versions do not.
+	ChecksCandidates bool `protobuf:"varint,17,opt,name=checks_candidates,json=checksCandidates,proto3" json:"checks_candidates,omitempty"`
+	// Of the latest candidate that it has checked.
+	Checked       *Check `protobuf:"bytes,18,opt,name=checked,proto3" json:"checked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +485,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +498,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{2}
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Machine) GetName() string {
@@ -401,6 +613,20 @@ func (x *Machine) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Machine) GetChecksCandidates() bool {
+	if x != nil {
+		return x.ChecksCandidates
+	}
+	return false
+}
+
+func (x *Machine) GetChecked() *Check {
+	if x != nil {
+		return x.Checked
+	}
+	return nil
+}
+
 var File_guideway_fleet_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
@@ -411,7 +637,7 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05parts\x18\x03 \x01(\rR\x05parts\"\x9f\x02\n" +
+	"\x05parts\x18\x03 \x01(\rR\x05parts\"\xb7\x02\n" +
 	"\fConfigRecord\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -426,7 +652,22 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\x04from\x18\t \x01(\tR\x04from\x12\x1f\n" +
 	"\vrollback_to\x18\n" +
 	" \x01(\x04R\n" +
-	"rollbackTo\"\xa5\x04\n" +
+	"rollbackTo\x12\x16\n" +
+	"\x06canary\x18\v \x01(\tR\x06canary\"m\n" +
+	"\tCandidate\x122\n" +
+	"\x06config\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.CurrentR\x06config\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\"\x9a\x01\n" +
+	"\x06Canary\x122\n" +
+	"\x06config\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.CurrentR\x06config\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"^\n" +
+	"\x05Check\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x18\n" +
+	"\arefusal\x18\x02 \x01(\tR\arefusal\x12\x1f\n" +
+	"\vnot_checked\x18\x03 \x01(\tR\n" +
+	"notChecked\"\x86\x05\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
@@ -446,7 +687,9 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\x12packets_per_second\x18\r \x01(\x04R\x10packetsPerSecond\x12(\n" +
 	"\x10bytes_per_second\x18\x0e \x01(\x04R\x0ebytesPerSecond\x12\x10\n" +
 	"\x03api\x18\x0f \x01(\tR\x03api\x12.\n" +
-	"\x04time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04timeB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
+	"\x04time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12+\n" +
+	"\x11checks_candidates\x18\x11 \x01(\bR\x10checksCandidates\x122\n" +
+	"\achecked\x18\x12 \x01(\v2\x18.guideway.fleet.v1.CheckR\acheckedB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
 
 var (
 	file_guideway_fleet_v1_fleet_proto_rawDescOnce sync.Once
@@ -460,21 +703,28 @@ func file_guideway_fleet_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_guideway_fleet_v1_fleet_proto_rawDescData
 }
 
-var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Current)(nil),               // 0: guideway.fleet.v1.Current
 	(*ConfigRecord)(nil),          // 1: guideway.fleet.v1.ConfigRecord
-	(*Machine)(nil),               // 2: guideway.fleet.v1.Machine
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*Candidate)(nil),             // 2: guideway.fleet.v1.Candidate
+	(*Canary)(nil),                // 3: guideway.fleet.v1.Canary
+	(*Check)(nil),                 // 4: guideway.fleet.v1.Check
+	(*Machine)(nil),               // 5: guideway.fleet.v1.Machine
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_guideway_fleet_v1_fleet_proto_depIdxs = []int32{
-	3, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	3, // 1: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	6, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	0, // 1: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
+	0, // 2: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
+	6, // 3: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
+	6, // 4: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
+	4, // 5: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_guideway_fleet_v1_fleet_proto_init() }
@@ -488,7 +738,7 @@ func file_guideway_fleet_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_fleet_v1_fleet_proto_rawDesc), len(file_guideway_fleet_v1_fleet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

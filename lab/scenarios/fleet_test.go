@@ -1,0 +1,204 @@
+package scenarios_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
+)
+
+// What operators do to a fleet as a whole, under load: a config that one machine
+// cannot run is applied nowhere, one machine runs a config before the others.
+// No request fails and no connection breaks.
+func TestFleet(t *testing.T) {
+	for _, name := range []string{"etcd", "etcdctl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
+		}
+	}
+	running := up(t, options(t, "fleet"))
+	weights := running.Weights()
+	weights[running.Backends()[2]] = 0
+	if err := running.SetWeights(t.Context(), weights); err != nil {
+		t.Fatal(err)
+	}
+	e := startEtcd(t, running)
+	e.serveAPI(t)
+	e.takeOverConfigs(t)
+	remote := loadForTakeOver(t, running, 1, 50)
+	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
+	stopWatch := keepEyeOnRoutes(t, running)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"every_machine_is_shown", e.fleetIsShown},
+		{"one_machine_refuses_for_all", e.oneRefuses},
+		{"one_machine_runs_it_first", e.canary},
+	} {
+		if !t.Run(scenario.name, scenario.run) {
+			t.FailNow() // each begins where the one before has ended
+		}
+	}
+	stopWatch()
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+}
+
+const apiPort = 9471
+
+// serveAPI over TCP on each machine, to the one operator who is its admin.
+func (e *etcds) serveAPI(t *testing.T) {
+	t.Helper()
+	e.issue(t, "operator", looptest.Named("operator"))
+	for _, n := range e.running.Network.LoadBalancers {
+		template := looptest.Named("api." + n.Name)
+		template.IPAddresses = append(template.IPAddresses, n.Address(0).AsSlice())
+		e.issue(t, "api-"+n.Name, template)
+	}
+	e.own = func(n topology.Node) string {
+		return fmt.Sprintf("api: {listen: \"%s:%d\", tls: {cert_file: ../etcd/api-%s.crt, key_file: ../etcd/api-%s.key, ca_file: ../etcd/ca.crt}, roles: {admin: [operator]}}\n",
+			n.Address(0), apiPort, n.Name, n.Name)
+	}
+}
+
+// operator runs guideway as one who is at no machine, through lb-1's API.
+func (e *etcds) operator(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	first := e.running.Network.LoadBalancers[0]
+	args = append(args, "--server", fmt.Sprintf("%s:%d", first.Address(0), apiPort),
+		"--cert-file", e.file("operator.crt"), "--key-file", e.file("operator.key"), "--ca-file", e.file("ca.crt"))
+	return guideway(t, e.running, e.members[0].host.Namespace(), args...)
+}
+
+// shownFleet is `guideway fleet -o json`, as far as it is looked at here.
+type shownFleet struct {
+	Machines []struct {
+		Name, State           string
+		Registered, Drained   bool
+		Generation            int
+		ConfiguredFingerprint string `json:"configured_fingerprint"`
+		LiveFingerprint       string `json:"live_fingerprint"`
+		PacketsPerSecond      int    `json:"packets_per_second"`
+		API                   string
+	}
+	Alarms []string
+	Canary *struct {
+		Machine    string
+		Generation int
+	}
+}
+
+func (e *etcds) fleetNow(t *testing.T) (shownFleet, error) {
+	t.Helper()
+	var shown shownFleet
+	out, err := e.operator(t, "fleet", "-o", "json")
+	if err != nil {
+		return shown, err
+	}
+	return shown, json.Unmarshal([]byte(out), &shown)
+}
+
+func (e *etcds) untilFleet(t *testing.T, what string, holds func(shownFleet) bool) {
+	t.Helper()
+	eventually(t, time.Minute, what, func() error {
+		shown, err := e.fleetNow(t)
+		if err == nil && !holds(shown) {
+			err = fmt.Errorf("it shows %+v", shown)
+		}
+		return err
+	})
+}
+
+// generations in order of machine.
+func (s shownFleet) generations() (found []int) {
+	for _, m := range s.Machines {
+		found = append(found, m.Generation)
+	}
+	return found
+}
+
+func (e *etcds) fleetIsShown(t *testing.T) {
+	e.untilFleet(t, "two machines serve, and forward alike", func(s shownFleet) bool {
+		if len(s.Machines) != 2 || len(s.Alarms) > 0 {
+			return false
+		}
+		one, two := s.Machines[0], s.Machines[1]
+		return one.State == "serving" && two.State == "serving" && one.ConfiguredFingerprint != "" && one.ConfiguredFingerprint == two.ConfiguredFingerprint &&
+			one.LiveFingerprint != "" && one.LiveFingerprint == two.LiveFingerprint && one.PacketsPerSecond+two.PacketsPerSecond > 0 && one.API != ""
+	})
+}
+
+// A file that the config names is on lb-1 alone.
+func (e *etcds) oneRefuses(t *testing.T) {
+	first := filepath.Dir(e.configFile(e.running.Network.LoadBalancers[0]))
+	looptest.WriteFile(t, filepath.Join(first, "checks-ca.pem"), e.authority.Certificate)
+	text := replaceOnce(t, e.shared, "\nhealth_checks:\n", "\nhealth_checks:\n- {name: unused, https: {port: 443, tls: {ca_file: checks-ca.pem}}}\n")
+	if out, err := e.operator(t, "config", "apply", e.write(t, text)); err == nil || !strings.Contains(err.Error(), "applied nowhere: lb-2 refuses it") || !strings.Contains(err.Error(), "checks-ca.pem") {
+		t.Errorf("apply: %v\n%s", err, out)
+	}
+	shown, err := e.fleetNow(t)
+	if err != nil || slices.Max(shown.generations()) != e.generation {
+		t.Errorf("what runs now: %+v: %v", shown, err)
+	}
+	second := filepath.Dir(e.configFile(e.running.Network.LoadBalancers[1]))
+	looptest.WriteFile(t, filepath.Join(second, "checks-ca.pem"), e.authority.Certificate)
+	began := time.Now()
+	if out, err := e.operator(t, "config", "apply", e.write(t, text)); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	e.generation++
+	t.Logf("checked by both and applied in %v", time.Since(began).Round(time.Millisecond))
+	e.untilRun(t)
+	if err := os.Remove(filepath.Join(second, "checks-ca.pem")); err != nil {
+		t.Fatal(err)
+	}
+	e.apply(t, "lb-1", e.shared)
+	e.untilRun(t)
+}
+
+func (e *etcds) canary(t *testing.T) {
+	out, err := e.operator(t, "config", "apply", e.write(t, e.withSpare(t)), "--canary", "lb-2")
+	if err != nil || !strings.Contains(out, "lb-2 alone runs it") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	e.untilFleet(t, "lb-2 alone runs the next generation", func(s shownFleet) bool {
+		return slices.Equal(s.generations(), []int{e.generation, e.generation + 1}) && s.Canary != nil && s.Canary.Machine == "lb-2" && len(s.Alarms) == 0
+	})
+	if out, err := on(t, e.running, "lb-1", "config", "apply", e.write(t, e.shared)); err == nil || !strings.Contains(err.Error(), "config promote") {
+		t.Errorf("applied meanwhile: %v\n%s", err, out)
+	}
+	if out, err := e.operator(t, "config", "cancel"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	e.generation += 2
+	e.untilRun(t)
+	e.untilBackends(t, "web", 2)
+	if out, err := e.operator(t, "config", "apply", e.write(t, e.withSpare(t)), "--canary", "lb-1"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := e.operator(t, "config", "promote"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	e.generation++
+	e.untilRun(t)
+	e.untilBackends(t, "web", 3)
+	if shown, err := e.fleetNow(t); err != nil || shown.Canary != nil {
+		t.Errorf("%+v: %v", shown, err)
+	}
+}
