@@ -103,6 +103,24 @@ pub struct FlowHash {
     buckets: KeyedHash,
 }
 
+/// What a backend's agent knows of the hash: that of buckets.
+#[derive(Clone)]
+pub struct BucketHash(KeyedHash);
+
+impl BucketHash {
+    /// By the key itself, which agents have instead of the secret.
+    #[must_use]
+    pub fn from_key(key: [u8; 16]) -> BucketHash {
+        BucketHash(KeyedHash { cipher: Aes128::new(&key.into()) })
+    }
+
+    /// What selects the bucket of a stateless service's flow.
+    #[must_use]
+    pub fn selector(&self, affinity: Affinity, key: &FlowKey) -> u64 {
+        self.0.bucket(affinity, key)
+    }
+}
+
 /// The hash under one key.
 #[derive(Clone)]
 struct KeyedHash {
@@ -270,10 +288,7 @@ impl FlowHash {
     /// hashed most of theirs.
     #[inline(never)]
     pub(crate) fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
-        match affinity {
-            Affinity::Flow => self.buckets.flow(key),
-            Affinity::Client => self.buckets.client(key),
-        }
+        self.buckets.bucket(affinity, key)
     }
 
     /// Encrypts blocks that do not depend on each other.
@@ -286,6 +301,14 @@ impl FlowHash {
 impl KeyedHash {
     fn new(secret: &Secret, purpose: &[u8]) -> KeyedHash {
         KeyedHash { cipher: Aes128::new(&secret.hash_key(purpose).into()) }
+    }
+
+    #[inline]
+    fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
+        match affinity {
+            Affinity::Flow => self.flow(key),
+            Affinity::Client => self.client(key),
+        }
     }
 
     #[inline]

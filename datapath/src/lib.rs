@@ -48,7 +48,7 @@ pub use clock::{Clock, Now};
 pub use counters::{Counters, Totals};
 pub use drop_reason::DropReason;
 pub use egress::Egress;
-pub use flow_hash::{FlowHash, Secret};
+pub use flow_hash::{BucketHash, FlowHash, Secret};
 pub use forward::Datapath;
 pub use next_hop::NextHop;
 pub use outbox::Outbox;

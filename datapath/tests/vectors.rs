@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use datapath::{FlowHash, Secret};
+use datapath::{BucketHash, FlowHash, Secret};
+use plan::Affinity;
 
 use serde_json::{Value, json};
 use wire::tunnel::geneve;
@@ -88,6 +89,11 @@ fn bucket_hashes_are_the_same_forever() {
             let key = flow_key(flow);
             assert_eq!(selector(&by_flow, key), text(flow, "flow"), "{flow}");
             assert_eq!(selector(&by_client, key), text(flow, "client"), "{flow}");
+            let agents = BucketHash::from_key(bytes(text(case, "key")).try_into().unwrap());
+            for (affinity, answer) in [(Affinity::Flow, "flow"), (Affinity::Client, "client")] {
+                let hash = format!("{:016x}", agents.selector(affinity, &key));
+                assert_eq!(hash, text(flow, answer), "an agent's, {flow}");
+            }
         }
     }
 }
