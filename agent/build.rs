@@ -1,8 +1,17 @@
-//! Compiles the eBPF program in `bpf/`.
+//! Compiles the eBPF programs in `bpf/`, and generates the messages to controllers
+//! from `proto/`; the plan's come from the crate `plan`.
 
 #[path = "../ebpf/compile.rs"]
 mod compile;
 
-fn main() {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     compile::compile_all(&["agent", "pass"]);
+    let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
+    let file = root.join("guideway/agent/v1/agent.proto");
+    println!("cargo:rerun-if-changed={}", file.display());
+    println!("cargo:rerun-if-changed={}", root.join("guideway/plan/v1/plan.proto").display());
+    prost_build::Config::new()
+        .extern_path(".guideway.plan.v1", "::plan::proto")
+        .compile_fds(protox::compile([&file], [&root])?)?;
+    Ok(())
 }

@@ -19,7 +19,7 @@ import (
 func configCommand() *cobra.Command {
 	return group("config", "Check a config, say what it would change, apply it, return to a former one",
 		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(), configPromoteCommand(), configCancelCommand(),
-		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand())
+		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand(), configBackendCommand())
 }
 
 func configCheckCommand() *cobra.Command {

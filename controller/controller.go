@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guideway/guideway/controller/agents"
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/compile"
@@ -59,6 +60,7 @@ type Controller struct {
 	peers     *prober.Peers
 	forwarder *forwarder.Sink
 	routes    *routes.Sink
+	agents    *agents.Listener
 	metrics   *metrics.Metrics
 	web       *webServer
 	remote    *api.Remote
@@ -182,7 +184,8 @@ func start(options Options) (*Controller, error) {
 		return nil, err
 	}
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
-	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics})
+	c.agents = agents.New(c.log, c.agentState)
+	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
 	c.web = &webServer{log: c.log, handler: c.httpHandler()}
 	c.restoreBucketMaps()
 	if err := c.restoreDrains(); err != nil {
@@ -267,9 +270,11 @@ func (c *Controller) decide(event brain.Event) {
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
+		c.agents.Set(want.Config)
 		c.web.listen(want.Config.Metrics.Listen)
 		c.remote.Set(want.Config.API)
 	}
+	c.agents.SetBusy(c.brain.MovesOpen())
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
 	if want.PlanChanged {
@@ -332,6 +337,11 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 	c.enqueue(event)
 }
 
+// agentState comes from the goroutines that receive.
+func (c *Controller) agentState(state agents.State) {
+	c.enqueue(brain.AgentCounts{Backend: state.Agent, Counts: state.Counts})
+}
+
 // forwarderEvent logs what the brain's transitions do not say.
 func (c *Controller) forwarderEvent(event brain.Event) {
 	switch e := event.(type) {
@@ -359,6 +369,7 @@ func healthOf(answer *health.Answer) brain.Event {
 func (c *Controller) stop() {
 	c.prober.Set(nil)
 	c.peers.Set(nil)
+	c.agents.Stop()
 	c.web.stop()
 	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
 }

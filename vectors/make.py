@@ -249,9 +249,34 @@ def route_options():
             "malformed": [{"why": why, "option": option} for why, option in malformed.items()]}
 
 
+# Agents' keys, and the datagrams between them and controllers (docs/formats.md).
+
+def agent_datagram(key, key_id, agent, header, body):
+    kind, part, parts, boot, nonce, sequence = header
+    signed = b"GWAG" + bytes([1, {"state": 1, "answer": 2}[kind], part, parts]) + boot.to_bytes(8, "big") + nonce
+    signed += sequence.to_bytes(8, "big") + bytes.fromhex(key_id) + bytes([len(agent)]) + agent.encode() + body
+    return {"kind": kind, "part": part, "parts": parts, "boot": f"{boot:016x}", "nonce": nonce.hex(), "sequence": sequence,
+            "body": body.hex(), "datagram": (signed + hmac.new(key, signed, hashlib.sha256).digest()[:16]).hex()}
+
+
+def agent_messages():
+    headers = [(("state", 0, 1, 1, bytes(16), 1), b""), (("state", 2, 255, MASK, bytes(range(16)), 7), b"any bytes"),
+               (("answer", 0, 1, 0x0102030405060708, bytes(range(240, 256)), 1 << 40), bytes.fromhex("08e807"))]
+    cases = []
+    for secret in ["0123456789abcdef", "with white space behind it \t\r\n"]:
+        trimmed = secret.rstrip().encode()
+        key_id = hashlib.sha256(b"guideway key id\0" + trimmed).hexdigest()[:16]
+        for agent in ["web-1", "2001:db8::1", "n" * 128]:
+            key = hmac.new(hashlib.sha256(b"guideway agents\0" + trimmed).digest(), agent.encode(), hashlib.sha256).digest()
+            bucket_key = hash_key("secret", secret.rstrip(), BUCKETS)
+            cases.append({"secret": secret, "agent": agent, "key_id": key_id, "message_key": key.hex(), "bucket_key": bucket_key.hex(),
+                          "datagrams": [agent_datagram(key, key_id, agent, *one) for one in headers]})
+    return cases
+
+
 FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
          "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace,
-         "route_option.json": route_options}
+         "route_option.json": route_options, "agent_messages.json": agent_messages}
 
 
 def text_of(value, indent=""):

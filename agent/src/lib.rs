@@ -2,7 +2,8 @@
 //! and sends those on whose connections live on another backend.
 //!
 //! An XDP program on the backend's interface does the work (bpf/); this loads
-//! it, fills its tables from the config, and shows what it counts. It is
+//! it, fills its tables from the config, and shows what it counts; and it says to the
+//! load balancers' controllers how many connections live here. It is
 //! needed where the kernel has no tunnel devices of its own. Pinned, the
 //! program outlives the process, and a restart loses no packet. Else it goes with
 //! it: the backend drops tunnel packets, fails its probes through the tunnel, and
@@ -13,11 +14,13 @@
 mod arguments;
 pub mod attachment;
 pub mod config;
+mod messages;
 mod metrics;
 mod neighbours;
 pub mod outcome;
 pub mod program;
 mod run;
+mod sockets;
 
 pub use arguments::Arguments;
 pub use run::run;

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::messages::{Exchange, Exchanges, RESULTS};
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
 
@@ -17,13 +18,13 @@ const REQUEST_BYTES_MAX: usize = 8192;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the counters, for ever; does nothing without a listener.
-pub async fn serve(listener: Option<TcpListener>, counters: &Counters) {
+pub async fn serve(listener: Option<TcpListener>, counters: &Counters, exchanges: &Exchanges) {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // A client that is slow or gone is its own loss.
-                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters)).await;
+                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters, exchanges)).await;
             }
             Err(error) => {
                 tracing::warn!("cannot accept a request for metrics: {error}");
@@ -33,7 +34,11 @@ pub async fn serve(listener: Option<TcpListener>, counters: &Counters) {
     }
 }
 
-async fn answer(mut stream: TcpStream, counters: &Counters) -> std::io::Result<()> {
+async fn answer(
+    mut stream: TcpStream,
+    counters: &Counters,
+    exchanges: &Exchanges,
+) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|window| window == b"\r\n\r\n")
         && request.len() < REQUEST_BYTES_MAX
@@ -44,7 +49,7 @@ async fn answer(mut stream: TcpStream, counters: &Counters) -> std::io::Result<(
     }
     let (status, body) = match path(&request) {
         Some("/metrics") => match counters.read() {
-            Ok(counts) => ("200 OK", page(&counts)),
+            Ok(counts) => ("200 OK", page(&counts) + &message_page(&exchanges.read())),
             Err(problem) => ("500 Internal Server Error", problem),
         },
         Some("/healthz") => ("200 OK", "ok\n".to_string()),
@@ -102,6 +107,56 @@ fn page(counts: &Counts) -> String {
             let _ = writeln!(page, "{family}{{{label}=\"{}\"}} {count}", outcome.name);
         }
     }
+    page
+}
+
+/// What is said to controllers; empty where there are none.
+fn message_page(exchanges: &[Exchange]) -> String {
+    let mut page = String::new();
+    let mut family = |name: &str, label: &str, help: &str, samples: Vec<(String, f64)>| {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        if !samples.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        }
+        for (value, sample) in samples {
+            let _ = writeln!(page, "{name}{{{label}=\"{value}\"}} {sample}");
+        }
+    };
+    let by_controller = |value: fn(&Exchange) -> Option<f64>| {
+        let sample = |one: &Exchange| Some((one.controller.to_string(), value(one)?));
+        exchanges.iter().filter_map(sample).collect()
+    };
+    family(
+        "guideway_agent_states_sent_total",
+        "controller",
+        "States sent to the controller.",
+        by_controller(|one| Some(one.states_sent as f64)),
+    );
+    family(
+        "guideway_agent_answered_timestamp_seconds",
+        "controller",
+        "When the controller last answered a state; absent where it never did.",
+        by_controller(|one| one.answered_at),
+    );
+    family(
+        "guideway_agent_connections",
+        "controller",
+        "Connections of stateless services in the latest state sent to the controller.",
+        by_controller(|one| Some(one.connections as f64)),
+    );
+    let answers = RESULTS.iter().enumerate().filter(|_| !exchanges.is_empty());
+    family(
+        "guideway_agent_answers_total",
+        "result",
+        "Datagrams received from controllers, by what became of them.",
+        answers
+            .map(|(at, result)| {
+                let count: u64 = exchanges.iter().map(|one| one.answers[at]).sum();
+                (result.to_string(), count as f64)
+            })
+            .collect(),
+    );
     page
 }
 

@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
 
 use crate::config::Config;
+use crate::messages::Messages;
 use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
 use crate::{metrics, outcome};
@@ -32,8 +33,11 @@ pub async fn run(config: &Config) -> Result<(), String> {
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
+    let messages = Messages::new(config);
+    let exchanges = messages.exchanges();
     tokio::select! {
-        () = metrics::serve(listener, counters) => {}
+        () = metrics::serve(listener, counters, &exchanges) => {}
+        result = messages.run() => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
         result = neighbours.follow() => return result,

@@ -178,6 +178,16 @@ func (s *State) bucketsClose() time.Time {
 	return first.at
 }
 
+// MovesOpen says whether a bucket is on its way: then agents' counts are waited for.
+func (s *State) MovesOpen() bool {
+	for _, m := range s.buckets.maps {
+		if len(m.Steps) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *State) isStateless(name string) bool {
 	service := s.current.byName[name]
 	return service != nil && service.Mode == config.ModeStateless

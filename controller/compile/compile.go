@@ -51,7 +51,7 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		Encapsulators: texts(c.Encapsulators),
 		Tunnel:        tunnel(c.Tunnel),
 		PathMtu:       pathMTU(c.LearnPathMTU),
-		PrefixGroups:  prefixGroups(c.PrefixGroups),
+		PrefixGroups:  PrefixGroups(c.PrefixGroups),
 		Services:      make([]*planv1.Service, len(services)),
 		Forwarder:     forwarder(c.Forwarder),
 		Probing:       probing(c),
@@ -73,7 +73,7 @@ func service(s *config.Service, states States) *planv1.Service {
 		Vips:             make([]*planv1.Vip, len(s.VIPs)),
 		Group:            s.Group,
 		Mode:             modes[s.Mode],
-		Affinity:         affinities[s.Affinity],
+		Affinity:         Affinity(s.Affinity),
 		Encap:            encaps[s.Encap],
 		TableSize:        s.TableSize,
 		IdleTimeouts:     idleTimeouts(s.IdleTimeouts),
@@ -85,7 +85,7 @@ func service(s *config.Service, states States) *planv1.Service {
 		Unmatched:        unmatcheds[s.Unmatched],
 	}
 	for i, vip := range s.VIPs {
-		compiled.Vips[i] = compileVIP(vip)
+		compiled.Vips[i] = VIP(vip)
 	}
 	for _, spill := range s.Spill {
 		compiled.Spill = append(compiled.Spill, &planv1.Spill{
@@ -154,7 +154,11 @@ func memberState(member config.Member, states States) planv1.BackendState {
 	return worst
 }
 
-func compileVIP(vip config.VIP) *planv1.Vip {
+// Affinity as plans have it.
+func Affinity(a config.Affinity) planv1.Affinity { return affinities[a] }
+
+// VIP as plans have it.
+func VIP(vip config.VIP) *planv1.Vip {
 	compiled := &planv1.Vip{Protocol: protocols[vip.Protocol]}
 	if vip.Address.IsValid() {
 		compiled.Target = &planv1.Vip_Address{Address: vip.Address.String()}
@@ -239,7 +243,8 @@ func pathMTU(learn bool) *planv1.PathMtu {
 	return &planv1.PathMtu{Learn: &learn}
 }
 
-func prefixGroups(groups []config.PrefixGroup) []*planv1.PrefixGroup {
+// PrefixGroups as plans have them.
+func PrefixGroups(groups []config.PrefixGroup) []*planv1.PrefixGroup {
 	var compiled []*planv1.PrefixGroup
 	for _, group := range groups {
 		compiled = append(compiled, &planv1.PrefixGroup{Name: group.Name, Prefixes: texts(group.Prefixes)})

@@ -41,6 +41,7 @@ func (b *builder) build() {
 	b.metrics()
 	b.api()
 	b.etcd()
+	b.agents()
 	b.check()
 }
 

@@ -48,6 +48,8 @@ type Config struct {
 	Metrics   Metrics
 	// nil: unix sockets only.
 	API *API
+	// nil: messages of agents are not received. Else the cluster has a secret.
+	Agents *Agents
 	// nil: the config is in files alone.
 	Etcd *Etcd
 	// Pools as services here see them through their tunnels, in order of name.
@@ -206,6 +208,12 @@ type Member struct {
 type Backend struct {
 	Name    string
 	Address netip.Addr
+}
+
+// Agents on backends, and where their messages are received.
+type Agents struct {
+	// At each of the machine's addresses.
+	Port uint16
 }
 
 // IdleTimeouts are never zero.

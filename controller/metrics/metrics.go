@@ -48,6 +48,8 @@ type Sources struct {
 	Certificates func() map[string]time.Time
 	// nil: the config is in files alone.
 	Fleet func() *Fleet
+	// What agents on backends send.
+	Agents AgentSource
 }
 
 // New registers everything.
@@ -86,7 +88,7 @@ func New(version string, sources Sources) *Metrics {
 	late := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "guideway_health_checks_late_total", Help: "Probes left out because too many were under way.",
 	}, func() float64 { return float64(sources.LateProbes()) })
-	m.registry.MustRegister(m.healthChecks, m.durations, m.delays, m.delayMax, m.certificates, m.reloadOK, m.reloadAt, build, late, stateCollector{sources.State}, certificateCollector(sources.Certificates), fleetCollector(sources.Fleet),
+	m.registry.MustRegister(m.healthChecks, m.durations, m.delays, m.delayMax, m.certificates, m.reloadOK, m.reloadAt, build, late, stateCollector{sources.State}, certificateCollector(sources.Certificates), fleetCollector(sources.Fleet), agentCollector{sources.Agents},
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.healthChecks.WithLabelValues("pass")
 	m.healthChecks.WithLabelValues("fail")

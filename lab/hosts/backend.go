@@ -6,10 +6,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/guideway/guideway/controller/agents"
 	"github.com/guideway/guideway/lab/topology"
 )
 
@@ -27,10 +29,30 @@ func (lab *Lab) startBackend(n topology.Node) error {
 
 func (lab *Lab) startAgent(n topology.Node) error {
 	config := lab.path(n, "agent.yaml")
-	if err := writeWhole(config, []byte(agentConfig(lab.Network, n)), 0o644); err != nil {
+	content := agentConfig(lab.Network, n)
+	if lab.settings.Stateless {
+		content += messagesConfig(lab.Network)
+		if err := lab.writeAgentKeys(n); err != nil {
+			return err
+		}
+	}
+	if err := writeWhole(config, []byte(content), 0o644); err != nil {
 		return err
 	}
 	return lab.start(n, "agent", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), "--config", config)
+}
+
+// writeAgentKeys beside the agent's config.
+func (lab *Lab) writeAgentKeys(n topology.Node) error {
+	content, err := os.ReadFile(lab.SecretFile())
+	if err != nil {
+		return err
+	}
+	secret, err := agents.NewSecret(content)
+	if err != nil {
+		return err
+	}
+	return writeWhole(lab.path(n, "agent.key"), []byte(secret.Keys(n.Name).File()), 0o600)
 }
 
 // agentConfig of a backend; the agents of all backends know one another.
@@ -46,6 +68,15 @@ func agentConfig(network topology.Network, self topology.Node) string {
 	text += "vips:\n"
 	for _, prefix := range network.VIPPrefixes() {
 		text += "- " + prefix.String() + "\n"
+	}
+	return text
+}
+
+// messagesConfig: every controller is told of the connections here.
+func messagesConfig(network topology.Network) string {
+	text := "key_file: agent.key\ncontrollers:\n"
+	for _, n := range network.LoadBalancers {
+		text += "- " + n.Address(0).String() + "\n"
 	}
 	return text
 }

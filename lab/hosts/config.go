@@ -22,6 +22,9 @@ func machineConfig(network topology.Network, self topology.Node, weights map[str
 cluster: {name: %s, secret_file: %q, prefixes: [%s]}
 machine: {name: %s, addresses: [%s, "%s"]}
 `, self.Name, own.Name, "../"+secretFile, quotedPrefixes(own.Prefixes), self.Name, self.Address(0), self.Address(1))
+	if settings.Stateless {
+		b.WriteString("agents: {}\n")
+	}
 	b.WriteString(peersConfig(own, self))
 	b.WriteString(encapsulatorsConfig(network, self, settings))
 	b.WriteString(servicesConfig(network, self, settings))

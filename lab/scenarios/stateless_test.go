@@ -1,6 +1,8 @@
 package scenarios_test
 
 import (
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ func TestStateless(t *testing.T) {
 		}
 	}
 	goOn(t, conversations)
+	checkAgentsCount(t, running, name, conversations)
 	for sample, value := range metricsOf(t, running, name) {
 		if strings.HasPrefix(sample, "guideway_connections{") && value != 0 {
 			t.Errorf("%s is %v", sample, value)
@@ -50,6 +53,36 @@ func TestStateless(t *testing.T) {
 		t.Errorf("%d of %d connections were in buckets that moved", moved, len(conversations))
 	}
 	checkAtRest(t, running)
+}
+
+// checkAgentsCount: each agent says to the controller how many of the conversations
+// live at its backend, and is heard.
+func checkAgentsCount(t *testing.T, running *hosts.Lab, name string, conversations []conversation) {
+	t.Helper()
+	lives := map[string]int{}
+	for _, c := range conversations {
+		lives[c.backend]++
+	}
+	controller := net.JoinHostPort(running.Network.LoadBalancers[0].Address(0).String(), "9475")
+	eventually(t, 15*time.Second, "agents report the connections", func() error {
+		heard, err := running.ControllerMetrics(t.Context(), name)
+		if err != nil {
+			return err
+		}
+		for i, n := range running.Network.Backends {
+			said := agentMetricsOf(t, running, i)[fmt.Sprintf("guideway_agent_connections{controller=%q}", controller)]
+			_, isHeard := heard[fmt.Sprintf("guideway_agent_state_timestamp_seconds{backend=%q}", n.Name)]
+			if want := lives[n.Name]; int(said) != want || isHeard != (want > 0) {
+				return fmt.Errorf("%s: the agent reports %v of %d connections, heard: %v", n.Name, said, want, isHeard)
+			}
+		}
+		for _, result := range []string{"forged", "malformed", "other_key", "replayed", "rate_limited"} {
+			if n := heard[fmt.Sprintf("guideway_agent_messages_total{result=%q}", result)]; n > 0 {
+				return fmt.Errorf("%v messages are %s", n, result)
+			}
+		}
+		return nil
+	})
 }
 
 // goOn with each conversation, at the backend at which it began.

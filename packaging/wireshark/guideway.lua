@@ -1,4 +1,4 @@
--- Guideway's options in Geneve tunnels, for Wireshark and tshark (docs/formats.md).
+-- Guideway's options in Geneve tunnels, and messages of agents (UDP 9475), for Wireshark and tshark (docs/formats.md).
 --
 --     tshark -X lua_script:guideway.lua -r capture.pcap
 --
@@ -69,3 +69,60 @@ function guideway.dissector(_, _, tree)
 end
 
 register_postdissector(guideway)
+
+-- Datagrams between agents and controllers.
+
+local messages = Proto("guideway_agent", "Guideway agent message")
+local PORT, VERSION = 9475, 1
+local MESSAGE_FIXED_BYTES, MAC_BYTES = 49, 16
+
+local header = messages.fields
+header.version = ProtoField.uint8("guideway_agent.version", "Version")
+header.kind = ProtoField.uint8("guideway_agent.kind", "Kind", base.DEC, {[1] = "state", [2] = "answer"})
+header.part = ProtoField.uint8("guideway_agent.part", "Part")
+header.parts = ProtoField.uint8("guideway_agent.parts", "Parts")
+header.boot = ProtoField.uint64("guideway_agent.boot", "Agent's boot", base.HEX)
+header.nonce = ProtoField.bytes("guideway_agent.nonce", "Controller's nonce")
+header.sequence = ProtoField.uint64("guideway_agent.sequence", "Sequence")
+header.key_id = ProtoField.bytes("guideway_agent.key_id", "Key id")
+header.agent = ProtoField.string("guideway_agent.agent", "Agent")
+header.body = ProtoField.bytes("guideway_agent.body", "Body (protobuf)")
+header.mac = ProtoField.bytes("guideway_agent.mac", "MAC")
+
+local message_malformed = ProtoExpert.new("guideway_agent.malformed", "The message is malformed",
+    expert.group.MALFORMED, expert.severity.ERROR)
+messages.experts = {message_malformed}
+
+function messages.dissector(bytes, info, tree)
+    if bytes:len() < 4 or bytes(0, 4):string() ~= "GWAG" then
+        return 0
+    end
+    info.cols.protocol = "GWAG"
+    local branch = tree:add(messages, bytes())
+    if bytes:len() < MESSAGE_FIXED_BYTES + MAC_BYTES or bytes(4, 1):uint() ~= VERSION then
+        branch:add_proto_expert_info(message_malformed)
+        return bytes:len()
+    end
+    branch:add(header.version, bytes(4, 1))
+    branch:add(header.kind, bytes(5, 1))
+    branch:add(header.part, bytes(6, 1))
+    branch:add(header.parts, bytes(7, 1))
+    branch:add(header.boot, bytes(8, 8))
+    branch:add(header.nonce, bytes(16, 16))
+    branch:add(header.sequence, bytes(32, 8))
+    branch:add(header.key_id, bytes(40, 8))
+    local name_bytes = bytes(48, 1):uint()
+    local body_bytes = bytes:len() - MESSAGE_FIXED_BYTES - name_bytes - MAC_BYTES
+    if name_bytes == 0 or body_bytes < 0 or bytes(6, 1):uint() >= bytes(7, 1):uint() then
+        branch:add_proto_expert_info(message_malformed)
+        return bytes:len()
+    end
+    branch:add(header.agent, bytes(MESSAGE_FIXED_BYTES, name_bytes))
+    if body_bytes > 0 then
+        branch:add(header.body, bytes(MESSAGE_FIXED_BYTES + name_bytes, body_bytes))
+    end
+    branch:add(header.mac, bytes(bytes:len() - MAC_BYTES, MAC_BYTES))
+    return bytes:len()
+end
+
+DissectorTable.get("udp.port"):add(PORT, messages)

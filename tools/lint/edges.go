@@ -29,7 +29,7 @@ var crateEdges = map[string][]string{
 	// One load balancer in memory, and the loop that the forwarder's threads run.
 	"sim":       {"wire", "plan", "datapath", "nic"},
 	"forwarder": {"wire", "plan", "datapath", "nic", "nexthops", "sim", "daemon", "testnet"},
-	"agent":     {"wire", "ebpf", "nexthops", "daemon", "testnet"},
+	"agent":     {"wire", "plan", "datapath", "ebpf", "nexthops", "daemon", "testnet"},
 	// Namespaces for tests; see testCrate.
 	"testnet": {},
 	// Tries the thinking crates with any input; a workspace of its own.
@@ -121,6 +121,7 @@ var goEdgeRules = map[string][]string{
 	"controller/prober":    sinkMayKnow,
 	"controller/forwarder": append([]string{"controller/sinkconn"}, sinkMayKnow...),
 	"controller/routes":    append([]string{"controller/sinkconn"}, sinkMayKnow...),
+	"controller/agents":    sinkMayKnow,
 	"controller/speaker":   sinkMayKnow,
 	// The speaker's process: wiring.
 	"controller/announce": {"proto", "controller/brain", "controller/config", "controller/health", "controller/judge", "controller/notify",
@@ -133,7 +134,7 @@ var goEdgeRules = map[string][]string{
 	"controller/health":   {"proto", "controller/judge"},
 	"controller/api":      append([]string{"controller/rundir"}, sinkMayKnow...),
 	"controller/web":      sinkMayKnow,
-	"controller/metrics":  sinkMayKnow,
+	"controller/metrics":  append([]string{"controller/agents"}, sinkMayKnow...),
 	"controller/apitest":  {"proto"},
 	"controller/etcdtest": {"looptest"},
 	"controller/notify":   {},
@@ -149,7 +150,7 @@ var goEdgeRules = map[string][]string{
 	"lab":           {"proto", "controller/config", "cli/commandline"},
 	"lab/topology":  {},
 	"lab/traffic":   {},
-	"lab/hosts":     {"proto", "lab/topology", "lab/traffic"},
+	"lab/hosts":     {"proto", "controller/agents", "lab/topology", "lab/traffic"},
 	"lab/report":    {"lab/traffic/load"},
 	"lab/events":    {"proto", "lab/topology", "lab/traffic", "lab/hosts", "lab/report"},
 	"lab/scenarios": {"proto", "controller/health", "controller/tracer", "lab"},

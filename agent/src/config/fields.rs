@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use saphyr::{MarkedYaml, Scalar, YamlData};
@@ -51,6 +52,11 @@ pub struct Fields<'r, 'f, 't> {
 impl<'f> Reader<'f> {
     pub fn new(file: &'f str) -> Reader<'f> {
         Reader { file, problems: Vec::new() }
+    }
+
+    /// A path that the file names: one that is relative is beside the file.
+    pub fn beside(&self, path: &str) -> PathBuf {
+        Path::new(self.file).parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// Enters a problem with a node.

@@ -14,6 +14,7 @@
 //! once, each problem with its line, its field and its cure.
 
 mod fields;
+mod keys;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,10 +27,14 @@ use saphyr::{LoadableYamlNode, MarkedYaml};
 use wire::IpPrefix;
 
 use fields::{Node, Reader};
+pub use keys::{KEY_ID_BYTES, Keys};
 
 /// Entries of each table of the program: `ADDRESSES_MAX` in bpf/. A
 /// hundred times the largest cluster that was tried; more are refused here.
 pub const ADDRESSES_MAX: usize = 4096;
+
+/// Where controllers receive agents' messages, unless a port is given.
+const CONTROLLER_PORT: u16 = 9475;
 
 /// What the agent does, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +51,10 @@ pub struct Config {
     pub name: String,
     /// The agents of all backends, this one included.
     pub agents: BTreeMap<String, Vec<IpAddr>>,
+    /// This agent's keys; none: it says nothing to controllers.
+    pub keys: Option<Keys>,
+    /// Where its state goes; empty without keys.
+    pub controllers: Vec<SocketAddr>,
     /// A directory of the BPF file system, where the program outlives the agent.
     pub pin: Option<PathBuf>,
     /// Where metrics are served.
@@ -130,16 +139,22 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
     let (metrics_listen, stats_interval) =
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
     let pin = fields.optional("pin");
+    let (key_file, controllers) = (fields.optional("key_file"), fields.optional("controllers"));
     fields.finish();
 
     let agents_node = agents.clone();
-    let config = Config {
+    let mut config = Config {
         interface: interface.and_then(|node| reader.text(&node)).unwrap_or_default(),
         mode: mode.and_then(|node| read_mode(reader, &node)).unwrap_or_default(),
         load_balancers: read_prefixes(reader, load_balancers),
         vips: read_prefixes(reader, vips),
         name: name.as_ref().and_then(|node| reader.text(node)).unwrap_or_default(),
         agents: agents.map(|node| read_agents(reader, &node)).unwrap_or_default(),
+        keys: key_file.as_ref().and_then(|node| read_keys(reader, node)),
+        controllers: controllers
+            .as_ref()
+            .map(|node| read_controllers(reader, node))
+            .unwrap_or_default(),
         pin: pin.and_then(|node| read_pin(reader, &node)),
         metrics_listen: metrics_listen.and_then(|node| {
             reader.parsed(&node, "an address with a port", "127.0.0.1:9473 or \"[::1]:9473\"")
@@ -151,6 +166,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
     if let Some(node) = agents_node {
         check_agents(reader, &node, name.as_ref(), &config);
     }
+    check_messages(reader, key_file.as_ref(), controllers.as_ref(), name.as_ref(), &mut config);
     Some(config)
 }
 
@@ -175,6 +191,78 @@ fn read_pin(reader: &mut Reader, node: &Node) -> Option<PathBuf> {
         reader.refuse(node, &problem);
     }
     Some(directory)
+}
+
+/// The keys in a file; a relative path is one beside the config.
+fn read_keys(reader: &mut Reader, node: &Node) -> Option<Keys> {
+    let path = reader.text(node)?;
+    let path = reader.beside(&path);
+    let cure = "print it by `guideway config backend NAME` on a load balancer, with mode 0600";
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            reader.refuse(node, &format!("cannot read {}: {error}; {cure}", path.display()));
+            return None;
+        }
+    };
+    let name = path.display().to_string();
+    let documents = MarkedYaml::load_from_str(&text).unwrap_or_default();
+    let [document] = documents.as_slice() else {
+        reader.refuse(node, &format!("{name} is no key file; {cure}"));
+        return None;
+    };
+    let mut inner = Reader::new(&name);
+    let keys = keys::read(&mut inner, &Node::root(document));
+    let problems = inner.into_problems();
+    problems.iter().for_each(|problem| reader.refuse(node, problem));
+    keys.filter(|_| problems.is_empty())
+}
+
+fn read_controllers(reader: &mut Reader, node: &Node) -> Vec<SocketAddr> {
+    let elements = reader.list(node);
+    let controllers = elements.iter().filter_map(|node| {
+        let text = reader.text(node)?;
+        let address = text.parse::<IpAddr>().map(|address| (address, CONTROLLER_PORT).into());
+        let address = address.or_else(|_| text.parse());
+        if address.is_err() {
+            let problem = format!("{text:?} is no address: write 10.0.0.1 or 10.0.0.1:9475");
+            reader.refuse(node, &problem);
+        }
+        address.ok()
+    });
+    controllers.collect()
+}
+
+/// What messages to controllers need; without a list they go to the load balancers.
+fn check_messages(
+    reader: &mut Reader,
+    key_file: Option<&Node>,
+    controllers: Option<&Node>,
+    name: Option<&Node>,
+    config: &mut Config,
+) {
+    let Some(node) = key_file else {
+        if let Some(node) = controllers {
+            reader.refuse(node, "need `key_file`: messages to them are authenticated by it");
+        }
+        return;
+    };
+    if controllers.is_none() {
+        let bits = |prefix: &IpPrefix| if prefix.address().is_ipv4() { 32 } else { 128 };
+        let single = config.load_balancers.iter().filter(|prefix| prefix.len() == bits(prefix));
+        config.controllers =
+            single.map(|prefix| (prefix.address(), CONTROLLER_PORT).into()).collect();
+    }
+    if config.controllers.is_empty() && config.keys.is_some() {
+        let problem = "is for messages to controllers, and there are none: list the load balancers' addresses in `controllers`";
+        reader.refuse(node, problem);
+    }
+    if let (Some(name), Some(keys)) = (name, &config.keys)
+        && keys.agent != config.name
+    {
+        let problem = format!("{:?} is another than the key file's: {:?}", config.name, keys.agent);
+        reader.refuse(name, &problem);
+    }
 }
 
 /// As in the controller's config: a number and a unit.

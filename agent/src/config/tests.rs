@@ -70,7 +70,7 @@ pin: here
             "agent.yaml:2: mode: \"fast\" is no mode: write auto (in the driver if it can), native (or not at all) or generic",
             "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
-            "agent.yaml:4: vip: there is no such field; there are: agents, interface, load_balancers, metrics_listen, mode, name, pin, stats_interval, vips",
+            "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, name, pin, stats_interval, vips",
             "agent.yaml:5: agents: has a name that is no text: put it into quotes",
             "agent.yaml:5: agents.web-1: 0.0.0.0 is no address of a backend",
             "agent.yaml:5: agents: needs `name`: which of them this one is",
@@ -144,4 +144,71 @@ fn what_is_no_config_is_refused_with_its_place() {
     assert!(problems("interface: a\n---\ninterface: b\n")[0].contains("has 2 YAML documents"));
     assert_eq!(problems("- a\n"), ["agent.yaml:1: is no mapping: write `field: value` lines"]);
     assert!(Config::load(Path::new("/no/such/file")).unwrap_err().to_string().contains("--config"));
+}
+
+const KEY_FILE: &str = "agent: web-1\nkey_id: \"e6be7b4caf618f9e\"\n\
+    message_key: \"4c65e1b200a4b263a901bf92fda2c780d2c9e2a22fc0b013ffab6293fc139a20\"\n\
+    bucket_key: \"f6dc7677c4081e9a30a854db2b7a0973\"\n";
+
+/// A config with these lines, and a key file beside it.
+fn parse_with_keys(keys: &str, lines: &str) -> Result<Config, Vec<String>> {
+    let folder = tempfile::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("agent.key"), keys).unwrap();
+    let file = folder.path().join("agent.yaml").display().to_string();
+    let lines = format!("interface: eth0\nvips: [203.0.113.10]\n{lines}");
+    let place = format!("{}/", folder.path().display());
+    Config::parse(&file, &lines).map_err(|error| {
+        error.problems().iter().map(|problem| problem.replace(&place, "")).collect()
+    })
+}
+
+#[test]
+fn with_keys_the_load_balancers_are_the_controllers_unless_others_are_named() {
+    let given = "load_balancers: [10.0.0.1, 10.9.0.0/24, 2001:db8::1]\nkey_file: agent.key\n";
+    let config = parse_with_keys(KEY_FILE, given).unwrap();
+    assert_eq!(config.keys.unwrap().agent, "web-1");
+    let expected: Vec<SocketAddr> =
+        ["10.0.0.1:9475", "[2001:db8::1]:9475"].map(|text| text.parse().unwrap()).into();
+    assert_eq!(config.controllers, expected);
+    let named = format!("{given}controllers: [10.0.0.2, \"[2001:db8::2]:99\"]\n");
+    let config = parse_with_keys(KEY_FILE, &named).unwrap();
+    let expected: Vec<SocketAddr> =
+        ["10.0.0.2:9475", "[2001:db8::2]:99"].map(|text| text.parse().unwrap()).into();
+    assert_eq!(config.controllers, expected);
+}
+
+#[test]
+fn what_is_wrong_with_messages_is_reported() {
+    let problems = |keys: &str, lines: &str| parse_with_keys(keys, lines).unwrap_err().join("\n");
+    let lbs = "load_balancers: [10.0.0.1]\n";
+    let cases = [
+        (KEY_FILE, format!("{lbs}controllers: [10.0.0.1]\n"), "need `key_file`"),
+        (KEY_FILE, format!("{lbs}key_file: other.key\n"), "cannot read other.key: "),
+        (
+            KEY_FILE,
+            format!("{lbs}key_file: agent.key\ncontrollers: [here]\n"),
+            "\"here\" is no address",
+        ),
+        (
+            KEY_FILE,
+            "load_balancers: [10.0.0.0/24]\nkey_file: agent.key\n".to_string(),
+            "list the load balancers' addresses in `controllers`",
+        ),
+        (
+            KEY_FILE,
+            format!("{lbs}key_file: agent.key\nname: web-2\nagents: {{web-2: 10.1.0.12}}\n"),
+            "\"web-2\" is another than the key file's: \"web-1\"",
+        ),
+        ("", format!("{lbs}key_file: agent.key\n"), "agent.key is no key file"),
+        ("agent: a\n", format!("{lbs}key_file: agent.key\n"), "`message_key` is missing"),
+        (
+            "agent: a\nkey_id: \"00\"\nmessage_key: x\nbucket_key: y\n",
+            format!("{lbs}key_file: agent.key\n"),
+            "agent.key:2: key_id: is not 16 hexadecimal digits",
+        ),
+    ];
+    for (keys, lines, expected) in cases {
+        let problems = problems(keys, &lines);
+        assert!(problems.contains(expected), "{problems}");
+    }
 }

@@ -79,7 +79,11 @@ type Config struct {
 	// How long connections of stateless services may live on backends that do not
 	// have their buckets any more (docs/stateless.md). After that a move of a bucket is
 	// over, and a connection that is left breaks. Default: 24h.
-	MoveAgeMax    *durationpb.Duration `protobuf:"bytes,19,opt,name=move_age_max,json=moveAgeMax,proto3" json:"move_age_max,omitempty"`
+	MoveAgeMax *durationpb.Duration `protobuf:"bytes,19,opt,name=move_age_max,json=moveAgeMax,proto3" json:"move_age_max,omitempty"`
+	// The agents on the backends. Absent: their messages are not received. It takes
+	// `cluster.secret_file`, which their keys come from
+	// (`guideway config backend NAME`).
+	Agents        *Agents `protobuf:"bytes,18,opt,name=agents,proto3" json:"agents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +237,58 @@ func (x *Config) GetMoveAgeMax() *durationpb.Duration {
 	return nil
 }
 
+func (x *Config) GetAgents() *Agents {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+type Agents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UDP port of each of `machine.addresses` that agents send to. Default: 9475.
+	Port          *uint32 `protobuf:"varint,1,opt,name=port,proto3,oneof" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Agents) Reset() {
+	*x = Agents{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Agents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Agents) ProtoMessage() {}
+
+func (x *Agents) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Agents.ProtoReflect.Descriptor instead.
+func (*Agents) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Agents) GetPort() uint32 {
+	if x != nil && x.Port != nil {
+		return *x.Port
+	}
+	return 0
+}
+
 type Speaker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long routes stay without a controller, while the forwarder is well:
@@ -245,7 +301,7 @@ type Speaker struct {
 
 func (x *Speaker) Reset() {
 	*x = Speaker{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +313,7 @@ func (x *Speaker) String() string {
 func (*Speaker) ProtoMessage() {}
 
 func (x *Speaker) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +326,7 @@ func (x *Speaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Speaker.ProtoReflect.Descriptor instead.
 func (*Speaker) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Speaker) GetControllerAbsentMax() string {
@@ -296,7 +352,7 @@ type Api struct {
 
 func (x *Api) Reset() {
 	*x = Api{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +364,7 @@ func (x *Api) String() string {
 func (*Api) ProtoMessage() {}
 
 func (x *Api) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +377,7 @@ func (x *Api) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Api.ProtoReflect.Descriptor instead.
 func (*Api) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Api) GetListen() string {
@@ -360,7 +416,7 @@ type ApiTls struct {
 
 func (x *ApiTls) Reset() {
 	*x = ApiTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +428,7 @@ func (x *ApiTls) String() string {
 func (*ApiTls) ProtoMessage() {}
 
 func (x *ApiTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +441,7 @@ func (x *ApiTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiTls.ProtoReflect.Descriptor instead.
 func (*ApiTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ApiTls) GetCertFile() string {
@@ -426,7 +482,7 @@ type ApiRoles struct {
 
 func (x *ApiRoles) Reset() {
 	*x = ApiRoles{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +494,7 @@ func (x *ApiRoles) String() string {
 func (*ApiRoles) ProtoMessage() {}
 
 func (x *ApiRoles) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +507,7 @@ func (x *ApiRoles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiRoles.ProtoReflect.Descriptor instead.
 func (*ApiRoles) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApiRoles) GetView() []string {
@@ -498,7 +554,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +566,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +579,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Etcd) GetEndpoints() []string {
@@ -577,7 +633,7 @@ type EtcdTls struct {
 
 func (x *EtcdTls) Reset() {
 	*x = EtcdTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +645,7 @@ func (x *EtcdTls) String() string {
 func (*EtcdTls) ProtoMessage() {}
 
 func (x *EtcdTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +658,7 @@ func (x *EtcdTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTls.ProtoReflect.Descriptor instead.
 func (*EtcdTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EtcdTls) GetCaFile() string {
@@ -650,7 +706,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +718,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +731,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Cluster) GetName() string {
@@ -718,7 +774,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +786,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +799,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Machine) GetName() string {
@@ -786,7 +842,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +854,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +867,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Peer) GetName() string {
@@ -844,7 +900,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +912,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +925,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -898,7 +954,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +966,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +979,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PathMtu) GetLearn() bool {
@@ -946,7 +1002,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1014,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1027,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1081,7 +1137,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1149,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1162,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Service) GetName() string {
@@ -1284,7 +1340,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1352,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1365,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1363,7 +1419,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1431,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1444,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1431,7 +1487,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1499,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1512,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1502,7 +1558,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1570,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1583,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Pool) GetName() string {
@@ -1596,7 +1652,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1664,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1677,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1663,7 +1719,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1731,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1744,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Backend) GetName() string {
@@ -1758,7 +1814,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1826,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1839,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1907,7 +1963,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +1975,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +1988,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2011,7 +2067,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2079,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2092,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2116,7 +2172,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2184,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2197,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2182,7 +2238,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2250,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2263,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2236,7 +2292,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2304,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2317,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2314,7 +2370,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2326,7 +2382,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2339,7 +2395,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2382,7 +2438,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2450,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2463,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2466,7 +2522,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2534,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2547,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2539,7 +2595,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2607,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2620,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2602,7 +2658,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2670,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2683,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -2720,7 +2776,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2732,7 +2788,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2745,7 +2801,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2837,7 +2893,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +2905,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +2918,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -2898,7 +2954,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2910,7 +2966,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2923,7 +2979,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2962,7 +3018,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3030,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3043,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Interface) GetName() string {
@@ -3028,7 +3084,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3096,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3109,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3074,7 +3130,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb4\a\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe8\a\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3094,7 +3150,11 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x125\n" +
 	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\x12N\n" +
 	"\fmove_age_max\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\n" +
-	"moveAgeMax\"\\\n" +
+	"moveAgeMax\x122\n" +
+	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agents\"7\n" +
+	"\x06Agents\x12$\n" +
+	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x00R\x04port\x88\x01\x01B\a\n" +
+	"\x05_port\"\\\n" +
 	"\aSpeaker\x127\n" +
 	"\x15controller_absent_max\x18\x01 \x01(\tH\x00R\x13controllerAbsentMax\x88\x01\x01B\x18\n" +
 	"\x16_controller_absent_max\"\x97\x01\n" +
@@ -3439,100 +3499,102 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
-	(*Speaker)(nil),             // 1: guideway.config.v1.Speaker
-	(*Api)(nil),                 // 2: guideway.config.v1.Api
-	(*ApiTls)(nil),              // 3: guideway.config.v1.ApiTls
-	(*ApiRoles)(nil),            // 4: guideway.config.v1.ApiRoles
-	(*Etcd)(nil),                // 5: guideway.config.v1.Etcd
-	(*EtcdTls)(nil),             // 6: guideway.config.v1.EtcdTls
-	(*Cluster)(nil),             // 7: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 8: guideway.config.v1.Machine
-	(*Peer)(nil),                // 9: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 10: guideway.config.v1.Tunnel
-	(*PathMtu)(nil),             // 11: guideway.config.v1.PathMtu
-	(*PrefixGroup)(nil),         // 12: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 13: guideway.config.v1.Service
-	(*Vip)(nil),                 // 14: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 15: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 16: guideway.config.v1.Spill
-	(*Pool)(nil),                // 17: guideway.config.v1.Pool
-	(*Damping)(nil),             // 18: guideway.config.v1.Damping
-	(*Backend)(nil),             // 19: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 20: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 21: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 22: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 23: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 24: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 25: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 26: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 27: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 28: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 29: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 30: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 31: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 32: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 33: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 34: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 35: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 36: google.protobuf.Duration
+	(*Agents)(nil),              // 1: guideway.config.v1.Agents
+	(*Speaker)(nil),             // 2: guideway.config.v1.Speaker
+	(*Api)(nil),                 // 3: guideway.config.v1.Api
+	(*ApiTls)(nil),              // 4: guideway.config.v1.ApiTls
+	(*ApiRoles)(nil),            // 5: guideway.config.v1.ApiRoles
+	(*Etcd)(nil),                // 6: guideway.config.v1.Etcd
+	(*EtcdTls)(nil),             // 7: guideway.config.v1.EtcdTls
+	(*Cluster)(nil),             // 8: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 9: guideway.config.v1.Machine
+	(*Peer)(nil),                // 10: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 11: guideway.config.v1.Tunnel
+	(*PathMtu)(nil),             // 12: guideway.config.v1.PathMtu
+	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 14: guideway.config.v1.Service
+	(*Vip)(nil),                 // 15: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 16: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 17: guideway.config.v1.Spill
+	(*Pool)(nil),                // 18: guideway.config.v1.Pool
+	(*Damping)(nil),             // 19: guideway.config.v1.Damping
+	(*Backend)(nil),             // 20: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 21: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 22: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 23: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 24: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 25: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 26: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 27: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 28: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 29: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 30: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 31: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 32: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 33: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 34: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 35: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 36: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 37: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	7,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	8,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	9,  // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	10, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	12, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	13, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	17, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	20, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	30, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	33, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	35, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	11, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
-	2,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	5,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
-	1,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	36, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
-	3,  // 16: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	4,  // 17: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	6,  // 18: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	14, // 19: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	15, // 20: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	16, // 21: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	36, // 22: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	36, // 23: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	36, // 24: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	36, // 25: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	19, // 26: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	18, // 27: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	36, // 28: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	36, // 29: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	36, // 30: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	21, // 31: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	22, // 32: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	24, // 33: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	25, // 34: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	26, // 35: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	27, // 36: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	28, // 37: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	29, // 38: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	36, // 39: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	36, // 40: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	23, // 41: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	23, // 42: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	31, // 43: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	36, // 44: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	32, // 45: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	36, // 46: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	34, // 47: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	8,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	9,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	10, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	11, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	18, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	21, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	31, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	34, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	36, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	12, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
+	3,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	6,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	2,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
+	37, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	1,  // 16: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
+	4,  // 17: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	5,  // 18: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	7,  // 19: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	15, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	16, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	17, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	37, // 23: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	37, // 24: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	37, // 25: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	37, // 26: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	20, // 27: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	19, // 28: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	37, // 29: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	37, // 30: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	37, // 31: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	22, // 32: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	23, // 33: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	25, // 34: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	26, // 35: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	27, // 36: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	28, // 37: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	29, // 38: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	30, // 39: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	37, // 40: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	37, // 41: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	24, // 42: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	24, // 43: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	32, // 44: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	37, // 45: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	33, // 46: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	37, // 47: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	35, // 48: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3541,22 +3603,22 @@ func file_guideway_config_v1_config_proto_init() {
 		return
 	}
 	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[2].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[6].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
@@ -3567,13 +3629,14 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

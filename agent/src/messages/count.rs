@@ -1,0 +1,190 @@
+//! How many sockets live in each bucket: by the services that a controller names, and
+//! by the forwarder's own code.
+
+use std::collections::BTreeMap;
+
+use datapath::BucketHash;
+use plan::{Found, Plan, Planner, Tracking, proto as plan_proto};
+use prost::Message;
+use wire::{FlowKey, Target};
+
+use super::datagram;
+use super::proto;
+use crate::config::Keys;
+
+/// The backend of the plan that services are read by: nothing is forwarded by it.
+const BACKEND: &str = "here";
+
+/// Of the fields of a `ServiceSockets` beside its buckets and sockets: its own tag and
+/// length, the index, both lists' tags and lengths; and of a `StatePart` the digest.
+const OVERHEAD_BYTES: usize = 32;
+
+/// The most that a bucket takes: a difference below 8192 and a count, as varints.
+const ENTRY_BYTES: usize = 2 + 5;
+
+/// By index of a service, its buckets that have sockets.
+pub type Counts = BTreeMap<u32, BTreeMap<u32, u32>>;
+
+/// Counts by the services of one controller.
+pub struct Counting {
+    digest: u64,
+    plan: Plan,
+    hash: BucketHash,
+    body_bytes_max: usize,
+}
+
+impl Counting {
+    /// For services as a controller sends them.
+    pub fn new(keys: &Keys, digest: u64, services: &[u8]) -> Result<Counting, String> {
+        let services = proto::Services::decode(services)
+            .map_err(|error| format!("its services cannot be read: {error}"))?;
+        let plan = Planner::default().plan(plan_of(services));
+        Ok(Counting {
+            digest,
+            plan: plan.map_err(|error| format!("its services are refused: {error}"))?,
+            hash: BucketHash::from_key(keys.bucket),
+            body_bytes_max: datagram::body_bytes_max(keys),
+        })
+    }
+
+    /// How many of the flows are in each bucket.
+    pub fn count(&self, flows: &[FlowKey]) -> Counts {
+        let mut counts = Counts::new();
+        for (service, bucket) in flows.iter().filter_map(|flow| self.bucket(flow)) {
+            let sockets = counts.entry(service).or_default().entry(bucket).or_default();
+            *sockets = sockets.saturating_add(1);
+        }
+        counts
+    }
+
+    /// Index of the stateless service and the bucket that a flow from a client is in.
+    fn bucket(&self, flow: &FlowKey) -> Option<(u32, u32)> {
+        let target = Target {
+            address: flow.destination,
+            family: flow.family,
+            protocol: flow.protocol,
+            port: flow.destination_port,
+        };
+        let Found::Service(matched) = self.plan.vips.find(&target) else { return None };
+        let service = self.plan.service_of(&matched);
+        if service.tracking != Tracking::Stateless {
+            return None;
+        }
+        let hash = self.hash.selector(service.affinity, flow);
+        let buckets = self.plan.group_of(&matched).selector()?;
+        Some((matched.listed.into(), buckets.slot(hash)))
+    }
+
+    /// The bodies of a state with these counts.
+    pub fn bodies(&self, counts: &Counts) -> Vec<Vec<u8>> {
+        let mut parts = Parts { digest: self.digest, room: self.body_bytes_max, parts: Vec::new() };
+        for (service, buckets) in counts {
+            // What comes behind may still have to say that it was left out.
+            if parts.parts.len() < datagram::PARTS_MAX / 2 {
+                parts.add(*service, buckets);
+            } else {
+                let uncounted = true;
+                let sockets =
+                    proto::ServiceSockets { service: *service, uncounted, ..Default::default() };
+                parts.push(sockets);
+            }
+        }
+        if parts.parts.len() > datagram::PARTS_MAX {
+            return uncounted(0);
+        }
+        if parts.parts.is_empty() { uncounted(self.digest) } else { parts.bodies() }
+    }
+}
+
+/// The one body of a state without counts.
+pub fn uncounted(services: u64) -> Vec<Vec<u8>> {
+    vec![proto::StatePart { services, counts: Vec::new() }.encode_to_vec()]
+}
+
+/// Counts on their way into parts of a state.
+struct Parts {
+    digest: u64,
+    room: usize,
+    parts: Vec<proto::StatePart>,
+}
+
+impl Parts {
+    fn add(&mut self, service: u32, buckets: &BTreeMap<u32, u32>) {
+        let entries: Vec<(u32, u32)> = buckets.iter().map(|(bucket, n)| (*bucket, *n)).collect();
+        for entries in entries.chunks((self.room - OVERHEAD_BYTES) / ENTRY_BYTES) {
+            let mut former = 0;
+            let steps =
+                entries.iter().map(|(bucket, _)| bucket - std::mem::replace(&mut former, *bucket));
+            self.push(proto::ServiceSockets {
+                service,
+                buckets: steps.collect(),
+                sockets: entries.iter().map(|(_, sockets)| *sockets).collect(),
+                uncounted: false,
+            });
+        }
+    }
+
+    /// Into the last part, or a new one if that has no room.
+    fn push(&mut self, sockets: proto::ServiceSockets) {
+        if let Some(last) = self.parts.last_mut()
+            && last.encoded_len() + sockets.encoded_len() + OVERHEAD_BYTES <= self.room
+        {
+            return last.counts.push(sockets);
+        }
+        self.parts.push(proto::StatePart { services: self.digest, counts: vec![sockets] });
+    }
+
+    fn bodies(&self) -> Vec<Vec<u8>> {
+        self.parts.iter().map(Message::encode_to_vec).collect()
+    }
+}
+
+/// A plan of these services, which the forwarder's code can match flows by.
+fn plan_of(services: proto::Services) -> plan_proto::Plan {
+    use plan_proto::{BackendState, BucketMap, Encap, Group, Mode};
+    let service = |service: proto::Service| {
+        let is_stateless = service.buckets > 0;
+        let by_bucket = vec![0; service.buckets as usize % (plan::limits::BUCKETS_MAX + 1)];
+        let backends = vec![BACKEND.to_string()];
+        plan_proto::Service {
+            name: service.name,
+            vips: service.vips,
+            affinity: service.affinity,
+            group: BACKEND.to_string(),
+            encap: Encap::Geneve.into(),
+            mode: if is_stateless { Mode::Stateless } else { Mode::Stateful }.into(),
+            bucket_map: is_stateless.then(|| BucketMap {
+                generation: 1,
+                backends,
+                by_bucket,
+                moves: Vec::new(),
+            }),
+            ..Default::default()
+        }
+    };
+    let member = plan_proto::Member {
+        backend: BACKEND.to_string(),
+        weight: 1,
+        state: BackendState::Active.into(),
+    };
+    plan_proto::Plan {
+        generation: 1,
+        machine: Some(plan_proto::Machine {
+            name: BACKEND.to_string(),
+            addresses: vec!["192.0.2.1".to_string()],
+            routers: Vec::new(),
+        }),
+        backends: vec![plan_proto::Backend {
+            name: BACKEND.to_string(),
+            address: "192.0.2.2".to_string(),
+        }],
+        groups: vec![Group { name: BACKEND.to_string(), members: vec![member] }],
+        prefix_groups: services.prefix_groups,
+        services: services.services.into_iter().map(service).collect(),
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+#[path = "count_tests.rs"]
+mod tests;

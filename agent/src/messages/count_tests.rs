@@ -1,0 +1,151 @@
+use std::net::IpAddr;
+
+use datapath::{FlowHash, Secret};
+use wire::{Family, Protocol, ip};
+
+use super::*;
+
+fn keys() -> Keys {
+    // Of the secret below: `vectors/agent_messages.json` has both.
+    let bucket = [
+        0xf6, 0xdc, 0x76, 0x77, 0xc4, 0x08, 0x1e, 0x9a, 0x30, 0xa8, 0x54, 0xdb, 0x2b, 0x7a, 0x09,
+        0x73,
+    ];
+    Keys { agent: "web-1".to_string(), id: [1; 8], message: [2; 32], bucket }
+}
+
+const SECRET: &[u8] = b"0123456789abcdef";
+
+fn vip(address: &str, ports: &[u32]) -> plan_proto::Vip {
+    let ports = ports.iter().map(|port| plan_proto::PortRange { first: *port, last: *port });
+    plan_proto::Vip {
+        target: Some(plan_proto::vip::Target::Address(address.to_string())),
+        ports: ports.collect(),
+        protocol: plan_proto::Protocol::Tcp.into(),
+    }
+}
+
+/// A stateful service, and one by flow and one by client.
+fn services() -> proto::Services {
+    let service = |name: &str, vips, buckets, affinity: plan_proto::Affinity| proto::Service {
+        name: name.to_string(),
+        vips,
+        buckets,
+        affinity: affinity.into(),
+    };
+    proto::Services {
+        prefix_groups: Vec::new(),
+        services: vec![
+            service("mail", vec![vip("203.0.113.10", &[25])], 0, plan_proto::Affinity::Flow),
+            service(
+                "web",
+                vec![vip("203.0.113.10", &[80]), vip("2001:db8:a::10", &[80])],
+                4096,
+                plan_proto::Affinity::Flow,
+            ),
+            service("rest", vec![vip("203.0.113.10", &[])], 256, plan_proto::Affinity::Client),
+        ],
+    }
+}
+
+fn counting() -> Counting {
+    Counting::new(&keys(), 7, &services().encode_to_vec()).unwrap()
+}
+
+fn flow(client: &str, source_port: u16, vip: &str, destination_port: u16) -> FlowKey {
+    let bits = |text: &str| ip::address_bits(text.parse().unwrap());
+    FlowKey {
+        family: Family::of(vip.parse::<IpAddr>().unwrap()),
+        protocol: Protocol::TCP,
+        source: bits(client),
+        destination: bits(vip),
+        source_port,
+        destination_port,
+    }
+}
+
+/// What the forwarder computes from the secret itself.
+fn bucket_of(service: usize, flow: &FlowKey) -> u32 {
+    let plan = Planner::default().plan(plan_of(services())).unwrap();
+    let hash = FlowHash::new(&Secret::from_file_content(SECRET).unwrap());
+    let service = plan.services().nth(service).unwrap();
+    let selector = hash.selector(service, hash.flow(flow), || *flow);
+    let buckets = if service.name == "web" { 4096 } else { 256 };
+    (((selector >> 32) * buckets) >> 32) as u32
+}
+
+#[test]
+fn connections_are_counted_in_the_forwarders_buckets() {
+    let flows = [
+        flow("192.0.2.1", 40000, "203.0.113.10", 80),
+        flow("192.0.2.1", 40001, "203.0.113.10", 80),
+        flow("2001:db8:c::7", 40000, "2001:db8:a::10", 80),
+        flow("192.0.2.1", 40000, "203.0.113.10", 81),
+        flow("192.0.2.1", 40001, "203.0.113.10", 81),
+        flow("192.0.2.1", 40000, "203.0.113.10", 25),
+        flow("192.0.2.1", 40000, "10.1.0.11", 22),
+    ];
+    let mut expected = Counts::new();
+    for (service, flow) in
+        [(1, flows[0]), (1, flows[1]), (1, flows[2]), (2, flows[3]), (2, flows[4])]
+    {
+        let buckets = expected.entry(service).or_default();
+        *buckets.entry(bucket_of(service as usize, &flow)).or_default() += 1;
+    }
+    assert_eq!(expected[&2].len(), 1, "of one client in one bucket");
+    assert_eq!(counting().count(&flows), expected);
+}
+
+#[test]
+fn all_counts_are_in_the_parts_and_each_part_fits() {
+    let counting = counting();
+    let web = (0..4096).map(|bucket| (bucket, 1 + bucket % 300)).collect();
+    let rest = [(0, 1), (255, u32::MAX)].into();
+    let counts = Counts::from([(1, web), (2, rest)]);
+    let bodies = counting.bodies(&counts);
+    assert!(bodies.len() > 1);
+    let mut read = Counts::new();
+    for body in &bodies {
+        assert!(body.len() <= datagram::body_bytes_max(&keys()), "{}", body.len());
+        let part = proto::StatePart::decode(body.as_slice()).unwrap();
+        assert_eq!(part.services, 7);
+        for service in part.counts {
+            let mut bucket = 0;
+            for (step, sockets) in service.buckets.iter().zip(&service.sockets) {
+                bucket += step;
+                read.entry(service.service).or_default().insert(bucket, *sockets);
+            }
+        }
+    }
+    assert_eq!(read, counts);
+}
+
+#[test]
+fn a_service_without_room_is_said_to_be_uncounted() {
+    let counting = counting();
+    let full: BTreeMap<u32, u32> = (0..8192).map(|bucket| (bucket, u32::MAX)).collect();
+    let counts: Counts = (0..40).map(|service| (service, full.clone())).collect();
+    let bodies = counting.bodies(&counts);
+    assert!(bodies.len() <= datagram::PARTS_MAX);
+    let mut uncounted = 0;
+    for body in &bodies {
+        assert!(body.len() <= datagram::body_bytes_max(&keys()), "{}", body.len());
+        let part = proto::StatePart::decode(body.as_slice()).unwrap();
+        uncounted += part.counts.iter().filter(|service| service.uncounted).count();
+    }
+    assert!((1..40).contains(&uncounted), "{uncounted}");
+}
+
+#[test]
+fn without_connections_there_is_one_empty_part() {
+    let bodies = counting().bodies(&Counts::new());
+    assert_eq!(bodies, uncounted(7));
+}
+
+#[test]
+fn services_that_no_forwarder_would_take_are_refused() {
+    let mut wrong = services();
+    wrong.services[1].buckets = 1000;
+    assert!(Counting::new(&keys(), 7, &wrong.encode_to_vec()).is_err());
+    assert!(Counting::new(&keys(), 7, b"\xff\xff").is_err());
+}

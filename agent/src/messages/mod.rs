@@ -1,0 +1,217 @@
+//! What the agent says to the load balancers' controllers: its complete state, now and
+//! then, and how often they hear it.
+//!
+//! ```text
+//!  every connection here ─► its bucket ─► counts ─► datagrams ──UDP──► controller
+//!                              ▲                                           │
+//!                              └── services, nonce, when the next is due ◄─┘
+//! ```
+//!
+//! Each controller has a task, a socket and a session of its own: one that is away or
+//! has another config delays no other. Knows no wall clock: what is fresh is decided
+//! by the controller's nonce.
+
+mod count;
+mod datagram;
+mod session;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::UdpSocket;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::config::{Config, Keys};
+use crate::sockets;
+use datagram::Refused;
+use session::{Session, Taken};
+
+/// The messages' bodies, generated from `proto/guideway/agent/v1/agent.proto`.
+#[allow(missing_docs, clippy::all, unused_qualifications)]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/guideway.agent.v1.rs"));
+}
+
+/// Between two states at least, however urgent.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// After a failure of the machine's own, such as a missing address.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What became of answers, as metrics have it.
+pub const RESULTS: [&str; 6] = ["accepted", "part", "outdated", "malformed", "other_key", "forged"];
+
+/// What was said to one controller, and what it answered.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// The controller.
+    pub controller: SocketAddr,
+    /// States sent to it.
+    pub states_sent: u64,
+    /// By index of [`RESULTS`].
+    pub answers: [u64; RESULTS.len()],
+    /// When it answered last, in seconds since 1970.
+    pub answered_at: Option<f64>,
+    /// Connections in the latest state, over all services and buckets.
+    pub connections: u64,
+}
+
+/// The exchanges with all controllers, as metrics read them.
+#[derive(Clone, Default)]
+pub struct Exchanges(Vec<Arc<Mutex<Exchange>>>);
+
+impl Exchanges {
+    /// As they are now, in the config's order.
+    pub fn read(&self) -> Vec<Exchange> {
+        self.0.iter().map(|exchange| locked(exchange).clone()).collect()
+    }
+}
+
+fn locked(exchange: &Mutex<Exchange>) -> std::sync::MutexGuard<'_, Exchange> {
+    exchange.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The agent's side of all exchanges.
+pub struct Messages {
+    keys: Option<Keys>,
+    exchanges: Exchanges,
+}
+
+impl Messages {
+    /// To the controllers of a config.
+    pub fn new(config: &Config) -> Messages {
+        let exchange = |controller: &SocketAddr| {
+            Arc::new(Mutex::new(Exchange {
+                controller: *controller,
+                states_sent: 0,
+                answers: [0; RESULTS.len()],
+                answered_at: None,
+                connections: 0,
+            }))
+        };
+        Messages {
+            keys: config.keys.clone(),
+            exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
+        }
+    }
+
+    /// For metrics.
+    pub fn exchanges(&self) -> Exchanges {
+        self.exchanges.clone()
+    }
+
+    /// Runs for ever.
+    pub async fn run(&self) -> Result<(), String> {
+        let Some(keys) = &self.keys else { return std::future::pending().await };
+        let mut boot = [0; 8];
+        rustix::rand::getrandom(&mut boot, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| format!("cannot draw a random number: {error}"))?;
+        let mut tasks = JoinSet::new();
+        for exchange in &self.exchanges.0 {
+            let session = Session::new(keys.clone(), u64::from_ne_bytes(boot));
+            tasks.spawn(talk(session, exchange.clone()));
+        }
+        while tasks.join_next().await.is_some() {}
+        std::future::pending().await
+    }
+}
+
+/// Sends states to one controller and takes its answers.
+async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>) {
+    let controller = locked(&exchange).controller;
+    let socket = connected(controller).await;
+    loop {
+        let sent_at = Instant::now();
+        let bodies = bodies(&session, &exchange).await;
+        for datagram in session.state(&bodies) {
+            // A lost state is followed by another.
+            let _ = socket.send(&datagram).await;
+        }
+        locked(&exchange).states_sent += 1;
+        receive_until_due(&mut session, &socket, &exchange, sent_at).await;
+        sleep_until(sent_at + INTERVAL_MIN).await;
+    }
+}
+
+/// A socket that only the controller's datagrams come to.
+async fn connected(controller: SocketAddr) -> UdpSocket {
+    let any: IpAddr = match controller {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let mut is_told = false;
+    loop {
+        let connected = async {
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(controller).await?;
+            std::io::Result::Ok(socket)
+        };
+        match connected.await {
+            Ok(socket) => return socket,
+            Err(error) if !is_told => {
+                tracing::warn!(%controller, "cannot send to the controller, trying again: {error}");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// The bodies of the next state.
+async fn bodies(session: &Session, exchange: &Mutex<Exchange>) -> Vec<Vec<u8>> {
+    let Some(counting) = session.counting() else { return count::uncounted(0) };
+    let counted = spawn_blocking(move || {
+        let counts = counting.count(&sockets::connections()?);
+        let connections = counts.values().flat_map(|buckets| buckets.values());
+        let connections = connections.map(|count| u64::from(*count)).sum();
+        std::io::Result::Ok((connections, counting.bodies(&counts)))
+    });
+    match counted.await.map_err(std::io::Error::other).and_then(|counted| counted) {
+        Ok((connections, bodies)) => {
+            locked(exchange).connections = connections;
+            bodies
+        }
+        Err(error) => {
+            tracing::warn!("cannot list this machine's connections: {error}");
+            count::uncounted(0)
+        }
+    }
+}
+
+async fn receive_until_due(
+    session: &mut Session,
+    socket: &UdpSocket,
+    exchange: &Mutex<Exchange>,
+    sent_at: Instant,
+) {
+    let mut bytes = [0; datagram::BYTES_MAX + 1];
+    let mut has_news = false;
+    while !has_news {
+        let due = sent_at + session.interval();
+        // An error is an ICMP error about the state: nothing listens there.
+        let Ok(received) = timeout_at(due, socket.recv(&mut bytes)).await else { return };
+        let Ok(len) = received else { continue };
+        let taken = session.take(&bytes[..len]);
+        has_news = taken == Taken::News;
+        note(&mut locked(exchange), taken);
+    }
+}
+
+fn note(exchange: &mut Exchange, taken: Taken) {
+    let result = match taken {
+        Taken::Whole | Taken::News => 0,
+        Taken::Part => 1,
+        Taken::Outdated => 2,
+        Taken::Refused(Refused::Malformed) => 3,
+        Taken::Refused(Refused::OtherKey) => 4,
+        Taken::Refused(Refused::Forged) => 5,
+    };
+    exchange.answers[result] += 1;
+    if result == 0 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        exchange.answered_at = Some(now.as_secs_f64());
+    }
+}

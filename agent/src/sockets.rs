@@ -1,0 +1,143 @@
+//! The TCP connections that live in this network namespace, as the kernel lists
+//! them (sock_diag(7)).
+
+use std::io;
+
+use netlink_packet_core::NetlinkBuffer;
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use netlink_sys::{Socket, SocketAddr};
+use wire::ip::AddressBits;
+use wire::{Family, FlowKey, Protocol};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// States whose packets the kernel has use for: all but TIME_WAIT, SYN_SENT (which a
+/// server has not), CLOSE and LISTEN, as bits of `enum tcp_state`.
+const STATES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
+
+/// Bytes of `struct nlmsghdr` and `struct inet_diag_req_v2`.
+const REQUEST_BYTES: usize = 16 + 56;
+
+/// Where the addresses are in `struct inet_diag_msg`, and how far they reach.
+const PORTS_AT: usize = 4;
+const LOCAL_AT: usize = 8;
+const REMOTE_AT: usize = 24;
+const MESSAGE_BYTES: usize = 40;
+
+/// All connections, each as the flow of its client's packets.
+pub fn connections() -> io::Result<Vec<FlowKey>> {
+    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut flows = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        socket.send(&request(family), 0)?;
+        while !read(&socket.recv_from_full()?.0, &mut flows)? {}
+    }
+    Ok(flows)
+}
+
+fn request(family: u8) -> [u8; REQUEST_BYTES] {
+    let mut bytes = [0; REQUEST_BYTES];
+    bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    bytes[16..18].copy_from_slice(&[family, Protocol::TCP.0]);
+    bytes[20..24].copy_from_slice(&STATES.to_ne_bytes());
+    bytes
+}
+
+/// Adds the connections of a datagram; true if it was the last.
+fn read(mut datagram: &[u8], flows: &mut Vec<FlowKey>) -> io::Result<bool> {
+    while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
+        let len = message.length() as usize;
+        let body = &datagram[16..len];
+        match message.message_type() {
+            NLMSG_DONE => return Ok(true),
+            NLMSG_ERROR => return Err(error(body)),
+            _ => flows.extend(flow(body)),
+        }
+        datagram = &datagram[len.next_multiple_of(4).min(datagram.len())..];
+    }
+    Ok(false)
+}
+
+fn error(body: &[u8]) -> io::Error {
+    let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+    io::Error::from_raw_os_error(-code)
+}
+
+/// The flow of a connection; None: the message is cut off.
+fn flow(body: &[u8]) -> Option<FlowKey> {
+    let body = body.get(..MESSAGE_BYTES)?;
+    let port = |at: usize| u16::from_be_bytes([body[at], body[at + 1]]);
+    let bits = |at: usize| AddressBits::from_be_bytes(body[at..at + 16].try_into().expect("16"));
+    let (family, destination, source) = match body[0] {
+        AF_INET => (Family::V4, bits(LOCAL_AT) >> 96, bits(REMOTE_AT) >> 96),
+        // A socket of IPv6 may have a connection of IPv4: its addresses are mapped.
+        _ if bits(LOCAL_AT) >> 32 == 0xffff => {
+            let low = |bits: AddressBits| bits & 0xffff_ffff;
+            (Family::V4, low(bits(LOCAL_AT)), low(bits(REMOTE_AT)))
+        }
+        _ => (Family::V6, bits(LOCAL_AT), bits(REMOTE_AT)),
+    };
+    Some(FlowKey {
+        family,
+        protocol: Protocol::TCP,
+        source,
+        destination,
+        source_port: port(PORTS_AT + 2),
+        destination_port: port(PORTS_AT),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+
+    use wire::ip;
+
+    use super::*;
+
+    /// As sockets have it.
+    fn ends(flow: &FlowKey) -> (SocketAddr, SocketAddr) {
+        let address = |bits: AddressBits| -> IpAddr {
+            match flow.family {
+                Family::V4 => std::net::Ipv4Addr::from_bits(bits as u32).into(),
+                Family::V6 => std::net::Ipv6Addr::from_bits(bits).into(),
+            }
+        };
+        assert_eq!(ip::address_bits(address(flow.source)), flow.source);
+        let client = SocketAddr::new(address(flow.source), flow.source_port);
+        (client, SocketAddr::new(address(flow.destination), flow.destination_port))
+    }
+
+    #[test]
+    fn connections_are_listed_from_the_clients_side_until_they_end() {
+        for (listen, connect) in
+            [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")]
+        {
+            let listener = TcpListener::bind(listen).unwrap();
+            let server =
+                SocketAddr::new(connect.parse().unwrap(), listener.local_addr().unwrap().port());
+            let client = TcpStream::connect(server).unwrap();
+            let accepted = listener.accept().unwrap();
+            let expected = (client.local_addr().unwrap(), server);
+            let count =
+                || connections().unwrap().iter().filter(|flow| ends(flow) == expected).count();
+            assert_eq!(count(), 1, "{listen}");
+            drop(client);
+            assert_eq!(count(), 1, "{listen}: half closed");
+            drop(accepted);
+            let open = |flow: &FlowKey| ends(flow).1 == server;
+            assert!(!connections().unwrap().iter().any(open), "{listen}: listening only");
+        }
+    }
+}

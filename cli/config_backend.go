@@ -1,0 +1,236 @@
+package main
+
+// What a backend needs, printed as commands and files to be pasted there.
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/controller/agents"
+	"github.com/guideway/guideway/controller/config"
+)
+
+func configBackendCommand() *cobra.Command {
+	var device string
+	var keysAlone bool
+	command := &cobra.Command{
+		Use:   "backend NAME FILE...",
+		Short: "Print what a backend needs, as commands to paste there",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+			"prints the commands that set its backend NAME up: the VIPs, sysctls, and the\n" +
+			"agent with its config. With `agents` in the config the output has the agent's\n" +
+			"keys, which come from cluster.secret_file: pipe it to the backend, and keep it\n" +
+			"nowhere else.",
+		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 sh",
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if len(arguments) < 2 {
+				return errors.New("NAME or FILE is missing: give a backend's name and a config, like `guideway config backend web-1 /etc/guideway/guideway.yaml`")
+			}
+			c, err := loadConfig(command.ErrOrStderr(), arguments[1:])
+			if err != nil {
+				return err
+			}
+			setup, err := newBackendSetup(c, arguments[0], device)
+			if err != nil {
+				return err
+			}
+			if keysAlone {
+				return setup.printKeys(command.OutOrStdout())
+			}
+			return setup.print(command.OutOrStdout())
+		},
+	}
+	command.Flags().StringVar(&device, "interface", "eth0", "the backend's `NAME` of the interface that tunnelled packets arrive on")
+	command.Flags().BoolVar(&keysAlone, "keys", false, "print the agent's key file alone")
+	return command
+}
+
+// backendSetup is what a config says of one backend.
+type backendSetup struct {
+	backend *config.Backend
+	device  string
+	// Where tunnels come from, and where agents send to.
+	sources, controllers []string
+	// Single addresses, and prefixes whose addresses are all VIPs or may be.
+	vips []netip.Prefix
+	// nil: the config has no agents.
+	keys *agents.Keys
+	port uint16
+	// Backends with an address of the same family, itself included.
+	reachable []config.Backend
+}
+
+func newBackendSetup(c *config.Config, name, device string) (*backendSetup, error) {
+	i := slices.IndexFunc(c.Backends, func(b config.Backend) bool { return b.Name == name })
+	if i < 0 {
+		var names []string
+		for _, b := range c.Backends {
+			names = append(names, b.Name)
+		}
+		return nil, fmt.Errorf("the config has no backend %q: %s", name, config.DidYouMean(name, names))
+	}
+	s := &backendSetup{backend: &c.Backends[i], device: device, vips: vipsOf(c, name)}
+	if len(s.vips) == 0 {
+		return nil, fmt.Errorf("no service has the backend %s: add its pool to one", name)
+	}
+	addresses := slices.Clone(c.Machine.Addresses)
+	for _, peer := range c.Peers {
+		addresses = append(addresses, peer.Addresses...)
+	}
+	for _, address := range addresses {
+		s.sources = append(s.sources, address.String())
+		if address.Is4() == s.backend.Address.Is4() {
+			s.controllers = append(s.controllers, address.String())
+		}
+	}
+	if prefix := c.Tunnel.SourcePrefix; prefix.IsValid() {
+		s.sources = append(s.sources, prefix.String())
+	}
+	if c.Agents == nil {
+		return s, nil
+	}
+	content, err := os.ReadFile(c.Cluster.SecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the secret that the agent's keys come from: %w", err)
+	}
+	secret, err := agents.NewSecret(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Cluster.SecretFile, err)
+	}
+	keys := secret.Keys(name)
+	s.keys, s.port = &keys, c.Agents.Port
+	for _, b := range c.Backends {
+		if b.Address.Is4() == s.backend.Address.Is4() {
+			s.reachable = append(s.reachable, b)
+		}
+	}
+	return s, nil
+}
+
+// vipsOf the services that have the backend, each once, in order.
+func vipsOf(c *config.Config, backend string) []netip.Prefix {
+	var vips []netip.Prefix
+	for _, service := range c.Services {
+		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
+			continue
+		}
+		for _, vip := range service.VIPs {
+			vips = append(vips, prefixesOf(c, vip)...)
+		}
+	}
+	slices.SortFunc(vips, netip.Prefix.Compare)
+	return slices.Compact(vips)
+}
+
+// prefixesOf a VIP: its address, or the prefixes that have its suffix.
+func prefixesOf(c *config.Config, vip config.VIP) (prefixes []netip.Prefix) {
+	if vip.Address.IsValid() {
+		return []netip.Prefix{netip.PrefixFrom(vip.Address, vip.Address.BitLen())}
+	}
+	for _, group := range c.PrefixGroups {
+		if group.Name != vip.PrefixGroup {
+			continue
+		}
+		for _, prefix := range group.Prefixes {
+			if prefix.Addr().Is4() != vip.Suffix.Is4() {
+				continue
+			}
+			free := prefix.Addr().BitLen() - prefix.Bits()
+			if vip.SuffixBits == 0 || vip.SuffixBits == free {
+				prefix = netip.PrefixFrom(withSuffix(prefix.Addr(), vip.Suffix), prefix.Addr().BitLen())
+			}
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	return prefixes
+}
+
+// withSuffix sets the bits of an address that a suffix has.
+func withSuffix(address, suffix netip.Addr) netip.Addr {
+	bytes, low := address.AsSlice(), suffix.AsSlice()
+	for i := range bytes {
+		bytes[i] |= low[i]
+	}
+	combined, _ := netip.AddrFromSlice(bytes) // of the length of an address
+	return combined
+}
+
+func (s *backendSetup) printKeys(w io.Writer) error {
+	if s.keys == nil {
+		return errors.New("the config has no `agents`, so the agent needs no keys: write `agents: {}` to receive its messages")
+	}
+	_, err := io.WriteString(w, s.keys.File())
+	return err
+}
+
+func (s *backendSetup) print(w io.Writer) error {
+	var text strings.Builder
+	line := func(format string, values ...any) { fmt.Fprintf(&text, format+"\n", values...) }
+	line("# Sets up the backend %s (%s) of Guideway; as root, on it. It may run again.", s.backend.Name, s.backend.Address)
+	line("set -e")
+	line("")
+	line("# The VIPs, for no ARP to answer and no other packet to leave from.")
+	for _, vip := range s.vips {
+		if vip.IsSingleIP() {
+			line("ip address replace %s dev lo", vip)
+		} else {
+			line("ip route replace local %s dev lo", vip)
+		}
+	}
+	line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
+	line("")
+	line("# The agent: takes packets out of the load balancers' tunnels.")
+	line("mkdir -p /etc/guideway")
+	if s.keys != nil {
+		file("/etc/guideway/agent.key", "600", s.keys.File(), line)
+	}
+	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
+	line("guideway-agent --check")
+	line("systemctl enable guideway-agent")
+	line("systemctl restart guideway-agent")
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// file as a command that writes it.
+func file(path, mode, content string, line func(string, ...any)) {
+	line("install -m %s /dev/stdin %s <<'END'\n%sEND", mode, path, content)
+}
+
+func (s *backendSetup) agentConfig() string {
+	var text strings.Builder
+	vips := make([]string, len(s.vips))
+	for i, vip := range s.vips {
+		vips[i] = vip.String()
+	}
+	fmt.Fprintf(&text, "# Of the backend %s; all fields: docs/agent.md.\ninterface: %s\n", s.backend.Name, s.device)
+	list := func(field string, values []string) {
+		fmt.Fprintf(&text, "%s:\n", field)
+		for _, value := range values {
+			fmt.Fprintf(&text, "- %q\n", value)
+		}
+	}
+	list("load_balancers", s.sources)
+	list("vips", vips)
+	if s.keys != nil {
+		fmt.Fprintf(&text, "name: %q\nkey_file: /etc/guideway/agent.key\n", s.backend.Name)
+		controllers := make([]string, len(s.controllers))
+		for i, address := range s.controllers {
+			controllers[i] = netip.AddrPortFrom(netip.MustParseAddr(address), s.port).String()
+		}
+		list("controllers", controllers)
+		text.WriteString("agents:\n")
+		for _, other := range s.reachable {
+			fmt.Fprintf(&text, "  %q: %q\n", other.Name, other.Address.String())
+		}
+	}
+	text.WriteString("# The program outlives the agent: a restart loses no packet.\npin: /sys/fs/bpf/guideway-agent\n")
+	return text.String()
+}

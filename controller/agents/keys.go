@@ -1,0 +1,75 @@
+package agents
+
+// The keys of a backend's agent. All come from the cluster's secret, and none leads
+// back to it, or to another agent's.
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/guideway/guideway/controller/config"
+)
+
+const (
+	messageKeyBytes = sha256.Size
+	bucketKeyBytes  = 16
+	// What a secret has at least; the same limit as in the config.
+	secretBytesMin = 16
+)
+
+// Keys are what one agent knows of the cluster's secret.
+type Keys struct {
+	// The backend's name.
+	Agent string
+	// Names the secret without giving it away; plans have the same.
+	KeyID string
+	// Authenticates messages from and to this agent.
+	Message [messageKeyBytes]byte
+	// Of the hash that selects buckets: the same for all agents.
+	Bucket [bucketKeyBytes]byte
+}
+
+// Secret derives keys.
+type Secret struct {
+	id     string
+	agents [sha256.Size]byte
+	bucket [bucketKeyBytes]byte
+}
+
+// NewSecret takes the content of the cluster's secret file. White space at its end
+// does not count.
+func NewSecret(content []byte) (Secret, error) {
+	trimmed := config.TrimSecret(content)
+	if len(trimmed) < secretBytesMin {
+		return Secret{}, fmt.Errorf("the secret has %d bytes, not counting white space at its end: at least %d are needed", len(trimmed), secretBytesMin)
+	}
+	digest := sha256.Sum256(append([]byte("guideway bucket hash\x00secret\x00"), trimmed...))
+	return Secret{
+		id:     config.KeyID(trimmed),
+		agents: sha256.Sum256(append([]byte("guideway agents\x00"), trimmed...)),
+		bucket: [bucketKeyBytes]byte(digest[:bucketKeyBytes]),
+	}, nil
+}
+
+// ID names the secret without giving it away.
+func (s Secret) ID() string { return s.id }
+
+// Keys of the agent of that backend.
+func (s Secret) Keys(agent string) Keys {
+	mac := hmac.New(sha256.New, s.agents[:])
+	mac.Write([]byte(agent))
+	return Keys{Agent: agent, KeyID: s.id, Message: [messageKeyBytes]byte(mac.Sum(nil)), Bucket: s.bucket}
+}
+
+// File is the text of the agent's key_file.
+func (k Keys) File() string {
+	return fmt.Sprintf(`# Keys of the agent on the backend %[1]s; for root alone (mode 0600).
+# Printed by: guideway config backend %[1]s FILE...
+agent: %[2]q
+key_id: "%[3]s"
+message_key: "%[4]s"
+bucket_key: "%[5]s"
+`, k.Agent, k.Agent, k.KeyID, hex.EncodeToString(k.Message[:]), hex.EncodeToString(k.Bucket[:]))
+}

@@ -1,0 +1,146 @@
+package agents
+
+// What agents are told of the services, and the counts that they send by it.
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// Of the fields of an AnswerPart beside the piece: 6 bytes of interval, 9 of the
+// digest, 3 of the piece's length.
+const answerBytes = 18
+
+// servicesOf one backend.
+type servicesOf struct {
+	message *agentv1.Services
+	// 0 where they do not fit into an answer.
+	digest uint64
+	pieces [][]byte
+}
+
+// servicesByBackend of a config: also of backends without any, whose agents are known
+// all the same. tooMany names those whose services do not fit into an answer.
+func servicesByBackend(c *config.Config) (all map[string]*servicesOf, tooMany []string) {
+	all = make(map[string]*servicesOf, len(c.Backends))
+	messages := map[string]*agentv1.Services{}
+	groups := map[string]map[string]bool{}
+	services := c.ServicesHere()
+	for i := range services {
+		addService(&services[i], messages, groups)
+	}
+	for i := range c.Backends {
+		name := c.Backends[i].Name
+		message := messages[name]
+		if message == nil {
+			message = &agentv1.Services{}
+		}
+		for _, group := range compile.PrefixGroups(c.PrefixGroups) {
+			if groups[name][group.GetName()] {
+				message.PrefixGroups = append(message.PrefixGroups, group)
+			}
+		}
+		all[name] = newServicesOf(name, message)
+		if all[name].digest == 0 {
+			tooMany = append(tooMany, name)
+		}
+	}
+	return all, tooMany
+}
+
+// addService to those of its members; groups are the prefix groups that each needs.
+func addService(s *config.Service, messages map[string]*agentv1.Services, groups map[string]map[string]bool) {
+	message := &agentv1.Service{Name: s.Name, Affinity: compile.Affinity(s.Affinity), Buckets: s.Buckets}
+	for _, vip := range s.VIPs {
+		message.Vips = append(message.Vips, compile.VIP(vip))
+	}
+	for _, member := range s.Members {
+		name := member.Backend.Name
+		if messages[name] == nil {
+			messages[name], groups[name] = &agentv1.Services{}, map[string]bool{}
+		}
+		messages[name].Services = append(messages[name].Services, message)
+		for _, vip := range s.VIPs {
+			groups[name][vip.PrefixGroup] = true
+		}
+	}
+}
+
+func newServicesOf(agent string, message *agentv1.Services) *servicesOf {
+	s := &servicesOf{message: message}
+	bytes, _ := proto.MarshalOptions{Deterministic: true}.Marshal(message) // compiled: it can be
+	size := bodyBytesMax(agent) - answerBytes
+	if len(bytes) > partsMax*size {
+		s.message, s.pieces = &agentv1.Services{}, [][]byte{nil}
+		return s
+	}
+	digest := sha256.Sum256(bytes)
+	s.digest = max(1, binary.BigEndian.Uint64(digest[:]))
+	for first := true; first || len(bytes) > 0; first = false {
+		n := min(len(bytes), size)
+		s.pieces = append(s.pieces, bytes[:n])
+		bytes = bytes[n:]
+	}
+	return s
+}
+
+// decode a state: its counts, empty unless it was counted by these services, and the
+// digest of those that it was counted by. False: it is malformed.
+func (s *servicesOf) decode(bodies [][]byte) (counts map[string]map[uint32]uint32, digest uint64, ok bool) {
+	counts = map[string]map[uint32]uint32{}
+	uncounted := map[uint32]bool{}
+	for i, body := range bodies {
+		var part agentv1.StatePart
+		if proto.Unmarshal(body, &part) != nil || i > 0 && part.GetServices() != digest {
+			return nil, 0, false
+		}
+		if digest = part.GetServices(); digest != s.digest || digest == 0 {
+			continue
+		}
+		if i == 0 {
+			for _, service := range s.message.GetServices() {
+				if service.GetBuckets() > 0 {
+					counts[service.GetName()] = map[uint32]uint32{}
+				}
+			}
+		}
+		for _, service := range part.GetCounts() {
+			if !s.add(counts, service) {
+				return nil, 0, false
+			}
+			uncounted[service.GetService()] = uncounted[service.GetService()] || service.GetUncounted()
+		}
+	}
+	for i := range uncounted {
+		if uncounted[i] {
+			delete(counts, s.message.GetServices()[i].GetName())
+		}
+	}
+	return counts, digest, true
+}
+
+// add the counts of a service; false: they are malformed.
+func (s *servicesOf) add(counts map[string]map[uint32]uint32, given *agentv1.ServiceSockets) bool {
+	services := s.message.GetServices()
+	if int(given.GetService()) >= len(services) || len(given.GetBuckets()) != len(given.GetSockets()) {
+		return false
+	}
+	service := services[given.GetService()]
+	live := counts[service.GetName()]
+	bucket := uint64(0)
+	for i, step := range given.GetBuckets() {
+		bucket += uint64(step)
+		if bucket >= uint64(service.GetBuckets()) || i > 0 && step == 0 || given.GetSockets()[i] == 0 {
+			return false
+		}
+		sum := uint64(live[uint32(bucket)]) + uint64(given.GetSockets()[i])
+		live[uint32(bucket)] = uint32(min(sum, math.MaxUint32))
+	}
+	return true
+}
