@@ -61,6 +61,12 @@ test: deps-build deps-test ## All tests: units, golden packets, then (with root)
 test-fast: deps-build ## Only the tests that need neither root nor bin/
 	tools/test.sh fast
 
+# FAULTS_REPORT=$$PWD/docs/faults.md rewrites that page; a part of the faults is not
+# enough for it.
+.PHONY: faults
+faults: deps-build deps-lab build ## Faults that must not hurt, under load, with both routers (root) [FAULTS=a,b+c SEED= PAIRS= LAB_ROUTER=frr FAULTS_REPORT=file.md]
+	FAULTS='$(or $(FAULTS),all)' go test -count=1 -timeout 60m -v ./lab/scenarios -run '^TestFaults$$'
+
 # As many rounds as TIMES, or as go into MINUTES, or both.
 .PHONY: soak
 soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -26,6 +27,13 @@ func (b bird) socket() string { return b.lab.path(b.lab.router(), "bird.ctl") }
 func (b bird) protocol() string { return "bird" }
 
 func (b bird) showRoutes() string { return "birdc -s " + b.socket() + " show route all" }
+
+func (b bird) reset(ctx context.Context, n topology.Node) error {
+	return topology.Run(ctx, "", "birdc", "-s", b.socket(), "restart", birdName(n))
+}
+
+// birdName of the session's protocol: BIRD's names have no dashes.
+func birdName(n topology.Node) string { return strings.ReplaceAll(n.Name, "-", "_") }
 
 // birdConfig: a router as an operator would set it up for Guideway.
 func birdConfig(network topology.Network, log string) string {
@@ -63,7 +71,7 @@ template bgp machine {
 `, log, topology.ASNRouter, vipRoutes(network, 32), vipRoutes(network, 128))
 	for _, n := range network.LoadBalancers {
 		fmt.Fprintf(&b, "protocol bgp %s from machine { neighbor %s as %d; source address %s; }\n",
-			strings.ReplaceAll(n.Name, "-", "_"), n.Address(0), topology.ASNMachines, n.Gateway(0))
+			birdName(n), n.Address(0), topology.ASNMachines, n.Gateway(0))
 	}
 	return b.String()
 }

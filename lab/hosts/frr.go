@@ -97,6 +97,11 @@ func (f frr) giveDirectory() error {
 	return nil
 }
 
+func (f frr) reset(_ context.Context, n topology.Node) error {
+	_, err := f.vtysh("bgpd", fmt.Sprintf("clear bgp %s", n.Address(0)))
+	return err
+}
+
 func (f frr) vtysh(daemon, command string) (string, error) {
 	return topology.Output(context.Background(), "", "vtysh", "--vty_socket", f.directory(), "-d", daemon, "-c", command)
 }

@@ -28,6 +28,8 @@ type Lab struct {
 	// settings.
 	weights  map[string]uint32
 	settings topology.Settings
+	// smallDisks names the load balancer that has some; empty: none.
+	smallDisks string
 }
 
 // Programs that the lab runs besides our own.

@@ -107,7 +107,8 @@ func (lab *Lab) start(n topology.Node, what, program string, args ...string) err
 	}
 	defer log.Close()
 	// `ip netns exec` becomes the program: the pid is the program's.
-	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Namespace, program}, args...)...)
+	command := lab.onDisk(n, what, append([]string{program}, args...))
+	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Namespace}, command...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

@@ -2,11 +2,17 @@ package hosts
 
 import (
 	"fmt"
+	"syscall"
 	"time"
 )
 
 // How long a controller may take to stop.
 const stopLimit = 20 * time.Second
+
+// ReloadController of a load balancer: it reads its config again.
+func (lab *Lab) ReloadController(name string) error {
+	return lab.signal(name, "controller", syscall.SIGHUP)
+}
 
 // RestartController of a load balancer, as its service manager would.
 func (lab *Lab) RestartController(name string) error {

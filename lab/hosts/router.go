@@ -1,7 +1,9 @@
 package hosts
 
 import (
+	"context"
 	"path/filepath"
+	"slices"
 
 	"github.com/guideway/guideway/lab/topology"
 )
@@ -17,6 +19,8 @@ type routing interface {
 	protocol() string
 	// showRoutes is a command for people.
 	showRoutes() string
+	// reset the session with a load balancer, as an operator of the router would.
+	reset(ctx context.Context, n topology.Node) error
 }
 
 func (lab *Lab) routing() routing {
@@ -40,4 +44,25 @@ func routerPrograms(o topology.Options) []string {
 // router as far as processes and files go.
 func (lab *Lab) router() topology.Node {
 	return topology.Node{Name: "router", Namespace: lab.Network.Router}
+}
+
+// RestartRouter stops what speaks BGP on the router as a service manager does, and
+// starts it again. Its routes in the kernel are away meanwhile.
+func (lab *Lab) RestartRouter() error {
+	daemons := lab.routing().daemons()
+	for _, daemon := range slices.Backward(daemons) {
+		if err := lab.Stop(lab.router().Name, daemon); err != nil {
+			return err
+		}
+	}
+	return lab.routing().start()
+}
+
+// ResetSession that the router has with a load balancer.
+func (lab *Lab) ResetSession(ctx context.Context, name string) error {
+	n, err := lab.Network.LoadBalancer(name)
+	if err != nil {
+		return err
+	}
+	return lab.routing().reset(ctx, n)
 }

@@ -186,8 +186,8 @@ func (c checked) stateOf(t *testing.T, kind string) (state, text string, err err
 	return state, text, fmt.Errorf("no check %s in %s", kind, out)
 }
 
-// fault takes kinds down; what made it is undone by heal.
-type fault struct {
+// checkFault takes kinds down; what made it is undone by heal.
+type checkFault struct {
 	what   string
 	breaks func() error
 	heals  func() error
@@ -195,7 +195,7 @@ type fault struct {
 	reasons map[string]string
 }
 
-func (c checked) try(t *testing.T, faults ...fault) {
+func (c checked) try(t *testing.T, faults ...checkFault) {
 	t.Helper()
 	for _, f := range faults {
 		t.Run(f.what, func(t *testing.T) {
@@ -243,24 +243,24 @@ func nginxFails(t *testing.T, c checked, a *looptest.Authority) {
 	}
 	noAnswer := "no answer within 250ms"
 	c.try(t,
-		fault{"a wrong status", config(503, "all is well"), good, map[string]string{"http": "status 503", "https": "status 503"}},
-		fault{"a wrong body", config(200, "out of order"), good, map[string]string{"http": "all is well"}},
-		fault{"a certificate of another name", certificate(a, "mail.example", time.Hour), certificate(a, "web.example", time.Hour),
+		checkFault{"a wrong status", config(503, "all is well"), good, map[string]string{"http": "status 503", "https": "status 503"}},
+		checkFault{"a wrong body", config(200, "out of order"), good, map[string]string{"http": "all is well"}},
+		checkFault{"a certificate of another name", certificate(a, "mail.example", time.Hour), certificate(a, "web.example", time.Hour),
 			map[string]string{"https": "mail.example", "tls": "mail.example"}},
-		fault{"an expired certificate", certificate(a, "web.example", -time.Hour), certificate(a, "web.example", 3*24*time.Hour),
+		checkFault{"an expired certificate", certificate(a, "web.example", -time.Hour), certificate(a, "web.example", 3*24*time.Hour),
 			map[string]string{"https": "expired", "tls": "expired"}},
-		fault{"a certificate of another authority", certificate(newAuthority(t, t.TempDir()), "web.example", time.Hour), certificate(a, "web.example", 3*24*time.Hour),
+		checkFault{"a certificate of another authority", certificate(newAuthority(t, t.TempDir()), "web.example", time.Hour), certificate(a, "web.example", 3*24*time.Hour),
 			map[string]string{"https": "authorit|signed", "tls": "authorit|signed"}},
 	)
 	// Not a fault yet, but told.
 	c.wait(t, "tls", "active", "expires in [23] days, on .*: renew it")
 	c.try(t,
 		// The kernel goes on to accept.
-		fault{"a hanging server", func() error { return web.signal("nginx", stopSignal) }, func() error { return web.signal("nginx", continueSignal) },
+		checkFault{"a hanging server", func() error { return web.signal("nginx", stopSignal) }, func() error { return web.signal("nginx", continueSignal) },
 			map[string]string{"http": noAnswer, "https": noAnswer, "tls": noAnswer}},
-		fault{"closed ports", func() error { return web.end("nginx") }, start,
+		checkFault{"closed ports", func() error { return web.end("nginx") }, start,
 			map[string]string{"tcp": "connection refused", "http": "connection refused", "https": "connection refused", "tls": "connection refused"}},
-		fault{"a firewall that drops", web.filter("tcp dport { 80, 443 } drop"), web.filter(""),
+		checkFault{"a firewall that drops", web.filter("tcp dport { 80, 443 } drop"), web.filter(""),
 			map[string]string{"tcp": noAnswer, "http": noAnswer}},
 	)
 }
@@ -289,8 +289,8 @@ func grpcFails(t *testing.T, c checked) {
 	}
 	c.wait(t, "grpc", "active", "SERVING")
 	c.try(t,
-		fault{"not serving", set("shop.Cart", healthv1.HealthCheckResponse_NOT_SERVING), serving, map[string]string{"grpc": "NOT_SERVING"}},
-		fault{"a firewall that rejects", shop.filter("tcp dport 50051 reject with tcp reset"), shop.filter(""), map[string]string{"grpc": "connection refused"}},
+		checkFault{"not serving", set("shop.Cart", healthv1.HealthCheckResponse_NOT_SERVING), serving, map[string]string{"grpc": "NOT_SERVING"}},
+		checkFault{"a firewall that rejects", shop.filter("tcp dport 50051 reject with tcp reset"), shop.filter(""), map[string]string{"grpc": "connection refused"}},
 	)
 }
 
@@ -317,20 +317,20 @@ func dnsmasqFails(t *testing.T, c checked) {
 	c.wait(t, "dns", "active", ".")
 	c.wait(t, "dns-tcp", "active", ".")
 	c.try(t,
-		fault{"a name that is not there", func() error {
+		checkFault{"a name that is not there", func() error {
 			if err := resolver.end("dnsmasq"); err != nil {
 				return err
 			}
 			return start()()
 		}, again, both("NXDOMAIN")},
-		fault{"a record of another type", func() error {
+		checkFault{"a record of another type", func() error {
 			if err := resolver.end("dnsmasq"); err != nil {
 				return err
 			}
 			return start("--host-record=www.example,2001:db8::1")()
 		}, again, both("no record of type A")},
-		fault{"a server that is gone", func() error { return resolver.end("dnsmasq") }, good, both("connection refused")},
-		fault{"a hanging server", func() error { return resolver.signal("dnsmasq", stopSignal) }, func() error { return resolver.signal("dnsmasq", continueSignal) },
+		checkFault{"a server that is gone", func() error { return resolver.end("dnsmasq") }, good, both("connection refused")},
+		checkFault{"a hanging server", func() error { return resolver.signal("dnsmasq", stopSignal) }, func() error { return resolver.signal("dnsmasq", continueSignal) },
 			both("no answer within 250ms")},
 	)
 }
@@ -356,9 +356,9 @@ func udpFails(t *testing.T, c checked) {
 		}
 	}
 	c.try(t,
-		fault{"a wrong answer", restart("no such game"), restart("3 players"), map[string]string{"udp": "players"}},
-		fault{"a closed port", func() error { return game.end("socat") }, start("12 players"), map[string]string{"udp": "connection refused"}},
-		fault{"a firewall that drops", game.filter("udp dport 7007 drop"), game.filter(""), map[string]string{"udp": "no answer within 250ms"}},
+		checkFault{"a wrong answer", restart("no such game"), restart("3 players"), map[string]string{"udp": "players"}},
+		checkFault{"a closed port", func() error { return game.end("socat") }, start("12 players"), map[string]string{"udp": "connection refused"}},
+		checkFault{"a firewall that drops", game.filter("udp dport 7007 drop"), game.filter(""), map[string]string{"udp": "no answer within 250ms"}},
 	)
 }
 
@@ -370,7 +370,7 @@ func icmpFails(t *testing.T, c checked) {
 			return topology.SetSysctls(pinged.host.Namespace(), []string{"ipv4/icmp_echo_ignore_all=" + value})
 		}
 	}
-	c.try(t, fault{"pings ignored", ignore("1"), ignore("0"), map[string]string{"icmp": "no answer within 250ms"}})
+	c.try(t, checkFault{"pings ignored", ignore("1"), ignore("0"), map[string]string{"icmp": "no answer within 250ms"}})
 }
 
 // flappingIsHeld: after three times down the server is well and stays down until

@@ -54,6 +54,14 @@ func (h *Host) build(ctx context.Context) error {
 	return IPBatch(ctx, h.Node.Namespace, lines)
 }
 
+// Remove the host before the lab goes.
+func (h *Host) Remove(ctx context.Context) error {
+	if err := Run(ctx, "", "ip", "-n", h.network.Router, "link", "delete", h.Node.Port); err != nil {
+		return err
+	}
+	return Run(ctx, "", "ip", "netns", "delete", h.Node.Namespace)
+}
+
 // Namespace that it lives in.
 func (h *Host) Namespace() string { return h.Node.Namespace }
 
