@@ -46,12 +46,8 @@ func (f frr) start() error {
 		return err
 	}
 	for _, daemon := range frrDaemons {
-		config := ""
-		if daemon == "bgpd" {
-			config = frrConfig(f.lab.Network)
-		}
 		file := f.path(daemon + ".conf")
-		if err := writeWhole(file, []byte(config), 0o644); err != nil {
+		if err := writeWhole(file, []byte(frrConfigOf(daemon, f.lab.Network)), 0o644); err != nil {
 			return err
 		}
 		args := []string{"-f", file, "-i", f.path(daemon + ".pid"), "-z", f.path("zserv.api"), "--vty_socket", f.directory(), "-P", "0", "--log", "stdout"}
@@ -105,6 +101,21 @@ func (f frr) reset(_ context.Context, n topology.Node) error {
 func (f frr) vtysh(daemon, command string) (string, error) {
 	return topology.Output(context.Background(), "", "vtysh", "--vty_socket", f.directory(), "-d", daemon, "-c", command)
 }
+
+func frrConfigOf(daemon string, network topology.Network) string {
+	switch daemon {
+	case "zebra":
+		return zebraConfig
+	case "bgpd":
+		return frrConfig(network)
+	}
+	return ""
+}
+
+// zebraConfig: each route has its own next hops in the kernel. With nexthop groups,
+// the default, the kernel takes a machine out of the group when its link goes down,
+// and FRR 8.4 does not put it back when the link is up again, though it shows both.
+const zebraConfig = "! Written by guideway-lab.\nno zebra nexthop kernel enable\n"
 
 // frrConfig of bgpd.
 func frrConfig(network topology.Network) string {
