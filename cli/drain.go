@@ -69,11 +69,13 @@ func drainBackendCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "backend NAME",
 		Short: "The backend of that name, on this machine",
-		Long: "It takes no new connections from this machine; tracked ones stay. It is kept over\n" +
-			"restarts. A drain of the whole cluster is weight 0 in the config.\n\n" +
+		Long: "It takes no new connections from this machine; tracked ones stay, and so do those of\n" +
+			"stateless services, whose buckets move to others. It is kept over restarts. A drain\n" +
+			"of the whole cluster is weight 0 in the config.\n\n" +
 			"A service's last backend is refused without --force.\n\n" +
 			"--wait waits until this machine has forwarded no packet to it for a second and\n" +
-			"tracks no connection of it but closing ones. " + exitsOfWait,
+			"tracks no connection of it but closing ones, and until no move of a stateless\n" +
+			"service's buckets away from it is open. " + exitsOfWait,
 		Args:              arguments("NAME"),
 		ValidArgsFunction: completeNames(&f.m, machine.backendNames),
 		RunE: func(command *cobra.Command, args []string) error {

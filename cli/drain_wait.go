@@ -153,7 +153,23 @@ func stateOf(ctx context.Context, m machine) (state *controllerv1.GetStateRespon
 }
 
 // use is what a backend has of this machine.
-type use struct{ connections, packets uint64 }
+type use struct {
+	connections, packets uint64
+	// Of stateless services, those that it is in charge of, or whose connections may
+	// live on it.
+	buckets uint32
+}
+
+// connectionsText says what is left.
+func (u use) connectionsText() string {
+	switch {
+	case u.buckets == 0:
+		return fmt.Sprintf("this machine tracks %d", u.connections)
+	case u.connections == 0:
+		return fmt.Sprintf("those in %d buckets may live on it: `guideway show moves`", u.buckets)
+	}
+	return fmt.Sprintf("this machine tracks %d, and those in %d buckets may live on it: `guideway show moves`", u.connections, u.buckets)
+}
 
 // waitForBackend until its connections through this machine have ended.
 func waitForBackend(ctx context.Context, m machine, name string, timeout time.Duration, out, progress io.Writer) error {
@@ -173,14 +189,14 @@ func waitForBackend(ctx context.Context, m machine, name string, timeout time.Du
 			return interrupted(ctx, err)
 		}
 		switch {
-		case now.connections == 0 && now.packets == before.packets:
+		case now.connections == 0 && now.buckets == 0 && now.packets == before.packets:
 			fmt.Fprintf(out, "%s has no connection through this machine any more\n", name)
 			return nil
 		case time.Now().After(end):
-			fmt.Fprintf(out, "the time was up before the connections of %s had ended: this machine tracks %d\n", name, now.connections)
+			fmt.Fprintf(out, "the time was up before the connections of %s had ended: %s\n", name, now.connectionsText())
 			return errTimeUp
 		}
-		say.progress("%d connections of %s; at most %v more", now.connections, name, time.Until(end).Round(time.Second))
+		say.progress("of the connections of %s %s; at most %v more", name, now.connectionsText(), time.Until(end).Round(time.Second))
 		before = now
 	}
 }
@@ -207,6 +223,17 @@ func useOf(ctx context.Context, m machine, name string) (use, error) {
 		}
 		return err
 	})
+	if err != nil {
+		return found, err
+	}
+	services, err := statelessServices(ctx, m)
+	for _, s := range services {
+		for _, use := range s.Buckets.Backends {
+			if use.Backend == name {
+				found.buckets += use.Owned + use.Earlier
+			}
+		}
+	}
 	return found, err
 }
 

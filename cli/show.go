@@ -15,6 +15,8 @@ func showCommand() *cobra.Command {
 	return group("show", "Show what this load balancer does",
 		showVerb("services", "Services, their VIPs, backends and packets", showServices),
 		showBackendsCommand(),
+		showVerb("buckets", "Stateless services: which backend has how many buckets", showBuckets),
+		showVerb("moves", "Stateless services: buckets that are on their way to other backends", showMoves),
 		showConnectionsCommand(),
 		showVerb("config", "The config that runs: where it came from, whether it is the newest", showConfig),
 		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),

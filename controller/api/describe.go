@@ -87,10 +87,33 @@ func describeService(s brain.ServiceView) *controllerv1.Service {
 		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
 		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
 		BackupPools: s.Service.BackupPools, OnBackup: s.OnBackup, BackendsMin: uint32(s.Service.BackendsMin),
-		Drain: describeDrain(s.Drain),
+		Drain: describeDrain(s.Drain), Buckets: describeBuckets(s.Buckets),
 	}
 	for _, vip := range s.Service.VIPs {
 		described.Vips = append(described.Vips, vip.String())
+	}
+	return described
+}
+
+func describeBuckets(b *brain.BucketsView) *controllerv1.Buckets {
+	if b == nil {
+		return nil
+	}
+	described := &controllerv1.Buckets{
+		Count: uint32(b.Count), Generation: b.Generation, GenerationAcknowledged: b.Acknowledged,
+		Moving: uint32(b.Moving), Waiting: uint32(b.Waiting), MoveAgeMax: durationpb.New(b.MoveAgeMax),
+	}
+	for _, use := range b.Backends {
+		described.Backends = append(described.Backends, &controllerv1.BucketUse{
+			Backend: use.Backend, Owned: uint32(use.Owned), Next: uint32(use.Next), Earlier: uint32(use.Earlier),
+		})
+	}
+	for _, m := range b.Moves {
+		move := &controllerv1.BucketMove{From: m.From, To: m.To, Buckets: uint32(m.Buckets), Moved: m.Moved, Since: Timestamp(m.Since)}
+		if !m.CountedAt.IsZero() {
+			move.Connections, move.CountedAt = &m.Connections, Timestamp(m.CountedAt)
+		}
+		described.Moves = append(described.Moves, move)
 	}
 	return described
 }

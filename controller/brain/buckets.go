@@ -234,6 +234,17 @@ func bucketGenerations(plan *planv1.Plan) map[string]uint64 {
 	return generations
 }
 
+func (s *State) viewBuckets(service string) *BucketsView {
+	m := s.buckets.maps[service]
+	if m == nil || !s.isStateless(service) {
+		return nil
+	}
+	return &BucketsView{
+		Summary: m.Summarize(s.buckets.counts[service]), Count: len(m.Buckets), Generation: m.Generation,
+		Acknowledged: s.buckets.acknowledged[service], Waiting: m.Waiting, MoveAgeMax: s.current.config.MoveAgeMax,
+	}
+}
+
 // changedBuckets says which service's number of buckets differs from what runs:
 // all its connections would change their backends. Empty: none does.
 func (s *State) changedBuckets(c *config.Config) (problem string) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 )
@@ -68,6 +69,17 @@ type ServiceView struct {
 	Serving
 	// nil: not drained.
 	Drain *DrainView
+	// nil: not stateless, or no map was made yet.
+	Buckets *BucketsView
+}
+
+// BucketsView is a stateless service's bucket map.
+type BucketsView struct {
+	buckets.Summary
+	Count                    int
+	Generation, Acknowledged uint64
+	Waiting                  int
+	MoveAgeMax               time.Duration
 }
 
 // BackendView is one backend as the services of one group use it.
@@ -203,6 +215,7 @@ func (s *State) viewService(service *config.Service) ServiceView {
 	return ServiceView{
 		Drain:   s.drainedServices[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
+		Buckets:  s.viewBuckets(service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}
 }

@@ -335,3 +335,27 @@ func TestWhatWouldMakeAChainTooLongWaits(t *testing.T) {
 		t.Errorf("owners %v, %d wait", owned, m.Waiting)
 	}
 }
+
+func TestASummaryCountsBucketsMovesAndConnections(t *testing.T) {
+	m := halfway() // a has drained, b drains now
+	counts := map[string]Count{"a": {ByBucket: map[uint32]uint32{}, At: began}}
+	for bucket := range m.Buckets {
+		counts["a"].ByBucket[uint32(bucket)] = 2
+	}
+	summary := m.Summarize(counts)
+	total, named := 0, 0
+	for _, use := range summary.Backends {
+		total, named = total+use.Owned, named+use.Next+use.Earlier
+	}
+	connections, buckets := uint64(0), 0
+	for _, move := range summary.Moves {
+		buckets += move.Buckets
+		connections += move.Connections
+		if move.Moved != !move.Since.IsZero() || move.From == "b" && (move.Moved || move.To != "c") || move.From == "a" && move.Moved && move.CountedAt.IsZero() {
+			t.Errorf("%+v", move)
+		}
+	}
+	if total != 256 || named != buckets || connections != 2*86 || len(summary.Moves) != 3 || summary.Moving < 128 {
+		t.Errorf("%+v", summary)
+	}
+}

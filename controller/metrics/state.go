@@ -31,6 +31,11 @@ var (
 	drainedOne  = describe("guideway_service_drained", "1: the service's routes are withdrawn by command; absent for others.", "service")
 	active      = describe("guideway_service_backends_active", "Backends that take new connections.", "service")
 	onBackup    = describe("guideway_service_on_backup", "1: too few of its own backends are active, those of its backup pools are used.", "service")
+	mapped      = describe("guideway_bucket_map_generation", "Generation of a stateless service's bucket map.", "service")
+	mapTaken    = describe("guideway_bucket_map_generation_acknowledged", "Generation of the bucket map that the forwarder has.", "service")
+	moving      = describe("guideway_buckets_moving", "Buckets with an open move: their connections may live on several backends.", "service")
+	waiting     = describe("guideway_buckets_waiting", "Buckets that should move, and cannot before a former move closes.", "service")
+	moveAge     = describe("guideway_bucket_move_age_ratio", "Age of the oldest open move, of move_age_max; 0: none is open.", "service")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
@@ -52,7 +57,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, mapped, mapTaken, moving, waiting, moveAge, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
 		descriptions <- d
 	}
 }
@@ -99,6 +104,13 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		if s.Drain != nil {
 			gauge(drainedOne, 1, s.Name)
 		}
+		if s.Buckets != nil {
+			gauge(mapped, float64(s.Buckets.Generation), s.Name)
+			gauge(mapTaken, float64(s.Buckets.GenerationAcknowledged), s.Name)
+			gauge(moving, float64(s.Buckets.Moving), s.Name)
+			gauge(waiting, float64(s.Buckets.Waiting), s.Name)
+			gauge(moveAge, oldestMove(s.Buckets), s.Name)
+		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}
 	for _, r := range state.Routes {
@@ -111,6 +123,17 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(sessionUp, bit(n.State == "established"), n.Address)
 		gauge(prefixes, float64(n.AnnouncedPrefixes), n.Address)
 	}
+}
+
+// oldestMove that is open: its age as a share of what it may be.
+func oldestMove(b *controllerv1.Buckets) float64 {
+	oldest := time.Duration(0)
+	for _, move := range b.Moves {
+		if move.Since != nil {
+			oldest = max(oldest, time.Since(move.Since.AsTime()))
+		}
+	}
+	return oldest.Seconds() / b.MoveAgeMax.AsDuration().Seconds()
 }
 
 type backendKey struct{ service, name string }

@@ -834,7 +834,9 @@ type Service struct {
 	OnBackup    bool     `protobuf:"varint,9,opt,name=on_backup,json=onBackup,proto3" json:"on_backup,omitempty"`
 	BackendsMin uint32   `protobuf:"varint,10,opt,name=backends_min,json=backendsMin,proto3" json:"backends_min,omitempty"`
 	// Absent: the service is not drained.
-	Drain         *Drain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain *Drain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Of a stateless service, and of no other.
+	Buckets       *Buckets `protobuf:"bytes,12,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -946,6 +948,288 @@ func (x *Service) GetDrain() *Drain {
 	return nil
 }
 
+func (x *Service) GetBuckets() *Buckets {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+// Which backends have the buckets of a stateless service.
+type Buckets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint32                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// Of the bucket map; and of the one that this machine's forwarder has.
+	Generation             uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	GenerationAcknowledged uint64 `protobuf:"varint,3,opt,name=generation_acknowledged,json=generationAcknowledged,proto3" json:"generation_acknowledged,omitempty"`
+	// Buckets with an open move: their connections may live on several backends.
+	Moving uint32 `protobuf:"varint,4,opt,name=moving,proto3" json:"moving,omitempty"`
+	// Buckets that should move and cannot before a move of theirs closes.
+	Waiting uint32 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// When a move closes at the latest, after it moved.
+	MoveAgeMax *durationpb.Duration `protobuf:"bytes,6,opt,name=move_age_max,json=moveAgeMax,proto3" json:"move_age_max,omitempty"`
+	// In order of name.
+	Backends      []*BucketUse  `protobuf:"bytes,7,rep,name=backends,proto3" json:"backends,omitempty"`
+	Moves         []*BucketMove `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Buckets) Reset() {
+	*x = Buckets{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Buckets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Buckets) ProtoMessage() {}
+
+func (x *Buckets) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Buckets.ProtoReflect.Descriptor instead.
+func (*Buckets) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Buckets) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Buckets) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Buckets) GetGenerationAcknowledged() uint64 {
+	if x != nil {
+		return x.GenerationAcknowledged
+	}
+	return 0
+}
+
+func (x *Buckets) GetMoving() uint32 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+func (x *Buckets) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Buckets) GetMoveAgeMax() *durationpb.Duration {
+	if x != nil {
+		return x.MoveAgeMax
+	}
+	return nil
+}
+
+func (x *Buckets) GetBackends() []*BucketUse {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+func (x *Buckets) GetMoves() []*BucketMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+// What a backend has of a service's buckets.
+type BucketUse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	// It is in charge of them.
+	Owned uint32 `protobuf:"varint,2,opt,name=owned,proto3" json:"owned,omitempty"`
+	// It is about to get them.
+	Next uint32 `protobuf:"varint,3,opt,name=next,proto3" json:"next,omitempty"`
+	// Others are in charge, and connections may live here.
+	Earlier       uint32 `protobuf:"varint,4,opt,name=earlier,proto3" json:"earlier,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketUse) Reset() {
+	*x = BucketUse{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketUse) ProtoMessage() {}
+
+func (x *BucketUse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketUse.ProtoReflect.Descriptor instead.
+func (*BucketUse) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BucketUse) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *BucketUse) GetOwned() uint32 {
+	if x != nil {
+		return x.Owned
+	}
+	return 0
+}
+
+func (x *BucketUse) GetNext() uint32 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *BucketUse) GetEarlier() uint32 {
+	if x != nil {
+		return x.Earlier
+	}
+	return 0
+}
+
+// Buckets on their way from one backend to another.
+type BucketMove struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	From    string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	To      string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Buckets uint32                 `protobuf:"varint,3,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// False: `to` is prepared to get them. True: it is in charge of them.
+	Moved bool `protobuf:"varint,4,opt,name=moved,proto3" json:"moved,omitempty"`
+	// When they moved.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// That `from` has in these buckets, as its agent counted them. Absent: no agent
+	// has counted them since they moved.
+	Connections   *uint64                `protobuf:"varint,6,opt,name=connections,proto3,oneof" json:"connections,omitempty"`
+	CountedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=counted_at,json=countedAt,proto3" json:"counted_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketMove) Reset() {
+	*x = BucketMove{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketMove) ProtoMessage() {}
+
+func (x *BucketMove) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketMove.ProtoReflect.Descriptor instead.
+func (*BucketMove) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BucketMove) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *BucketMove) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *BucketMove) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *BucketMove) GetMoved() bool {
+	if x != nil {
+		return x.Moved
+	}
+	return false
+}
+
+func (x *BucketMove) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *BucketMove) GetConnections() uint64 {
+	if x != nil && x.Connections != nil {
+		return *x.Connections
+	}
+	return 0
+}
+
+func (x *BucketMove) GetCountedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CountedAt
+	}
+	return nil
+}
+
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The service that has these pools; empty: several have them.
@@ -974,7 +1258,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1270,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1283,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Backend) GetService() string {
@@ -1102,7 +1386,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1398,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1411,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -1149,7 +1433,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1445,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1458,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -1221,7 +1505,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1517,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1530,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1358,7 +1642,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1654,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1667,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1446,7 +1730,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1742,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1755,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1548,7 +1832,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1844,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1857,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1639,7 +1923,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1935,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1948,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Peer) GetName() string {
@@ -1712,7 +1996,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +2008,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +2021,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReloadRequest) GetAcceptOlder() bool {
@@ -1756,7 +2040,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +2052,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +2065,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -1804,7 +2088,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +2100,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +2113,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -1861,7 +2145,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2157,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2170,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 type DrainServiceRequest struct {
@@ -1905,7 +2189,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2201,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2214,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -1971,7 +2255,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +2267,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +2280,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -2019,7 +2303,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2315,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2328,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -2076,7 +2360,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2372,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2385,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -2115,7 +2399,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2411,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2424,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -2166,7 +2450,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2462,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2475,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -2226,7 +2510,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2522,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2535,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PlanConfigResponse) GetGeneration() uint64 {
@@ -2331,7 +2615,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2627,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2640,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -2399,7 +2683,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2695,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2708,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FieldChange) GetField() string {
@@ -2469,7 +2753,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2765,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2778,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -2565,7 +2849,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2861,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2874,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -2627,7 +2911,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2923,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2936,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -2696,7 +2980,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +2992,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +3005,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -2765,7 +3049,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2777,7 +3061,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +3074,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -2832,7 +3116,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +3128,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +3141,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -2914,7 +3198,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3210,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3223,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -2997,7 +3281,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3293,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3306,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3047,7 +3331,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3343,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3356,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3086,7 +3370,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3382,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3395,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3156,7 +3440,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3452,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3465,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3271,7 +3555,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3567,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3580,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3316,7 +3600,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3612,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3625,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3366,7 +3650,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3378,7 +3662,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3391,7 +3675,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 type GetFleetResponse struct {
@@ -3412,7 +3696,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3708,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3721,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -3496,7 +3780,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3508,7 +3792,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3521,7 +3805,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -3629,7 +3913,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xd2\x02\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\x8d\x03\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
@@ -3642,7 +3926,36 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\ton_backup\x18\t \x01(\bR\bonBackup\x12!\n" +
 	"\fbackends_min\x18\n" +
 	" \x01(\rR\vbackendsMin\x123\n" +
-	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\"\xec\x02\n" +
+	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
+	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xe0\x02\n" +
+	"\aBuckets\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x127\n" +
+	"\x17generation_acknowledged\x18\x03 \x01(\x04R\x16generationAcknowledged\x12\x16\n" +
+	"\x06moving\x18\x04 \x01(\rR\x06moving\x12\x18\n" +
+	"\awaiting\x18\x05 \x01(\rR\awaiting\x12;\n" +
+	"\fmove_age_max\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"moveAgeMax\x12=\n" +
+	"\bbackends\x18\a \x03(\v2!.guideway.controller.v1.BucketUseR\bbackends\x128\n" +
+	"\x05moves\x18\b \x03(\v2\".guideway.controller.v1.BucketMoveR\x05moves\"i\n" +
+	"\tBucketUse\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x14\n" +
+	"\x05owned\x18\x02 \x01(\rR\x05owned\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\rR\x04next\x12\x18\n" +
+	"\aearlier\x18\x04 \x01(\rR\aearlier\"\x84\x02\n" +
+	"\n" +
+	"BucketMove\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x18\n" +
+	"\abuckets\x18\x03 \x01(\rR\abuckets\x12\x14\n" +
+	"\x05moved\x18\x04 \x01(\bR\x05moved\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12%\n" +
+	"\vconnections\x18\x06 \x01(\x04H\x00R\vconnections\x88\x01\x01\x129\n" +
+	"\n" +
+	"counted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAtB\x0e\n" +
+	"\f_connections\"\xec\x02\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3880,7 +4193,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -3891,142 +4204,151 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*Etcd)(nil),                       // 6: guideway.controller.v1.Etcd
 	(*Forwarder)(nil),                  // 7: guideway.controller.v1.Forwarder
 	(*Service)(nil),                    // 8: guideway.controller.v1.Service
-	(*Backend)(nil),                    // 9: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),          // 10: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),         // 11: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),               // 12: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                      // 13: guideway.controller.v1.Probe
-	(*Route)(nil),                      // 14: guideway.controller.v1.Route
-	(*Neighbor)(nil),                   // 15: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                       // 16: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),              // 17: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),             // 18: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),        // 19: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),       // 20: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),        // 21: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),       // 22: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),        // 23: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),       // 24: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                 // 25: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),          // 26: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),         // 27: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),               // 28: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 29: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 30: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 31: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 32: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 33: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 34: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 35: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 36: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 37: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 38: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 39: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 40: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 41: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 42: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 43: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 44: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 45: guideway.controller.v1.FleetMachine
-	(*timestamppb.Timestamp)(nil),      // 46: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 47: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 49: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 50: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 51: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 52: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 53: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 54: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 55: guideway.forwarder.v1.GetDropSamplesResponse
+	(*Buckets)(nil),                    // 9: guideway.controller.v1.Buckets
+	(*BucketUse)(nil),                  // 10: guideway.controller.v1.BucketUse
+	(*BucketMove)(nil),                 // 11: guideway.controller.v1.BucketMove
+	(*Backend)(nil),                    // 12: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),          // 13: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),         // 14: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),               // 15: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                      // 16: guideway.controller.v1.Probe
+	(*Route)(nil),                      // 17: guideway.controller.v1.Route
+	(*Neighbor)(nil),                   // 18: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                       // 19: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),              // 20: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),             // 21: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),        // 22: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),       // 23: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),        // 24: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),       // 25: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),        // 26: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),       // 27: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                 // 28: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),          // 29: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),         // 30: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),               // 31: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 32: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 33: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 34: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 35: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 36: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 37: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 38: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 39: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 40: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 41: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 42: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 43: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 44: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 45: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 46: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 47: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 48: guideway.controller.v1.FleetMachine
+	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 50: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 51: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 52: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 53: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 54: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 55: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 56: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 57: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 58: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
 	5,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
 	7,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
 	8,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	9,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	14, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	15, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	16, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	12, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	17, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	18, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	19, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	46, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	46, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	46, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	46, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	49, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	49, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	49, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	49, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	46, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	47, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	46, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	49, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	50, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	49, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	46, // 19: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	9,  // 20: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	12, // 21: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	48, // 22: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	48, // 23: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	46, // 24: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	13, // 25: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	48, // 26: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	46, // 27: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	46, // 28: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	46, // 29: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	46, // 30: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	46, // 31: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	48, // 32: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	48, // 33: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	25, // 34: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	28, // 35: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	30, // 36: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	33, // 37: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	29, // 38: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	31, // 39: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	32, // 40: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	32, // 41: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	25, // 42: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	35, // 43: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	40, // 44: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	46, // 45: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	40, // 46: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	25, // 47: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	45, // 48: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	46, // 49: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	47, // 50: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	49, // 51: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 52: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	10, // 53: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	17, // 54: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	26, // 55: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	34, // 56: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	37, // 57: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	38, // 58: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	41, // 59: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	19, // 60: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	21, // 61: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	23, // 62: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	43, // 63: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	50, // 64: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	51, // 65: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	52, // 66: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 67: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	11, // 68: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	18, // 69: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	27, // 70: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	36, // 71: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	36, // 72: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	39, // 73: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	42, // 74: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	20, // 75: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	22, // 76: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	24, // 77: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	44, // 78: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	53, // 79: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	54, // 80: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	55, // 81: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	67, // [67:82] is the sub-list for method output_type
-	52, // [52:67] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
+	51, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	10, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	11, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	49, // 23: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	49, // 24: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	49, // 25: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	12, // 26: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	15, // 27: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	51, // 28: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	51, // 29: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	49, // 30: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	16, // 31: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	51, // 32: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	49, // 33: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	49, // 34: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	49, // 35: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	49, // 36: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	49, // 37: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	51, // 38: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	51, // 39: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	28, // 40: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	31, // 41: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	33, // 42: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	36, // 43: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	32, // 44: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	34, // 45: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	35, // 46: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	35, // 47: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	28, // 48: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	38, // 49: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	43, // 50: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	49, // 51: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	43, // 52: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	28, // 53: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	48, // 54: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	49, // 55: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	50, // 56: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	52, // 57: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 58: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	13, // 59: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	20, // 60: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	29, // 61: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	37, // 62: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	40, // 63: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	41, // 64: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	44, // 65: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	22, // 66: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	24, // 67: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	26, // 68: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	46, // 69: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	53, // 70: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	54, // 71: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	55, // 72: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 73: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	14, // 74: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	21, // 75: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	30, // 76: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	39, // 77: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	39, // 78: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	42, // 79: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	45, // 80: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	23, // 81: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	25, // 82: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	27, // 83: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	47, // 84: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	56, // 85: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	57, // 86: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	58, // 87: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	73, // [73:88] is the sub-list for method output_type
+	58, // [58:73] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -4035,13 +4357,14 @@ func file_guideway_controller_v1_controller_proto_init() {
 		return
 	}
 	file_guideway_controller_v1_controller_proto_msgTypes[4].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// shownBuckets are those of one service at one backend.
+type shownBuckets struct {
+	Service string `json:"service"`
+	Backend string `json:"backend"`
+	// In charge of; of all that the service has.
+	Buckets uint32  `json:"buckets"`
+	Share   float64 `json:"share"`
+	// About to get; named, since connections may live there.
+	Next    uint32 `json:"next,omitempty"`
+	Earlier uint32 `json:"earlier,omitempty"`
+	// Of the service's map, and of the one that the forwarder has.
+	Generation             uint64 `json:"generation"`
+	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
+}
+
+func showBuckets(ctx context.Context, m machine, _ io.Writer) (listing, error) {
+	services, err := statelessServices(ctx, m)
+	if err != nil {
+		return listing{}, err
+	}
+	shown := []shownBuckets{} // an empty list is [] in JSON
+	found := listing{
+		header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER", "GENERATION"}, wideFrom: 6,
+		none: "no stateless services",
+	}
+	for _, s := range services {
+		for _, use := range s.Buckets.Backends {
+			one := shownBuckets{
+				Service: s.Name, Backend: use.Backend, Buckets: use.Owned, Share: float64(use.Owned) / float64(s.Buckets.Count),
+				Next: use.Next, Earlier: use.Earlier, Generation: s.Buckets.Generation, GenerationAcknowledged: s.Buckets.GenerationAcknowledged,
+			}
+			shown = append(shown, one)
+			found.rows = append(found.rows, []string{
+				one.Service, one.Backend, fmt.Sprint(one.Buckets), fmt.Sprintf("%.1f %%", 100*one.Share), orDash(one.Next), orDash(one.Earlier), one.generation(),
+			})
+		}
+	}
+	found.value = shown
+	return found, nil
+}
+
+func (b shownBuckets) generation() string {
+	if b.Generation == b.GenerationAcknowledged {
+		return fmt.Sprint(b.Generation)
+	}
+	return fmt.Sprintf("%d (the forwarder has %d)", b.Generation, b.GenerationAcknowledged)
+}
+
+func orDash(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// shownMove of a service's buckets, or those that wait.
+type shownMove struct {
+	Service string `json:"service"`
+	From    string `json:"from,omitempty"`
+	To      string `json:"to,omitempty"`
+	Buckets uint32 `json:"buckets"`
+	// prepared, moved, or waiting until a former move closes.
+	Step  string `json:"step"`
+	Since string `json:"since,omitempty"`
+	// When it closes at the latest.
+	Closes string `json:"closes,omitempty"`
+	// That the old backend's agent counts; absent: it has not.
+	Connections *uint64 `json:"connections,omitempty"`
+
+	ago, left string
+}
+
+func showMoves(ctx context.Context, m machine, _ io.Writer) (listing, error) {
+	services, err := statelessServices(ctx, m)
+	if err != nil {
+		return listing{}, err
+	}
+	shown := []shownMove{}
+	for _, s := range services {
+		for _, move := range s.Buckets.Moves {
+			shown = append(shown, newShownMove(s, move))
+		}
+		if s.Buckets.Waiting > 0 {
+			shown = append(shown, shownMove{Service: s.Name, Buckets: s.Buckets.Waiting, Step: "waiting", ago: "-", left: "-"})
+		}
+	}
+	found := listing{
+		value:  shown,
+		header: []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
+		none:   "no bucket moves",
+	}
+	for _, one := range shown {
+		found.rows = append(found.rows, []string{
+			one.Service, dash(one.From), dash(one.To), fmt.Sprint(one.Buckets), one.Step, one.ago, number(one.Connections), one.left,
+		})
+	}
+	return found, nil
+}
+
+func newShownMove(s *controllerv1.Service, move *controllerv1.BucketMove) shownMove {
+	one := shownMove{Service: s.Name, From: move.From, To: move.To, Buckets: move.Buckets, Step: "prepared", ago: "-", left: "-"}
+	if !move.Moved {
+		return one
+	}
+	closes := move.Since.AsTime().Add(s.Buckets.MoveAgeMax.AsDuration())
+	one.Step, one.Since, one.ago, one.Connections = "moved", at(move.Since), ago(move.Since), move.Connections
+	one.Closes, one.left = closes.UTC().Format(time.RFC3339), max(0, time.Until(closes)).Round(time.Second).String()
+	return one
+}
+
+// statelessServices that have a bucket map.
+func statelessServices(ctx context.Context, m machine) (services []*controllerv1.Service, err error) {
+	state, err := stateOf(ctx, m)
+	for _, s := range state.GetServices() {
+		if s.Buckets != nil {
+			services = append(services, s)
+		}
+	}
+	return services, err
+}
