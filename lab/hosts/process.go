@@ -39,10 +39,17 @@ func identify(name string, pid int) (process, error) {
 	if err != nil {
 		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, err)
 	}
-	if zombie {
+	if zombie && !hasThreads(pid) {
 		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, os.ErrProcessDone)
 	}
 	return process{Name: name, Pid: pid, Start: start}, nil
+}
+
+// hasThreads beside the first: while these end, the process still has its files and
+// locks, though the first is a zombie already.
+func hasThreads(pid int) bool {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err == nil && len(threads) > 1
 }
 
 // parseStat finds state and start time in /proc/<pid>/stat. The command's name
