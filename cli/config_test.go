@@ -72,9 +72,9 @@ func Test_check_and_compile_refuse_a_bad_config_with_all_errors_and_no_output(t 
 func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 	for _, one := range []struct{ line, says string }{
 		{"config chek", `unknown command "chek" for "guideway config": did you mean check?`},
-		{"config zzz", "give one of apply, cancel, check, compile, diff, history, plan, promote, rollback"},
+		{"config zzz", "give one of apply, backend, cancel, check, compile, diff, history, plan, promote, rollback, seed"},
 		{"konfig", `unknown command "konfig"`},
-		{"config", "give one of apply, cancel, check, compile, diff, history, plan, promote, rollback"},
+		{"config", "give one of apply, backend, cancel, check, compile, diff, history, plan, promote, rollback, seed"},
 		{"config check", "give a config file"},
 		{"version extra", `"extra" is too much`},
 	} {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"syscall"
 
 	"github.com/guideway/guideway/controller"
 	"github.com/spf13/cobra"
@@ -33,7 +36,11 @@ func controllerCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = newLog(logFormat, verbose)
 			options.Version = version
-			return controller.Run(command.Context(), options)
+			err := controller.Run(command.Context(), options)
+			if errors.Is(err, controller.ErrRestart) {
+				err = executeAnew()
+			}
+			return err
 		},
 	}
 	flags := command.Flags()
@@ -45,6 +52,16 @@ func controllerCommand() *cobra.Command {
 	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	_ = command.MarkFlagRequired("config") // an error only if the flag did not exist
 	return command
+}
+
+// executeAnew the program that is installed now, in the place of this one: for its
+// service manager it is the same process.
+func executeAnew() error {
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, os.Environ())
+	}
+	return fmt.Errorf("execute the installed program %s: %w", program, err)
 }
 
 func newLog(format string, verbose bool) *slog.Logger {

@@ -61,6 +61,7 @@ func fleetCommand() *cobra.Command {
 		},
 	}
 	addShowFlags(command, &m, &format)
+	command.AddCommand(fleetRestartCommand())
 	return command
 }
 

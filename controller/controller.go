@@ -80,6 +80,10 @@ type Controller struct {
 	name  atomic.Pointer[string]
 	audit *api.Audit
 
+	// Ends Run, for the installed program to be executed.
+	restart   context.CancelFunc
+	restarted atomic.Bool
+
 	// To the goroutine that owns the brain.
 	events chan brain.Event
 	asks   chan func()
@@ -99,6 +103,7 @@ type Controller struct {
 }
 
 // Run runs until the context ends. Forwarder and speaker go on without it.
+// ErrRestart: it was requested to be executed anew.
 func Run(ctx context.Context, options Options) error {
 	if options.Log == nil {
 		options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -115,6 +120,8 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
+	ctx, c.restart = context.WithCancel(ctx)
+	defer c.restart()
 	work, stopWork := context.WithCancel(ctx)
 	operators, viewers := c.server(api.Users(api.Operate)), c.server(api.Users(api.View))
 	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
@@ -146,6 +153,9 @@ func Run(ctx context.Context, options Options) error {
 	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
 	c.stop()
+	if c.restarted.Load() {
+		return ErrRestart
+	}
 	return nil
 }
 
@@ -221,7 +231,11 @@ func (c *Controller) loop(ctx context.Context) {
 		case <-timer.C:
 			c.step(brain.Tick{})
 		case <-ctx.Done():
-			c.notify.Stopping()
+			if c.restarted.Load() {
+				c.notify.Reloading() // until the program that is installed says that it is ready
+			} else {
+				c.notify.Stopping()
+			}
 			return
 		}
 	}

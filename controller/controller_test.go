@@ -85,6 +85,9 @@ type peer struct {
 	jammed atomic.Bool
 	// Of the service web.
 	packets atomic.Uint64
+	// It can be taken over from; and how often it was.
+	successors atomic.Bool
+	takenOver  atomic.Uint32
 }
 
 // jam holds a request up while the peer is jammed.
@@ -124,11 +127,22 @@ func (p *peer) GetStatus(ctx context.Context, _ *forwarderv1.GetStatusRequest) (
 		return nil, err
 	}
 	generation := p.running().GetGeneration()
+	process := p.takenOver.Load()
 	return &forwarderv1.GetStatusResponse{
-		Generation: generation,
-		Threads:    []*forwarderv1.Thread{{Name: "worker-0", Generation: generation}},
-		Devices:    []*forwarderv1.Device{{Interface: "eth1", Up: true}},
+		Generation: generation, Version: "1.0", Pid: process, TakenOver: &forwarderv1.TakenOver{PredecessorPid: process - 1, PauseUs: 5000},
+		Threads: []*forwarderv1.Thread{{Name: "worker-0", Generation: generation}},
+		Devices: []*forwarderv1.Device{{Interface: "eth1", Up: true}},
 	}, nil
+}
+
+func (p *peer) TakeOver(context.Context, *forwarderv1.TakeOverRequest) (*forwarderv1.TakeOverResponse, error) {
+	if !p.successors.Load() {
+		return nil, status.Error(codes.Unimplemented, "unknown method TakeOver") // as of an earlier version
+	}
+	if p.refuse.Load() {
+		return nil, status.Error(codes.Aborted, "the successor ended with exit status: 1")
+	}
+	return &forwarderv1.TakeOverResponse{Pid: p.takenOver.Add(1)}, nil
 }
 
 func (p *peer) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest) (*forwarderv1.GetMetricsResponse, error) {

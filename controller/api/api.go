@@ -46,6 +46,8 @@ type Host interface {
 	Fleet(context.Context) (*controllerv1.GetFleetResponse, error)
 	// EndCanary returns an Unmet where no machine runs a config alone.
 	EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error)
+	// Restart returns an Unmet where the forwarder cannot be taken over.
+	Restart(context.Context) (*controllerv1.RestartResponse, error)
 	// Forwarder is whom requests about packets are handed on to.
 	Forwarder() forwarderv1.ForwarderClient
 	// Generation of the plan that the forwarder is to run; 0: not known.
@@ -97,6 +99,14 @@ func (s *service) GetFleet(ctx context.Context, _ *controllerv1.GetFleetRequest)
 	}
 	defer done()
 	response, err := s.host.Fleet(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return response, nil
+}
+
+func (s *service) Restart(ctx context.Context, _ *controllerv1.RestartRequest) (*controllerv1.RestartResponse, error) {
+	response, err := s.host.Restart(ctx)
 	if err != nil {
 		return nil, failure(err)
 	}

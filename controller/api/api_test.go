@@ -57,6 +57,9 @@ func (h *host) Fleet(context.Context) (*controllerv1.GetFleetResponse, error) {
 func (h *host) EndCanary(context.Context, string, *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
 	return nil, Unmetf("none")
 }
+func (h *host) Restart(context.Context) (*controllerv1.RestartResponse, error) {
+	return &controllerv1.RestartResponse{ForwarderVersion: "1.1"}, nil
+}
 func (h *host) Reload(_ context.Context, user string, _ bool) ([]string, error) {
 	h.user = user
 	return []string{"careful"}, h.reload

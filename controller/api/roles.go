@@ -51,6 +51,7 @@ var rules = map[string]rule{
 	controllerv1.Controller_DrainMachine_FullMethodName: {needs: Operate, changes: true},
 	controllerv1.Controller_ApplyConfig_FullMethodName:  {needs: Admin, changes: true},
 	controllerv1.Controller_EndCanary_FullMethodName:    {needs: Admin, changes: true},
+	controllerv1.Controller_Restart_FullMethodName:      {needs: Admin, changes: true},
 
 	healthv1.Health_Check_FullMethodName: {needs: View},
 	healthv1.Health_List_FullMethodName:  {needs: View},

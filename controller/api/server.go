@@ -126,6 +126,7 @@ func newMux(s *service, answers *health.Server, options ...connect.HandlerOption
 	unary(m, controllerv1.Controller_GetConfig_FullMethodName, s.GetConfig)
 	unary(m, controllerv1.Controller_GetFleet_FullMethodName, s.GetFleet)
 	unary(m, controllerv1.Controller_EndCanary_FullMethodName, s.EndCanary)
+	unary(m, controllerv1.Controller_Restart_FullMethodName, s.Restart)
 	unary(m, controllerv1.Controller_DrainBackend_FullMethodName, s.DrainBackend)
 	unary(m, controllerv1.Controller_DrainService_FullMethodName, s.DrainService)
 	unary(m, controllerv1.Controller_DrainMachine_FullMethodName, s.DrainMachine)

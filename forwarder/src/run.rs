@@ -25,6 +25,7 @@ use crate::observe::metrics::{SharedPage, http};
 use crate::options::Options;
 use crate::process::rundir;
 use crate::process::rundir::RunDir;
+use crate::process::successor::FORWARDING;
 use crate::takeover;
 use crate::takeover::{Assets, Handed, Predecessor};
 
@@ -179,9 +180,6 @@ pub fn detach() -> Result<()> {
     // It has said why.
     Err(format!("the successor ended with {}", child.wait()?).into())
 }
-
-/// What a detached process says to who started it.
-const FORWARDING: &str = "forwarding";
 
 /// How a forwarder ends.
 enum Ended {

@@ -3,6 +3,7 @@ package scenarios_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +17,8 @@ import (
 )
 
 // What operators do to a fleet as a whole, under load: a config that one machine
-// cannot run is applied nowhere, one machine runs a config before the others.
+// cannot run is applied nowhere, one machine runs a config before the others, all
+// are restarted one after the other.
 // No request fails and no connection breaks.
 func TestFleet(t *testing.T) {
 	for _, name := range []string{"etcd", "etcdctl"} {
@@ -43,6 +45,7 @@ func TestFleet(t *testing.T) {
 		{"every_machine_is_shown", e.fleetIsShown},
 		{"one_machine_refuses_for_all", e.oneRefuses},
 		{"one_machine_runs_it_first", e.canary},
+		{"restarted_one_at_a_time_while_backends_change", e.restartFleet},
 	} {
 		if !t.Run(scenario.name, scenario.run) {
 			t.FailNow() // each begins where the one before has ended
@@ -58,6 +61,7 @@ func TestFleet(t *testing.T) {
 			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
 	}
 	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+	t.Run("a_restart_stops_at_the_first_that_is_not_well", e.restartStops)
 }
 
 const apiPort = 9471
@@ -200,5 +204,90 @@ func (e *etcds) canary(t *testing.T) {
 	e.untilBackends(t, "web", 3)
 	if shown, err := e.fleetNow(t); err != nil || shown.Canary != nil {
 		t.Errorf("%+v: %v", shown, err)
+	}
+}
+
+// processes of the forwarders, by machine.
+func (e *etcds) forwarders(t *testing.T) map[string]uint32 {
+	t.Helper()
+	found := map[string]uint32{}
+	for _, machine := range e.running.LoadBalancers() {
+		status, err := e.running.ForwarderStatus(t.Context(), machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[machine] = status.GetPid()
+	}
+	return found
+}
+
+// Each forwarder is taken over from and each controller executed anew, through
+// their API; meanwhile backends come and are drained.
+func (e *etcds) restartFleet(t *testing.T) {
+	before := e.forwarders(t)
+	type outcome struct {
+		out string
+		err error
+	}
+	ended := make(chan outcome, 1)
+	began := time.Now()
+	go func() {
+		out, err := e.operator(t, "fleet", "restart", "--one-at-a-time")
+		ended <- outcome{out, err}
+	}()
+	var o outcome
+	texts := []string{e.shared, e.withSpare(t)}
+	changes := 0
+	for waiting := true; waiting; {
+		// Refused while a controller that is to check it is away.
+		if _, err := on(t, e.running, e.running.LoadBalancers()[changes%2], "config", "apply", e.write(t, texts[changes%2])); err == nil {
+			changes++
+		}
+		select {
+		case o = <-ended:
+			waiting = false
+		case <-time.After(time.Second):
+		}
+	}
+	if o.err != nil {
+		t.Fatalf("%v\n%s", o.err, o.out)
+	}
+	t.Logf("in %v, with %d changes of backends meanwhile:\n%s", time.Since(began).Round(time.Millisecond), changes, o.out)
+	if changes == 0 {
+		t.Error("no backend changed meanwhile")
+	}
+	for _, machine := range e.running.LoadBalancers() {
+		if !strings.Contains(o.out, machine+": forwarder ") {
+			t.Errorf("nothing is said of %s", machine)
+		}
+		status, err := e.running.ForwarderStatus(t.Context(), machine)
+		if err != nil || status.GetTakenOver().GetPredecessorPid() != before[machine] || len(status.GetTakenOver().GetEmptied()) > 0 {
+			t.Errorf("%s: its forwarder was %d, and now %v: %v", machine, before[machine], status.GetTakenOver(), err)
+		}
+	}
+	e.untilFleet(t, "both run the same", func(s shownFleet) bool {
+		generations := s.generations()
+		return generations[0] == generations[1] && s.Machines[0].State == "serving" && s.Machines[1].State == "serving" && len(s.Alarms) == 0
+	})
+}
+
+// Without its speaker lb-1 is not well: neither it nor lb-2 is restarted.
+func (e *etcds) restartStops(t *testing.T) {
+	before := e.forwarders(t)
+	if err := e.running.Kill("lb-1", "speaker"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, "lb-1 misses its speaker", func() error {
+		out, err := e.operator(t, "fleet", "restart", "--one-at-a-time")
+		if err == nil {
+			return fmt.Errorf("it was restarted:\n%s", out)
+		}
+		if !strings.Contains(err.Error(), "lb-1: it is not restarted, as it is not well: its speaker does not answer") || !strings.Contains(err.Error(), "not restarted: lb-2") {
+			return err
+		}
+		return nil
+	})
+	if after := e.forwarders(t); !maps.Equal(before, after) {
+		t.Errorf("forwarders were %v and are %v", before, after)
 	}
 }

@@ -14,13 +14,15 @@ use tonic::{Request, Response, Status};
 use crate::api::clients::{self, ConnectInfo};
 use crate::control::{Capture, Control, PLAN_BYTES_MAX, Refusal};
 use crate::observe::metrics::SharedPage;
+use crate::process::successor;
 use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
 use crate::proto::{
     CaptureRequest, CaptureResponse, ComparePlanRequest, ComparePlanResponse, ExplainRequest,
     ExplainResponse, GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest,
     GetCountersResponse, GetDropSamplesRequest, GetDropSamplesResponse, GetMetricsRequest,
     GetMetricsResponse, GetPlanRequest, GetPlanResponse, GetStatusRequest, GetStatusResponse,
-    SetPlanRequest, SetPlanResponse, WatchRequest, WatchResponse,
+    SetPlanRequest, SetPlanResponse, TakeOverRequest, TakeOverResponse, WatchRequest,
+    WatchResponse,
 };
 
 /// Captured packets wait here for a client that is slow; then in the workers'
@@ -65,8 +67,9 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let places = || Semaphore::new(ANSWERS_MAX);
-    let (answers, states, comparisons) = (places(), places(), Semaphore::new(1));
-    let service = Service { control, page, access, answers, states, comparisons };
+    let (answers, states) = (places(), places());
+    let (comparisons, successors) = (Semaphore::new(1), Semaphore::new(1));
+    let service = Service { control, page, access, answers, states, comparisons, successors };
     let service = ForwarderServer::new(service)
         .max_decoding_message_size(PLAN_BYTES_MAX)
         .max_encoding_message_size(PLAN_BYTES_MAX);
@@ -87,6 +90,8 @@ struct Service {
     states: Semaphore,
     /// One place: a comparison builds tables and reads all connections.
     comparisons: Semaphore,
+    /// One place: of two successors one would be refused anyway.
+    successors: Semaphore,
     access: Access,
 }
 
@@ -125,10 +130,10 @@ fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>
     Ok(Response::new(message))
 }
 
-/// Plans decide on all traffic: they come from the controller's user alone.
-fn refuse_plans_of_others<T>(access: Access, request: &Request<T>) -> Result<(), Status> {
+/// What decides on all traffic comes from the controller's user alone.
+fn refuse_others<T>(access: Access, request: &Request<T>, what: &str) -> Result<(), Status> {
     let Access::Operate { controller } = access else {
-        return Err(view_only("plans are set"));
+        return Err(view_only(&format!("{what} come")));
     };
     let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
     match peer {
@@ -136,7 +141,7 @@ fn refuse_plans_of_others<T>(access: Access, request: &Request<T>) -> Result<(),
         peer => {
             let uid = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
             Err(Status::permission_denied(format!(
-                "plans come from the controller alone, which runs with user id {controller}, not {uid}: \
+                "{what} come from the controller alone, which runs with user id {controller}, not {uid}: \
                  run it as that user, or start the forwarder with another --controller-user"
             )))
         }
@@ -165,7 +170,7 @@ impl Forwarder for Service {
         &self,
         request: Request<SetPlanRequest>,
     ) -> Result<Response<SetPlanResponse>, Status> {
-        refuse_plans_of_others(self.access, &request)?;
+        refuse_others(self.access, &request, "plans")?;
         let Some(plan) = request.into_inner().plan else {
             return Err(Status::invalid_argument("plan: missing"));
         };
@@ -190,7 +195,7 @@ impl Forwarder for Service {
         &self,
         request: Request<ComparePlanRequest>,
     ) -> Result<Response<ComparePlanResponse>, Status> {
-        refuse_plans_of_others(self.access, &request)?;
+        refuse_others(self.access, &request, "plans")?;
         let Some(plan) = request.get_ref().plan.clone() else {
             return Err(Status::invalid_argument("plan: missing"));
         };
@@ -238,6 +243,19 @@ impl Forwarder for Service {
         request: Request<GetDropSamplesRequest>,
     ) -> Result<Response<GetDropSamplesResponse>, Status> {
         answer(&request, self.queue(&self.answers, Control::drop_samples).await?)
+    }
+
+    async fn take_over(
+        &self,
+        request: Request<TakeOverRequest>,
+    ) -> Result<Response<TakeOverResponse>, Status> {
+        refuse_others(self.access, &request, "requests to take over")?;
+        let Ok(_place) = self.successors.try_acquire() else {
+            return Err(Status::aborted("another successor is about to take over"));
+        };
+        let pid = self.run(|_| successor::start()).await?;
+        let pid = pid.map_err(|error| Status::aborted(error.to_string()))?;
+        Ok(Response::new(TakeOverResponse { pid }))
     }
 
     type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;

@@ -1,5 +1,6 @@
-//! What a process has of its machine: the run directory, the secret. Knows nothing
-//! of packets.
+//! What a process has of its machine: the run directory, the secret, its program. Knows
+//! nothing of packets.
 
 pub mod rundir;
 pub mod secret;
+pub mod successor;

@@ -15,6 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tokio::sync::oneshot;
 
 use crate::control::{Control, Handover};
+use crate::process::successor::TAKE_OVER_FLAGS;
 use crate::takeover::channel::Channel;
 use crate::takeover::messages::{Answer, Hello, Offer, PROTOCOL, Step};
 use crate::takeover::process::Process;
@@ -215,9 +216,6 @@ fn command_anew(arguments: impl Iterator<Item = OsString>, manager: &Manager) ->
     manager.hand_on(&mut command);
     command
 }
-
-/// Flags that a successor has and a forwarder that just starts has not.
-pub const TAKE_OVER_FLAGS: [&str; 3] = ["--take-over", "--detach", "--announce"];
 
 #[cfg(test)]
 mod tests {

@@ -3836,6 +3836,113 @@ func (x *FleetMachine) GetReason() string {
 	return ""
 }
 
+type RestartRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartRequest) Reset() {
+	*x = RestartRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartRequest) ProtoMessage() {}
+
+func (x *RestartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
+func (*RestartRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+}
+
+type RestartResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the forwarder before and after.
+	ForwarderVersionBefore string `protobuf:"bytes,1,opt,name=forwarder_version_before,json=forwarderVersionBefore,proto3" json:"forwarder_version_before,omitempty"`
+	ForwarderVersion       string `protobuf:"bytes,2,opt,name=forwarder_version,json=forwarderVersion,proto3" json:"forwarder_version,omitempty"`
+	// For which no packet was taken from the devices.
+	PauseUs uint64 `protobuf:"varint,3,opt,name=pause_us,json=pauseUs,proto3" json:"pause_us,omitempty"`
+	// Connection tables that had to start empty, and why.
+	Emptied       []string `protobuf:"bytes,4,rep,name=emptied,proto3" json:"emptied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartResponse) Reset() {
+	*x = RestartResponse{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartResponse) ProtoMessage() {}
+
+func (x *RestartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
+func (*RestartResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RestartResponse) GetForwarderVersionBefore() string {
+	if x != nil {
+		return x.ForwarderVersionBefore
+	}
+	return ""
+}
+
+func (x *RestartResponse) GetForwarderVersion() string {
+	if x != nil {
+		return x.ForwarderVersion
+	}
+	return ""
+}
+
+func (x *RestartResponse) GetPauseUs() uint64 {
+	if x != nil {
+		return x.PauseUs
+	}
+	return 0
+}
+
+func (x *RestartResponse) GetEmptied() []string {
+	if x != nil {
+		return x.Emptied
+	}
+	return nil
+}
+
 var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
@@ -4160,7 +4267,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"registered\x18\x03 \x01(\v2\x1a.guideway.fleet.v1.MachineR\n" +
 	"registered\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\x9d\f\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x10\n" +
+	"\x0eRestartRequest\"\xad\x01\n" +
+	"\x0fRestartResponse\x128\n" +
+	"\x18forwarder_version_before\x18\x01 \x01(\tR\x16forwarderVersionBefore\x12+\n" +
+	"\x11forwarder_version\x18\x02 \x01(\tR\x10forwarderVersion\x12\x19\n" +
+	"\bpause_us\x18\x03 \x01(\x04R\apauseUs\x12\x18\n" +
+	"\aemptied\x18\x04 \x03(\tR\aemptied2\xf9\f\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -4170,7 +4283,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"PlanConfig\x12).guideway.controller.v1.PlanConfigRequest\x1a*.guideway.controller.v1.PlanConfigResponse(\x01\x12j\n" +
 	"\vApplyConfig\x12*.guideway.controller.v1.ApplyConfigRequest\x1a+.guideway.controller.v1.ApplyConfigResponse(\x010\x01\x12b\n" +
-	"\tEndCanary\x12(.guideway.controller.v1.EndCanaryRequest\x1a+.guideway.controller.v1.ApplyConfigResponse\x12u\n" +
+	"\tEndCanary\x12(.guideway.controller.v1.EndCanaryRequest\x1a+.guideway.controller.v1.ApplyConfigResponse\x12Z\n" +
+	"\aRestart\x12&.guideway.controller.v1.RestartRequest\x1a'.guideway.controller.v1.RestartResponse\x12u\n" +
 	"\x10GetConfigHistory\x12/.guideway.controller.v1.GetConfigHistoryRequest\x1a0.guideway.controller.v1.GetConfigHistoryResponse\x12`\n" +
 	"\tGetConfig\x12(.guideway.controller.v1.GetConfigRequest\x1a).guideway.controller.v1.GetConfigResponse\x12i\n" +
 	"\fDrainBackend\x12+.guideway.controller.v1.DrainBackendRequest\x1a,.guideway.controller.v1.DrainBackendResponse\x12i\n" +
@@ -4193,7 +4307,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -4244,16 +4358,18 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetFleetRequest)(nil),            // 46: guideway.controller.v1.GetFleetRequest
 	(*GetFleetResponse)(nil),           // 47: guideway.controller.v1.GetFleetResponse
 	(*FleetMachine)(nil),               // 48: guideway.controller.v1.FleetMachine
-	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 50: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 51: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 52: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 53: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 54: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 55: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 56: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 57: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 58: guideway.forwarder.v1.GetDropSamplesResponse
+	(*RestartRequest)(nil),             // 49: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 50: guideway.controller.v1.RestartResponse
+	(*timestamppb.Timestamp)(nil),      // 51: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 52: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 53: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 54: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 55: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 56: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 57: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 58: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 59: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 60: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -4266,36 +4382,36 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	19, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	49, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	49, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	49, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	49, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	51, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	51, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	51, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	51, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	49, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	50, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	49, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	51, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	52, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	51, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	51, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	53, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	10, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	11, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	49, // 23: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	49, // 24: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	49, // 25: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	51, // 23: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	51, // 24: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	51, // 25: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	12, // 26: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	15, // 27: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	51, // 28: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	51, // 29: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	49, // 30: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	53, // 28: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	53, // 29: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	51, // 30: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	16, // 31: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	51, // 32: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	49, // 33: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	49, // 34: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	49, // 35: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	49, // 36: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	49, // 37: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	51, // 38: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	51, // 39: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	53, // 32: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	51, // 33: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	51, // 34: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	51, // 35: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	51, // 36: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	51, // 37: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	53, // 38: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	53, // 39: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
 	28, // 40: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
 	31, // 41: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
 	33, // 42: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
@@ -4307,45 +4423,47 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	28, // 48: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
 	38, // 49: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
 	43, // 50: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	49, // 51: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	51, // 51: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
 	43, // 52: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
 	28, // 53: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
 	48, // 54: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	49, // 55: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	50, // 56: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	52, // 57: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	51, // 55: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	52, // 56: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	54, // 57: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
 	0,  // 58: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
 	13, // 59: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
 	20, // 60: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
 	29, // 61: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
 	37, // 62: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
 	40, // 63: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	41, // 64: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	44, // 65: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	22, // 66: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	24, // 67: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	26, // 68: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	46, // 69: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	53, // 70: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	54, // 71: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	55, // 72: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 73: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	14, // 74: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	21, // 75: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	30, // 76: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	39, // 77: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	39, // 78: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	42, // 79: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	45, // 80: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	23, // 81: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	25, // 82: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	27, // 83: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	47, // 84: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	56, // 85: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	57, // 86: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	58, // 87: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	73, // [73:88] is the sub-list for method output_type
-	58, // [58:73] is the sub-list for method input_type
+	49, // 64: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	41, // 65: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	44, // 66: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	22, // 67: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	24, // 68: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	26, // 69: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	46, // 70: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	55, // 71: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	56, // 72: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	57, // 73: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 74: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	14, // 75: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	21, // 76: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	30, // 77: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	39, // 78: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	39, // 79: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	50, // 80: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	42, // 81: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	45, // 82: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	23, // 83: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	25, // 84: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	27, // 85: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	47, // 86: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	58, // 87: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	59, // 88: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	60, // 89: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	74, // [74:90] is the sub-list for method output_type
+	58, // [58:74] is the sub-list for method input_type
 	58, // [58:58] is the sub-list for extension type_name
 	58, // [58:58] is the sub-list for extension extendee
 	0,  // [0:58] is the sub-list for field type_name
@@ -4364,7 +4482,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

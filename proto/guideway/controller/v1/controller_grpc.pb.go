@@ -28,6 +28,7 @@ const (
 	Controller_PlanConfig_FullMethodName       = "/guideway.controller.v1.Controller/PlanConfig"
 	Controller_ApplyConfig_FullMethodName      = "/guideway.controller.v1.Controller/ApplyConfig"
 	Controller_EndCanary_FullMethodName        = "/guideway.controller.v1.Controller/EndCanary"
+	Controller_Restart_FullMethodName          = "/guideway.controller.v1.Controller/Restart"
 	Controller_GetConfigHistory_FullMethodName = "/guideway.controller.v1.Controller/GetConfigHistory"
 	Controller_GetConfig_FullMethodName        = "/guideway.controller.v1.Controller/GetConfig"
 	Controller_DrainBackend_FullMethodName     = "/guideway.controller.v1.Controller/DrainBackend"
@@ -71,6 +72,11 @@ type ControllerClient interface {
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
 	EndCanary(ctx context.Context, in *EndCanaryRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
+	// Has the installed programs go on in the place of those that run: the forwarder
+	// by take-over, then, after the answer, this controller. No packet is lost and no
+	// route changes. The speaker goes on as it is. FAILED_PRECONDITION: the forwarder
+	// cannot, and nothing has changed.
+	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error)
 	// The configs that were in use, the latest first.
 	GetConfigHistory(ctx context.Context, in *GetConfigHistoryRequest, opts ...grpc.CallOption) (*GetConfigHistoryResponse, error)
 	// One of them with its files. NOT_FOUND: the history does not have it.
@@ -166,6 +172,16 @@ func (c *controllerClient) EndCanary(ctx context.Context, in *EndCanaryRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ApplyConfigResponse)
 	err := c.cc.Invoke(ctx, Controller_EndCanary_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartResponse)
+	err := c.cc.Invoke(ctx, Controller_Restart_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -294,6 +310,11 @@ type ControllerServer interface {
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
 	EndCanary(context.Context, *EndCanaryRequest) (*ApplyConfigResponse, error)
+	// Has the installed programs go on in the place of those that run: the forwarder
+	// by take-over, then, after the answer, this controller. No packet is lost and no
+	// route changes. The speaker goes on as it is. FAILED_PRECONDITION: the forwarder
+	// cannot, and nothing has changed.
+	Restart(context.Context, *RestartRequest) (*RestartResponse, error)
 	// The configs that were in use, the latest first.
 	GetConfigHistory(context.Context, *GetConfigHistoryRequest) (*GetConfigHistoryResponse, error)
 	// One of them with its files. NOT_FOUND: the history does not have it.
@@ -346,6 +367,9 @@ func (UnimplementedControllerServer) ApplyConfig(grpc.BidiStreamingServer[ApplyC
 }
 func (UnimplementedControllerServer) EndCanary(context.Context, *EndCanaryRequest) (*ApplyConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EndCanary not implemented")
+}
+func (UnimplementedControllerServer) Restart(context.Context, *RestartRequest) (*RestartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Restart not implemented")
 }
 func (UnimplementedControllerServer) GetConfigHistory(context.Context, *GetConfigHistoryRequest) (*GetConfigHistoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConfigHistory not implemented")
@@ -477,6 +501,24 @@ func _Controller_EndCanary_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).EndCanary(ctx, req.(*EndCanaryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_Restart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Restart(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Restart_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Restart(ctx, req.(*RestartRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -665,6 +707,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EndCanary",
 			Handler:    _Controller_EndCanary_Handler,
+		},
+		{
+			MethodName: "Restart",
+			Handler:    _Controller_Restart_Handler,
 		},
 		{
 			MethodName: "GetConfigHistory",

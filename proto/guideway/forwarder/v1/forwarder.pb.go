@@ -2091,6 +2091,87 @@ func (x *Connection) GetIdleMs() uint64 {
 	return 0
 }
 
+type TakeOverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverRequest) Reset() {
+	*x = TakeOverRequest{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverRequest) ProtoMessage() {}
+
+func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
+func (*TakeOverRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+}
+
+type TakeOverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the process that forwards now.
+	Pid           uint32 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverResponse) Reset() {
+	*x = TakeOverResponse{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverResponse) ProtoMessage() {}
+
+func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
+func (*TakeOverResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *TakeOverResponse) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
 type GetMetricsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// False: a page made within the last second will do. True: one begun after
@@ -2102,7 +2183,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2195,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2208,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetMetricsRequest) GetFresh() bool {
@@ -2146,7 +2227,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2239,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2252,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetMetricsResponse) GetText() string {
@@ -2190,7 +2271,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2283,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2296,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainRequest) GetFlow() *FlowKey {
@@ -2274,7 +2355,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2367,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2380,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExplainResponse) GetGeneration() uint64 {
@@ -2456,7 +2537,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2549,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2562,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -2531,7 +2612,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +2624,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +2637,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -2588,7 +2669,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2681,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2694,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
 }
 
 type GetDropSamplesResponse struct {
@@ -2626,7 +2707,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2719,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2732,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -2676,7 +2757,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2688,7 +2769,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2701,7 +2782,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DropSample) GetReason() string {
@@ -2758,7 +2839,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2851,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2864,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -2833,7 +2914,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +2926,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +2939,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -2897,7 +2978,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +2990,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3003,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -2996,7 +3077,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3089,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3102,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
 }
 
 type WatchResponse struct {
@@ -3035,7 +3116,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3128,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3141,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchResponse) GetHandingOver() bool {
@@ -3250,7 +3331,10 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x03 \x01(\tR\abackend\x12\x14\n" +
 	"\x05class\x18\x04 \x01(\tR\x05class\x12\x17\n" +
-	"\aidle_ms\x18\x05 \x01(\x04R\x06idleMs\")\n" +
+	"\aidle_ms\x18\x05 \x01(\x04R\x06idleMs\"\x11\n" +
+	"\x0fTakeOverRequest\"$\n" +
+	"\x10TakeOverResponse\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\rR\x03pid\")\n" +
 	"\x11GetMetricsRequest\x12\x14\n" +
 	"\x05fresh\x18\x01 \x01(\bR\x05fresh\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
@@ -3325,7 +3409,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\aas_left\x18\t \x01(\bR\x06asLeft\"\x0e\n" +
 	"\fWatchRequest\"2\n" +
 	"\rWatchResponse\x12!\n" +
-	"\fhanding_over\x18\x01 \x01(\bR\vhandingOver2\xb8\b\n" +
+	"\fhanding_over\x18\x01 \x01(\bR\vhandingOver2\x95\t\n" +
 	"\tForwarder\x12X\n" +
 	"\aSetPlan\x12%.guideway.forwarder.v1.SetPlanRequest\x1a&.guideway.forwarder.v1.SetPlanResponse\x12X\n" +
 	"\aGetPlan\x12%.guideway.forwarder.v1.GetPlanRequest\x1a&.guideway.forwarder.v1.GetPlanResponse\x12d\n" +
@@ -3335,7 +3419,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12X\n" +
 	"\aExplain\x12%.guideway.forwarder.v1.ExplainRequest\x1a&.guideway.forwarder.v1.ExplainResponse\x12m\n" +
 	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponse\x12Z\n" +
-	"\aCapture\x12%.guideway.forwarder.v1.CaptureRequest\x1a&.guideway.forwarder.v1.CaptureResponse0\x01\x12a\n" +
+	"\aCapture\x12%.guideway.forwarder.v1.CaptureRequest\x1a&.guideway.forwarder.v1.CaptureResponse0\x01\x12[\n" +
+	"\bTakeOver\x12&.guideway.forwarder.v1.TakeOverRequest\x1a'.guideway.forwarder.v1.TakeOverResponse\x12a\n" +
 	"\n" +
 	"GetMetrics\x12(.guideway.forwarder.v1.GetMetricsRequest\x1a).guideway.forwarder.v1.GetMetricsResponse\x12T\n" +
 	"\x05Watch\x12#.guideway.forwarder.v1.WatchRequest\x1a$.guideway.forwarder.v1.WatchResponse0\x01BFZDgithub.com/guideway/guideway/proto/guideway/forwarder/v1;forwarderv1b\x06proto3"
@@ -3352,7 +3437,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -3383,27 +3468,29 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*GetConnectionsResponse)(nil), // 26: guideway.forwarder.v1.GetConnectionsResponse
 	(*ConnectionCount)(nil),        // 27: guideway.forwarder.v1.ConnectionCount
 	(*Connection)(nil),             // 28: guideway.forwarder.v1.Connection
-	(*GetMetricsRequest)(nil),      // 29: guideway.forwarder.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),     // 30: guideway.forwarder.v1.GetMetricsResponse
-	(*ExplainRequest)(nil),         // 31: guideway.forwarder.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 32: guideway.forwarder.v1.ExplainResponse
-	(*TrackedFlow)(nil),            // 33: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 34: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 35: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 36: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 37: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 38: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 39: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 40: guideway.forwarder.v1.CapturedPacket
-	(*WatchRequest)(nil),           // 41: guideway.forwarder.v1.WatchRequest
-	(*WatchResponse)(nil),          // 42: guideway.forwarder.v1.WatchResponse
-	nil,                            // 43: guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	(*v1.Plan)(nil),                // 44: guideway.plan.v1.Plan
+	(*TakeOverRequest)(nil),        // 29: guideway.forwarder.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),       // 30: guideway.forwarder.v1.TakeOverResponse
+	(*GetMetricsRequest)(nil),      // 31: guideway.forwarder.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),     // 32: guideway.forwarder.v1.GetMetricsResponse
+	(*ExplainRequest)(nil),         // 33: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 34: guideway.forwarder.v1.ExplainResponse
+	(*TrackedFlow)(nil),            // 35: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 36: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 37: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 38: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 39: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 40: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 41: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 42: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 43: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 44: guideway.forwarder.v1.WatchResponse
+	nil,                            // 45: guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	(*v1.Plan)(nil),                // 46: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	44, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	44, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	44, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	46, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	46, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	46, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
 	6,  // 3: guideway.forwarder.v1.ComparePlanResponse.services:type_name -> guideway.forwarder.v1.ServiceComparison
 	7,  // 4: guideway.forwarder.v1.ServiceComparison.backends:type_name -> guideway.forwarder.v1.BackendShare
 	8,  // 5: guideway.forwarder.v1.ServiceComparison.established:type_name -> guideway.forwarder.v1.ConnectionOutcomes
@@ -3415,7 +3502,7 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	13, // 11: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
 	12, // 12: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
 	11, // 13: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
-	43, // 14: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	45, // 14: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
 	20, // 15: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
 	21, // 16: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
 	22, // 17: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
@@ -3425,34 +3512,36 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	28, // 21: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
 	25, // 22: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
 	20, // 23: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	33, // 24: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	34, // 25: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	37, // 26: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	40, // 27: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	35, // 24: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	36, // 25: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	39, // 26: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	42, // 27: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
 	0,  // 28: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
 	2,  // 29: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
 	4,  // 30: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
 	9,  // 31: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
 	18, // 32: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
 	24, // 33: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	31, // 34: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	35, // 35: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	38, // 36: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	29, // 37: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	41, // 38: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
-	1,  // 39: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 40: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 41: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
-	10, // 42: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	19, // 43: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	26, // 44: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	32, // 45: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	36, // 46: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	39, // 47: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	30, // 48: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	42, // 49: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
-	39, // [39:50] is the sub-list for method output_type
-	28, // [28:39] is the sub-list for method input_type
+	33, // 34: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	37, // 35: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	40, // 36: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	29, // 37: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
+	31, // 38: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	43, // 39: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 40: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 41: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 42: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
+	10, // 43: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	19, // 44: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	26, // 45: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	34, // 46: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	38, // 47: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	41, // 48: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	30, // 49: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
+	32, // 50: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	44, // 51: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	40, // [40:52] is the sub-list for method output_type
+	28, // [28:40] is the sub-list for method input_type
 	28, // [28:28] is the sub-list for extension type_name
 	28, // [28:28] is the sub-list for extension extendee
 	0,  // [0:28] is the sub-list for field type_name
@@ -3463,14 +3552,14 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[32].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	Forwarder_Explain_FullMethodName        = "/guideway.forwarder.v1.Forwarder/Explain"
 	Forwarder_GetDropSamples_FullMethodName = "/guideway.forwarder.v1.Forwarder/GetDropSamples"
 	Forwarder_Capture_FullMethodName        = "/guideway.forwarder.v1.Forwarder/Capture"
+	Forwarder_TakeOver_FullMethodName       = "/guideway.forwarder.v1.Forwarder/TakeOver"
 	Forwarder_GetMetrics_FullMethodName     = "/guideway.forwarder.v1.Forwarder/GetMetrics"
 	Forwarder_Watch_FullMethodName          = "/guideway.forwarder.v1.Forwarder/Watch"
 )
@@ -65,6 +66,11 @@ type ForwarderClient interface {
 	// Packets as received, with what became of them, until the caller hangs up.
 	// FAILED_PRECONDITION: no plan yet, or another capture is under way.
 	Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error)
+	// Has the program that is installed now go on in the place of this process, as
+	// `--take-over` does; only for the controller. Answers when that forwards, and this
+	// process ends then; its end may come before the answer.
+	// ABORTED: it could not, and this process goes on.
+	TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error)
 	// Prometheus text format.
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error)
 	// Reports at once what a poll would see too late: the first message comes
@@ -180,6 +186,16 @@ func (c *forwarderClient) Capture(ctx context.Context, in *CaptureRequest, opts 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Forwarder_CaptureClient = grpc.ServerStreamingClient[CaptureResponse]
 
+func (c *forwarderClient) TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TakeOverResponse)
+	err := c.cc.Invoke(ctx, Forwarder_TakeOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *forwarderClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (*GetMetricsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetMetricsResponse)
@@ -241,6 +257,11 @@ type ForwarderServer interface {
 	// Packets as received, with what became of them, until the caller hangs up.
 	// FAILED_PRECONDITION: no plan yet, or another capture is under way.
 	Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error
+	// Has the program that is installed now go on in the place of this process, as
+	// `--take-over` does; only for the controller. Answers when that forwards, and this
+	// process ends then; its end may come before the answer.
+	// ABORTED: it could not, and this process goes on.
+	TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error)
 	// Prometheus text format.
 	GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error)
 	// Reports at once what a poll would see too late: the first message comes
@@ -283,6 +304,9 @@ func (UnimplementedForwarderServer) GetDropSamples(context.Context, *GetDropSamp
 }
 func (UnimplementedForwarderServer) Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error {
 	return status.Error(codes.Unimplemented, "method Capture not implemented")
+}
+func (UnimplementedForwarderServer) TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeOver not implemented")
 }
 func (UnimplementedForwarderServer) GetMetrics(context.Context, *GetMetricsRequest) (*GetMetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMetrics not implemented")
@@ -466,6 +490,24 @@ func _Forwarder_Capture_Handler(srv interface{}, stream grpc.ServerStream) error
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Forwarder_CaptureServer = grpc.ServerStreamingServer[CaptureResponse]
 
+func _Forwarder_TakeOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwarderServer).TakeOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Forwarder_TakeOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwarderServer).TakeOver(ctx, req.(*TakeOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Forwarder_GetMetrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetMetricsRequest)
 	if err := dec(in); err != nil {
@@ -533,6 +575,10 @@ var Forwarder_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetDropSamples",
 			Handler:    _Forwarder_GetDropSamples_Handler,
+		},
+		{
+			MethodName: "TakeOver",
+			Handler:    _Forwarder_TakeOver_Handler,
 		},
 		{
 			MethodName: "GetMetrics",
