@@ -47,6 +47,8 @@ var (
 
 	// MachinePrefixes hold the sources of all tunnels: what agents accept.
 	MachinePrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("2001:db8:20::/48")}
+	// BackendPrefixes hold the backends' addresses, IPv4 then IPv6.
+	BackendPrefixes = []netip.Prefix{netip.MustParsePrefix("10.30.0.0/16"), netip.MustParsePrefix("2001:db8:30::/48")}
 )
 
 // Options say how large a lab is.

@@ -1,0 +1,246 @@
+package scenarios_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// movesLab is one load balancer with stateless services, a load on it, and
+// connections that say nothing unless they are asked.
+type movesLab struct {
+	*hosts.Lab
+	t    *testing.T
+	name string
+	idle []conversation
+}
+
+// Buckets move in every way, under load: no connection breaks, whether busy or
+// idle, IPv4 or IPv6, and no backend's kernel sends an RST. Only a backend that
+// dies takes connections along: its own.
+func TestMoves(t *testing.T) {
+	o := options(t, "moves")
+	o.LoadBalancers, o.Encap, o.Stateless = 1, "geneve", true
+	running := up(t, o)
+	m := &movesLab{Lab: running, t: t, name: running.LoadBalancers()[0]}
+	for range 20 {
+		for _, vip := range topology.EchoVIPs {
+			m.idle = append(m.idle, converse(t, running, vip))
+		}
+	}
+	remote := loadForTakeOver(t, running, 1, 200)
+	resets := m.resets()
+	one, two, three := running.Backends()[0], running.Backends()[1], running.Backends()[2] // a spare
+	m.run("a backend drains", func() { m.drain(one); m.waitOwners(two) })
+	m.run("it comes back", func() { m.undrain(one); m.waitOwners(one, two) })
+	m.run("scale out", func() { m.setWeight(three, 1); m.waitOwners(one, two, three) })
+	m.run("many at once", func() { m.toggle(one, two, three) })
+	m.run("the controller is killed in each step", func() { m.killController(one, two, three) })
+	m.run("the forwarder is killed during a move", func() { m.killForwarder(one, two, three) })
+	m.run("an agent is killed during a move", func() { m.killAgent(one, two, three) })
+	m.run("scale in", func() { m.setWeight(three, 0); m.waitOwners(one, two) })
+	goOn(t, m.idle)
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+	if after := m.resets(); after != resets {
+		t.Errorf("the backends' kernels sent %d RSTs", after-resets)
+	}
+	m.run("moves close when their connections have ended", func() { m.end(three) })
+	m.run("a backend dies", func() { m.kill(1) })
+	checkAtRest(t, running)
+}
+
+func (m *movesLab) run(name string, f func()) {
+	m.t.Helper()
+	if !m.t.Failed() {
+		began := time.Now()
+		f()
+		m.t.Logf("%s: %v", name, time.Since(began).Round(time.Millisecond))
+	}
+}
+
+// resets that the backends' kernels have sent.
+func (m *movesLab) resets() (sum uint64) {
+	for _, n := range m.Backends() {
+		sum += kernelCounter(m.t, m.Lab, n, "Tcp.OutRsts")
+	}
+	return sum
+}
+
+func (m *movesLab) drain(backend string)   { m.command("drain", "backend", backend) }
+func (m *movesLab) undrain(backend string) { m.command("undrain", "backend", backend) }
+
+func (m *movesLab) command(args ...string) {
+	m.t.Helper()
+	if out, err := on(m.t, m.Lab, m.name, args...); err != nil {
+		m.t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+}
+
+func (m *movesLab) setWeight(backend string, weight uint32) {
+	m.t.Helper()
+	weights := m.Weights()
+	weights[backend] = weight
+	if err := m.SetWeights(m.t.Context(), weights); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// waitOwners until exactly these have buckets of the services that have them by
+// these names, and the forwarder has the map.
+func (m *movesLab) waitOwners(want ...string) {
+	m.t.Helper()
+	eventually(m.t, 20*time.Second, fmt.Sprintf("%v have all buckets", want), func() error {
+		out, err := on(m.t, m.Lab, m.name, "show", "buckets", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var shown []struct {
+			Service, Backend       string
+			Buckets, Next          int
+			Generation             uint64 `json:"generation"`
+			GenerationAcknowledged uint64 `json:"generation_acknowledged"`
+		}
+		if err := json.Unmarshal([]byte(out), &shown); err != nil {
+			return err
+		}
+		owners := map[string]int{}
+		for _, s := range shown {
+			if s.Service != "web" && s.Service != "echo" {
+				continue // its backends have other names
+			}
+			if s.Buckets > 0 {
+				owners[s.Service]++
+			}
+			if s.Next > 0 || s.Generation != s.GenerationAcknowledged || slices.Contains(want, s.Backend) != (s.Buckets > 0) {
+				return fmt.Errorf("%+v", s)
+			}
+		}
+		for service, count := range owners {
+			if count != len(want) {
+				return fmt.Errorf("%d backends have buckets of %s", count, service)
+			}
+		}
+		if len(owners) != 2 {
+			return fmt.Errorf("not both services are stateless: %s", out)
+		}
+		return nil
+	})
+}
+
+// toggle drains faster than moves are made.
+func (m *movesLab) toggle(all ...string) {
+	for range 3 {
+		for _, backend := range all {
+			m.drain(backend)
+			m.undrain(backend)
+		}
+	}
+	m.drain(all[0])
+	m.drain(all[1])
+	m.waitOwners(all[2])
+	goOn(m.t, m.idle[:4])
+	m.undrain(all[0])
+	m.undrain(all[1])
+	m.waitOwners(all...)
+}
+
+// killController so long after the command that it has made any number of steps.
+func (m *movesLab) killController(all ...string) {
+	for at, delay := range []time.Duration{0, 40, 80, 120, 180, 250} {
+		backend := all[at%2]
+		m.drain(backend)
+		time.Sleep(delay * time.Millisecond)
+		if err := m.Kill(m.name, "controller"); err != nil {
+			m.t.Fatal(err)
+		}
+		if err := m.StartController(m.name); err != nil {
+			m.t.Fatal(err)
+		}
+		m.waitOwners(slices.DeleteFunc(slices.Clone(all), func(b string) bool { return b == backend })...)
+		m.undrain(backend)
+		m.waitOwners(all...)
+	}
+}
+
+func (m *movesLab) killForwarder(all ...string) {
+	m.drain(all[0])
+	if err := m.KillForwarder(m.name); err != nil {
+		m.t.Fatal(err)
+	}
+	m.waitOwners(all[1:]...)
+	m.undrain(all[0])
+	m.waitOwners(all...)
+}
+
+// killAgent of the backend that the buckets leave, then of one that gets them. Their
+// connections stand still meanwhile.
+func (m *movesLab) killAgent(all ...string) {
+	for at := range 2 {
+		m.drain(all[0])
+		if err := m.StopAgent(at); err != nil {
+			m.t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		if err := m.StartAgent(at); err != nil {
+			m.t.Fatal(err)
+		}
+		m.waitOwners(all[1:]...)
+		m.undrain(all[0])
+		m.waitOwners(all...)
+	}
+}
+
+// end the connections of a backend that has no buckets any more.
+func (m *movesLab) end(backend string) {
+	m.idle = slices.DeleteFunc(m.idle, func(c conversation) bool {
+		if c.backend == backend {
+			_ = c.Close()
+		}
+		return c.backend == backend
+	})
+	eventually(m.t, 30*time.Second, "no move away from "+backend+" is open", func() error {
+		out, err := on(m.t, m.Lab, m.name, "show", "moves", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var shown []struct {
+			Service, From string
+			Connections   *uint64
+		}
+		if err := json.Unmarshal([]byte(out), &shown); err != nil {
+			return err
+		}
+		for _, move := range shown {
+			if move.From == backend {
+				return fmt.Errorf("%+v", move)
+			}
+		}
+		return nil
+	})
+}
+
+// kill a backend: the connections of the others go on.
+func (m *movesLab) kill(index int) {
+	if err := m.KillBackend(m.t.Context(), index); err != nil {
+		m.t.Fatal(err)
+	}
+	dead := m.Backends()[index]
+	m.waitOwners(m.Backends()[0])
+	others := slices.DeleteFunc(slices.Clone(m.idle), func(c conversation) bool { return c.backend == dead })
+	if len(others) == 0 || len(others) == len(m.idle) {
+		m.t.Fatalf("%d of %d connections are not at %s", len(others), len(m.idle), dead)
+	}
+	goOn(m.t, others)
+}
