@@ -231,6 +231,7 @@ func (s *backendSetup) agentConfig() string {
 			fmt.Fprintf(&text, "  %q: %q\n", other.Name, other.Address.String())
 		}
 	}
+	text.WriteString("# Clients send no segment that does not fit into a tunnel (Linux 6.6).\nmss_clamp: auto\n")
 	text.WriteString("# The program outlives the agent: a restart loses no packet.\npin: /sys/fs/bpf/guideway-agent\n")
 	return text.String()
 }

@@ -14,12 +14,15 @@
  *
  *   tunnel.h ─► inner.h ─┬─► connection.h: here? ─► strip, XDP_PASS
  *   route.h              └─► onward.h: the next agent's, XDP_TX
+ *
+ * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h).
  */
 #include "frame.h"
 #include "tunnel.h"
 #include "inner.h"
 #include "connection.h"
 #include "onward.h"
+#include "mss.h"
 
 static __always_inline int counted(__u32 outcome, int action)
 {
@@ -104,6 +107,13 @@ int guideway_agent(struct xdp_md *ctx)
 		return counted(outcome, XDP_DROP);
 	sent = send_onward(ctx, &t, outcome);
 	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);
+}
+
+SEC("classifier")
+int gw_agent_mss(struct __sk_buff *skb)
+{
+	clamp_mss(skb);
+	return TC_ACT_UNSPEC; /* other programs go on */
 }
 
 /* None of the helpers used requires the GPL. */

@@ -9,10 +9,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use ebpf::Link;
 use ebpf::xdp::{self, Mode, ModePreference};
+use ebpf::{Hook, Link};
 
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
+
+/// Of the link at the egress.
+const EGRESS_PIN: &str = "tcx-egress";
 
 /// Attaches a program; how it is attached.
 pub fn attach(
@@ -36,9 +39,40 @@ pub fn attach(
     Ok((link, mode))
 }
 
-/// Takes the program off its interface; false if there is none.
+/// Attaches the program of an interface's egress.
+pub fn attach_egress(
+    program: BorrowedFd,
+    interface: &str,
+    directory: Option<&Path>,
+) -> Result<Link, String> {
+    let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
+    let problem = |error: io::Error| {
+        let cure = "it takes Linux 6.6; before, write `mss_clamp: off`, and give the routes to clients an `advmss`";
+        format!("cannot attach the program of mss_clamp to {interface}: {error}; {cure}")
+    };
+    let pin = directory.map(|directory| directory.join(EGRESS_PIN));
+    if let Some(link) = pin.as_deref().and_then(|pin| Link::pinned(pin).ok())
+        && link.interface_index().is_ok_and(|of| of == index)
+    {
+        link.replace(program).map_err(problem)?;
+        return Ok(link);
+    }
+    let link = Link::create(program, index, Hook::TcEgress).map_err(problem)?;
+    if let Some((pin, directory)) = pin.as_deref().zip(directory) {
+        remove(pin)?;
+        pin_as(&link, directory, pin)?;
+    }
+    Ok(link)
+}
+
+/// Takes the program of the egress off; false if there is none.
+pub fn detach_egress(directory: &Path) -> Result<bool, String> {
+    remove(&directory.join(EGRESS_PIN))
+}
+
+/// Takes the programs off their interface; false if there is none.
 pub fn detach(directory: &Path) -> Result<bool, String> {
-    let mut was_there = false;
+    let mut was_there = detach_egress(directory)?;
     for mode in MODES {
         was_there |= remove(&pin_of(directory, mode))?;
     }
@@ -73,12 +107,16 @@ fn inherited(
 }
 
 fn pin(link: &Link, mode: Mode, directory: &Path) -> Result<(), String> {
+    pin_as(link, directory, &pin_of(directory, mode))
+}
+
+fn pin_as(link: &Link, directory: &Path, path: &Path) -> Result<(), String> {
     let problem = |error: io::Error| {
         let cure = "is it in a BPF file system (`mount -t bpf bpf /sys/fs/bpf`)?";
         format!("cannot pin the program in {}: {error}; {cure}", directory.display())
     };
     std::fs::create_dir_all(directory).map_err(problem)?;
-    link.pin(&pin_of(directory, mode)).map_err(problem)
+    link.pin(path).map_err(problem)
 }
 
 fn pin_of(directory: &Path, mode: Mode) -> PathBuf {

@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::messages::{Exchange, Exchanges, RESULTS};
+use crate::mss::FAMILIES;
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
 
@@ -49,7 +50,9 @@ async fn answer(
     }
     let (status, body) = match path(&request) {
         Some("/metrics") => match counters.read() {
-            Ok(counts) => ("200 OK", page(&counts) + &message_page(&exchanges.read())),
+            Ok(counts) => {
+                ("200 OK", page(&counts) + &mss_page(counters) + &message_page(&exchanges.read()))
+            }
             Err(problem) => ("500 Internal Server Error", problem),
         },
         Some("/healthz") => ("200 OK", "ok\n".to_string()),
@@ -106,6 +109,21 @@ fn page(counts: &Counts) -> String {
         {
             let _ = writeln!(page, "{family}{{{label}=\"{}\"}} {count}", outcome.name);
         }
+    }
+    page
+}
+
+/// What the program at the egress has changed.
+fn mss_page(counters: &Counters) -> String {
+    let (name, label, help) = (
+        "guideway_agent_mss_clamped_packets_total",
+        "family",
+        "SYN/ACKs from VIPs whose MSS was lowered to what fits into tunnels.",
+    );
+    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
+    for (family, count) in FAMILIES.iter().zip(counters.clamped.read().unwrap_or_default()) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "{name}{{{label}=\"{family}\"}} {count}");
     }
     page
 }

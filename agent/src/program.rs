@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, PerCpuArray};
-use aya::programs::Xdp;
+use aya::programs::{SchedClassifier, Xdp};
 use ebpf::xdp::Mode;
 use ebpf::{Link, ObjectError, with_causes};
 use nexthops::NextHop;
@@ -14,32 +14,39 @@ use wire::IpPrefix;
 
 use crate::attachment;
 use crate::config::Config;
+use crate::mss::{Clamped, Clamps};
 use crate::outcome::{Counts, OUTCOMES};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
 
 const PROGRAM: &str = "guideway_agent";
+const MSS_PROGRAM: &str = "gw_agent_mss";
 
 /// The program; detached when dropped, unless it is pinned.
 pub struct Program {
     object: Ebpf,
     counters: Counters,
-    /// None: not attached yet.
-    link: Option<Link>,
+    /// Empty: not attached yet.
+    links: Vec<Link>,
 }
 
 /// What the program counts.
 pub struct Counters {
     outcomes: PerCpuArray<MapData, u64>,
+    /// Of the program at the egress.
+    pub clamped: Clamped,
 }
 
 impl Program {
     /// Loads the program; it does nothing yet.
     pub fn load() -> Result<Program, ObjectError> {
         let mut object = ebpf::load(OBJECT)?;
-        let counters = Counters { outcomes: ebpf::table(&mut object, "outcomes")? };
+        let clamped = Clamped(ebpf::table(&mut object, "clamped")?);
+        let counters = Counters { outcomes: ebpf::table(&mut object, "outcomes")?, clamped };
         ebpf::verify(PROGRAM, ebpf::program::<Xdp>(&mut object, PROGRAM)?.load())?;
-        Ok(Program { object, counters, link: None })
+        let mss = ebpf::program::<SchedClassifier>(&mut object, MSS_PROGRAM)?;
+        ebpf::verify(MSS_PROGRAM, mss.load())?;
+        Ok(Program { object, counters, links: Vec::new() })
     }
 
     /// Opens tunnels as the config says.
@@ -56,6 +63,25 @@ impl Program {
         ebpf::table(&mut self.object, "agents").map(Agents).map_err(|error| error.to_string())
     }
 
+    /// The table of what the program at the egress announces, which is empty at first.
+    pub fn clamps(&mut self) -> Result<Clamps, String> {
+        ebpf::table(&mut self.object, "clamps").map(Clamps::new).map_err(|error| error.to_string())
+    }
+
+    /// Attaches the program at the egress, if the config says so; else takes a
+    /// predecessor's off.
+    pub fn attach_mss(&mut self, config: &Config) -> Result<(), String> {
+        let pin = config.pin.as_deref();
+        if !config.clamps_mss {
+            return pin.map_or(Ok(()), |pin| attachment::detach_egress(pin).map(drop));
+        }
+        let program = ebpf::program::<SchedClassifier>(&mut self.object, MSS_PROGRAM);
+        let program = program.map_err(|error| error.to_string())?.fd();
+        let program = program.map_err(|error| with_causes(&error))?.as_fd();
+        self.links.push(attachment::attach_egress(program, &config.interface, pin)?);
+        Ok(())
+    }
+
     /// Attaches the program as the config says; how it is attached.
     pub fn attach(&mut self, config: &Config) -> Result<Mode, String> {
         let program = ebpf::program::<Xdp>(&mut self.object, PROGRAM);
@@ -63,7 +89,7 @@ impl Program {
         let program = program.map_err(|error| with_causes(&error))?.as_fd();
         let pin = config.pin.as_deref();
         let (link, mode) = attachment::attach(program, &config.interface, config.mode, pin)?;
-        self.link = Some(link);
+        self.links.push(link);
         Ok(mode)
     }
 

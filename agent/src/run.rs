@@ -28,6 +28,9 @@ pub async fn run(config: &Config) -> Result<(), String> {
     let interface = &config.interface;
     // The table of agents comes first: it may take a predecessor's place.
     let mut neighbours = Neighbours::start(config, agents).await?;
+    let mut clamps = program.clamps()?;
+    clamps.update(config)?; // before the program may take a predecessor's place
+    program.attach_mss(config)?;
     let mode = program.attach(config)?;
     println!("ready: {interface} {mode}");
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
@@ -38,6 +41,7 @@ pub async fn run(config: &Config) -> Result<(), String> {
     tokio::select! {
         () = metrics::serve(listener, counters, &exchanges) => {}
         result = messages.run() => return result,
+        result = clamps.follow(config), if config.clamps_mss => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
         result = neighbours.follow() => return result,

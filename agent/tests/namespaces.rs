@@ -9,7 +9,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -416,6 +416,72 @@ impl Drop for BpfFileSystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
+}
+
+/// The MSS that a client of this family is bound to, in a new connection to a port that
+/// the backend listens on at that address.
+fn mss_to(lab: &Lab, address: &str) -> u32 {
+    let listener = lab.backend.inside(|| TcpListener::bind((address, 0)).unwrap());
+    let server = listener.local_addr().unwrap();
+    let _client =
+        lab.lb.inside(|| TcpStream::connect_timeout(&server, Duration::from_secs(5)).unwrap());
+    let (_accepted, _) = listener.accept().unwrap();
+    let shown = lab.lb.run(&format!("ss -tinH dport = :{}", server.port()));
+    let mss = shown.split_whitespace().find_map(|word| word.strip_prefix("mss:"));
+    mss.unwrap_or_else(|| panic!("no mss in {shown:?}")).parse().unwrap()
+}
+
+/// What timestamps take of each segment.
+const TIMESTAMPS: u32 = 12;
+
+#[test]
+fn vips_announce_an_mss_that_fits_into_tunnels() {
+    if !root_or_skip("vips_announce_an_mss_that_fits_into_tunnels") {
+        return;
+    }
+    let lab = Lab::new();
+    let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
+    let pin = files.0.join("agent");
+    lab.lb.run("ip route add 203.0.113.10 via 10.66.0.2");
+    lab.lb.run("ip route add 2001:db8:a::10 via fd66::2");
+    let fields = format!("interface: eth0, load_balancers: [10.66.0.1], pin: {}", pin.display());
+    let mss = || (mss_to(&lab, "203.0.113.10"), mss_to(&lab, "2001:db8:a::10"));
+    let without = (1460 - TIMESTAMPS, 1440 - TIMESTAMPS);
+
+    let agent = Agent::start(lab.command(&fields));
+    assert_eq!(mss(), without, "without mss_clamp");
+    assert!(terminate(agent));
+
+    let clamping = format!("{fields}, mss_clamp: auto, metrics_listen: '127.0.0.1:9479'");
+    let agent = Agent::start(lab.command(&clamping));
+    let fits = (1364 - TIMESTAMPS, 1344 - TIMESTAMPS);
+    assert_eq!(mss(), fits);
+    assert_eq!(mss_to(&lab, "10.66.0.2"), without.0, "to the backend itself");
+    let page = lab.backend.inside(|| get("/metrics"));
+    for family in ["ipv4", "ipv6"] {
+        let sample = format!("guideway_agent_mss_clamped_packets_total{{family=\"{family}\"}} 1\n");
+        assert!(page.contains(&sample), "{page}");
+    }
+    lab.backend.run("ip link set eth0 mtu 1400");
+    let deadline = Instant::now() + LONG;
+    while mss_to(&lab, "203.0.113.10") != 1264 - TIMESTAMPS {
+        assert!(Instant::now() < deadline, "the interface's MTU is not followed");
+    }
+    lab.backend.run("ip link set eth0 mtu 1500");
+
+    // It stays while no agent runs, is taken over, and goes where it is switched off.
+    drop(agent);
+    assert!(mss().0 < without.0, "after the agent was killed");
+    let agent = Agent::start(lab.command(&clamping));
+    assert_eq!(mss(), fits, "after a restart");
+    assert!(terminate(agent));
+    let agent = Agent::start(lab.command(&format!("{fields}, mss_clamp: off")));
+    assert_eq!(mss(), without, "switched off");
+    assert!(terminate(agent));
+    assert!(terminate(Agent::start(lab.command(&clamping))));
+    let detached = lab.command(&clamping).arg("--detach").output();
+    assert_eq!(detached.unwrap().stdout, b"detached\n");
+    assert_eq!(mss(), without, "detached");
 }
 
 /// The program is replaced in one step, and stays while no agent runs.

@@ -2,6 +2,8 @@
 //! the namespace that it was mounted in and not the caller's.
 
 use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// No interface has that name.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,30 @@ pub fn index_of(name: &str) -> Result<u32, NoInterface> {
         0 => Err(missing()),
         index => Ok(index),
     }
+}
+
+/// Bytes of an IP packet that an interface carries.
+pub fn mtu_of(name: &str) -> io::Result<u32> {
+    // SAFETY: all zeros are a value of this C structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let (name, room) = (name.as_bytes(), request.ifr_name.len() - 1);
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: a call without pointers; the descriptor is new and ours alone.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: the kernel reads and writes the structure, which lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled this member of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
 }
 
 /// The names of all interfaces, in the kernel's order.
@@ -53,6 +79,13 @@ mod tests {
     fn the_loopback_interface_has_a_number() {
         assert_ne!(index_of("lo").unwrap(), 0);
         assert!(names().contains(&"lo".to_string()));
+    }
+
+    #[test]
+    fn an_interface_has_an_mtu() {
+        assert!(mtu_of("lo").unwrap() >= 1280);
+        assert!(mtu_of("nonesuch0").is_err());
+        assert!(mtu_of("an-overlong-interface-name").is_err());
     }
 
     #[test]

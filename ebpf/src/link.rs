@@ -24,6 +24,7 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
 
 /// Where a program may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum Hook {
     Xdp(u32),
     /// Traffic control, received frames (Linux 6.6).
     TcIngress,
+    /// Traffic control, frames that are sent (Linux 6.6).
+    TcEgress,
 }
 
 /// A program on an interface, until the last copy is dropped.
@@ -72,7 +75,7 @@ struct GetInfo {
     info: u64,
 }
 
-/// The beginning of struct bpf_link_info, of an XDP link.
+/// The beginning of struct bpf_link_info, of a link of XDP or traffic control.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -90,6 +93,7 @@ impl Link {
         let (attach_type, flags) = match hook {
             Hook::Xdp(flags) => (BPF_XDP, flags),
             Hook::TcIngress => (BPF_TCX_INGRESS, 0),
+            Hook::TcEgress => (BPF_TCX_EGRESS, 0),
         };
         let program = program.as_raw_fd() as u32;
         let mut create = Create { program, interface_index, attach_type, flags };
@@ -133,7 +137,7 @@ impl Link {
         Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The interface of an XDP link; 0: it is gone.
+    /// The interface of a link; 0: it is gone.
     pub fn interface_index(&self) -> io::Result<u32> {
         let mut info = LinkInfo::default();
         let mut get = GetInfo {

@@ -55,6 +55,8 @@ pub struct Config {
     pub keys: Option<Keys>,
     /// Where its state goes; empty without keys.
     pub controllers: Vec<SocketAddr>,
+    /// Lower the MSS that VIPs announce, so that what clients send fits into tunnels.
+    pub clamps_mss: bool,
     /// A directory of the BPF file system, where the program outlives the agent.
     pub pin: Option<PathBuf>,
     /// Where metrics are served.
@@ -138,7 +140,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         (fields.optional("mode"), fields.optional("name"), fields.optional("agents"));
     let (metrics_listen, stats_interval) =
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
-    let pin = fields.optional("pin");
+    let (pin, mss_clamp) = (fields.optional("pin"), fields.optional("mss_clamp"));
     let (key_file, controllers) = (fields.optional("key_file"), fields.optional("controllers"));
     fields.finish();
 
@@ -155,6 +157,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .as_ref()
             .map(|node| read_controllers(reader, node))
             .unwrap_or_default(),
+        clamps_mss: mss_clamp.is_some_and(|node| read_mss_clamp(reader, &node)),
         pin: pin.and_then(|node| read_pin(reader, &node)),
         metrics_listen: metrics_listen.and_then(|node| {
             reader.parsed(&node, "an address with a port", "127.0.0.1:9473 or \"[::1]:9473\"")
@@ -181,6 +184,19 @@ fn read_mode(reader: &mut Reader, node: &Node) -> Option<ModePreference> {
             None
         }
     }
+}
+
+fn read_mss_clamp(reader: &mut Reader, node: &Node) -> bool {
+    // YAML has `off` for a text, and we have it for false.
+    match reader.text(node).as_deref() {
+        Some("auto") => return true,
+        Some("off") | None => {}
+        Some(other) => {
+            let cure = "write auto (what fits into tunnels), or off";
+            reader.refuse(node, &format!("{other:?} is unknown: {cure}"));
+        }
+    }
+    false
 }
 
 fn read_pin(reader: &mut Reader, node: &Node) -> Option<PathBuf> {
