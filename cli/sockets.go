@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -144,9 +145,25 @@ func (m machine) ask(ctx context.Context, limit time.Duration, d door, f func(co
 			delete(m.kept, at)
 			conn.Close()
 		}
-		return refused{text: fmt.Sprintf("the %s at %s: %s", d.process, at, status.Convert(err).Message()), code: status.Code(err)}
+		text := status.Convert(err).Message()
+		if m.remote.server == "" && isSilent(ctx, err) {
+			text = fmt.Sprintf("takes connections, but does not answer: it hangs, or waits for a processor: systemctl restart %s", d.unit)
+		}
+		return refused{text: fmt.Sprintf("the %s at %s: %s", d.process, at, text), code: status.Code(err)}
 	}
 	return nil
+}
+
+// isSilent: it was our time that ended, or gRPC's to get a connection going. What
+// gRPC says of that is about its own connection.
+func isSilent(ctx context.Context, err error) bool {
+	switch s := status.Convert(err); s.Code() {
+	case codes.DeadlineExceeded:
+		return ctx.Err() != nil // else it is the other side's word
+	case codes.Unavailable:
+		return strings.HasPrefix(s.Message(), "connection error: ")
+	}
+	return false
 }
 
 // keepConnections between calls until the returned function is called.
