@@ -3,6 +3,7 @@ package main
 // What a backend needs, printed as commands and files to be pasted there.
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +27,8 @@ func configBackendCommand() *cobra.Command {
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
 			"prints the commands that set its backend NAME up: the VIPs, sysctls, and the\n" +
 			"agent with its config. With `agents` in the config the output has the agent's\n" +
-			"keys, which come from cluster.secret_file: pipe it to the backend, and keep it\n" +
-			"nowhere else.",
+			"keys, and with `quic_lb` those of connection ids, which come from\n" +
+			"cluster.secret_file: pipe it to the backend, and keep it nowhere else.",
 		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 sh",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if len(arguments) < 2 {
@@ -63,6 +64,8 @@ type backendSetup struct {
 	// nil: the config has no agents.
 	keys *agents.Keys
 	port uint16
+	// What the QUIC servers of its services make connection ids by.
+	quic []config.QUICSettings
 	// Backends with an address of the same family, itself included.
 	reachable []config.Backend
 }
@@ -93,12 +96,16 @@ func newBackendSetup(c *config.Config, name, device string) (*backendSetup, erro
 	if prefix := c.Tunnel.SourcePrefix; prefix.IsValid() {
 		s.sources = append(s.sources, prefix.String())
 	}
+	var content []byte
+	if c.Cluster.SecretFile != "" {
+		var err error
+		if content, err = os.ReadFile(c.Cluster.SecretFile); err != nil {
+			return nil, fmt.Errorf("read the secret that the backend's keys come from: %w", err)
+		}
+	}
+	s.quic = config.QUICSettingsOf(c, name, content)
 	if c.Agents == nil {
 		return s, nil
-	}
-	content, err := os.ReadFile(c.Cluster.SecretFile)
-	if err != nil {
-		return nil, fmt.Errorf("read the secret that the agent's keys come from: %w", err)
 	}
 	secret, err := agents.NewSecret(content)
 	if err != nil {
@@ -192,11 +199,36 @@ func (s *backendSetup) print(w io.Writer) error {
 		file("/etc/guideway/agent.key", "600", s.keys.File(), line)
 	}
 	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
+	s.printQUIC(line)
 	line("guideway-agent --check")
 	line("systemctl enable guideway-agent")
 	line("systemctl restart guideway-agent")
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// printQUIC says what the QUIC servers need, which have no config in common that
+// could be written here.
+func (s *backendSetup) printQUIC(line func(string, ...any)) {
+	for i, one := range s.quic {
+		if i == 0 {
+			line("")
+			line("# Connection ids that QUIC servers make here (docs/quic.md): configure these.")
+		}
+		use := "made"
+		if i > 0 && s.quic[i-1].Service == one.Service {
+			use = "still followed"
+		}
+		key := "none"
+		if one.Encrypted {
+			key = hex.EncodeToString(one.Key[:])
+		}
+		line("# service=%s use=%q config_id=%d server_id=%s nonce_bytes=%d connection_id_bytes=%d key=%s",
+			one.Service, use, one.ID, one.ServerID, one.NonceBytes, one.ConnectionIDBytes(), key)
+	}
+	if len(s.quic) > 0 {
+		line("")
+	}
 }
 
 // file as a command that writes it.

@@ -274,9 +274,84 @@ def agent_messages():
     return cases
 
 
+# QUIC connection ids (draft-ietf-quic-load-balancers-21, section 5 and appendix B).
+
+def connection_id_key(kind, text, config):
+    return hash_key(kind, text, b"guideway quic connection id\0" + bytes([config, 0]))
+
+
+def server_id(backend):
+    return hashlib.sha256(b"guideway quic server id\0" + backend.encode()).digest()[:8]
+
+
+def four_passes(key, plain):
+    """By the draft's words, on hexadecimal digits: an odd number of bytes is split in the middle of one."""
+    digits, half_len = plain.hex(), (len(plain) + 1) // 2
+    odd = len(plain) % 2
+    left, right = digits[:len(plain)] + "0" * odd, "0" * odd + digits[len(plain):]
+
+    def round_of(number, this, other):
+        block = bytes.fromhex(other).ljust(14, b"\0") + bytes([len(plain), number])
+        return bytes(a ^ b for a, b in zip(bytes.fromhex(this), aes128(key, block)[:half_len])).hex()
+
+    for number in (1, 3):
+        right = round_of(number, right, left)
+        right = "0" * odd + right[odd:]
+        left = round_of(number + 1, left, right)
+        left = left[:len(left) - odd] + "0" * odd
+    return bytes.fromhex(left[:len(left) - odd] + right[odd:])
+
+
+def connection_id(config, key, server, nonce):
+    """With its length in the first byte; key None: plain."""
+    plain = server + nonce
+    if key is None:
+        body = plain
+    elif len(plain) == 16:
+        body = aes128(key, plain)
+    else:
+        body = four_passes(key, plain)
+    return bytes([config << 5 | len(body)]) + body
+
+
+def check_connection_ids():
+    """The draft's own examples. Its second plain one has a nonce with a digit of the server id's end in it."""
+    key = bytes.fromhex("8f95f09245765f80256934e50c66207f")
+    for config, with_key, server, nonce, wanted in [
+            (0, None, "c4605e", "4504cc4f", "07c4605e4504cc4f"),
+            (0, key, "ed793a", "ee080dbf", "0720b1d07b359d3c"),
+            (1, key, "ed793a51d49b8f5fab65", "ee080dbf48", "2fcc381bc74cb4fbad2823a3d1f8fed2"),
+            (2, key, "ed793a51d49b8f5f", "ee080dbf48c0d1e5", "504dd2d05a7b0de9b2b9907afb5ecf8cc3"),
+            (0, key, "ed793a51d49b8f5fab", "ee080dbf48c0d1e55d", "125779c9cc86beb3a3a4a3ca96fce4bfe0cdbc")]:
+        made = connection_id(config, with_key, bytes.fromhex(server), bytes.fromhex(nonce))
+        assert made.hex() == wanted, (server, made.hex())
+
+
+def quic_lb():
+    check_connection_ids()
+    chosen = random.Random(9000)
+    ids = []
+    layouts = [(4, 4), (4, 5), (5, 4), (4, 12), (5, 6), (6, 4), (7, 5), (8, 4), (8, 5), (8, 7), (8, 8), (8, 9), (8, 11)]
+    for number, (server_bytes, nonce_bytes) in enumerate(layouts):
+        for encrypted in (True, False):
+            (kind, text), config = SECRETS[number % len(SECRETS)], number % 7
+            key = connection_id_key(kind, text, config) if encrypted else None
+            backend, nonce = f"web-{number}", chosen.randbytes(nonce_bytes)
+            server = server_id(backend)[:server_bytes]
+            ids.append({kind: text, "config": config, "encrypted": encrypted, "backend": backend,
+                        "server_id": server.hex(), "nonce": nonce.hex(),
+                        "connection_id": connection_id(config, key, server, nonce).hex()})
+    return {"keys": [{kind: text, "config": config, "key": connection_id_key(kind, text, config).hex()}
+                     for kind, text in SECRETS for config in range(7)],
+            "server_ids": [{"backend": name, "server_id": server_id(name).hex()}
+                           for name in ("", "web-1", "10.1.0.11", "2001:db8:0:2::11", "zürich")],
+            "connection_ids": ids}
+
+
 FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
          "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace,
-         "route_option.json": route_options, "agent_messages.json": agent_messages}
+         "route_option.json": route_options, "agent_messages.json": agent_messages,
+         "quic_lb.json": quic_lb}
 
 
 def text_of(value, indent=""):

@@ -63,6 +63,24 @@ def aes128(key, block):
     return bytes(state)
 
 
+def aes128_inverse(key, block):
+    """FIPS 197 section 5.3: the steps backwards, each undone."""
+    keys = _expand(key)
+    state = list(block)
+    for round_number in range(10, 0, -1):
+        state = [a ^ b for a, b in zip(state, keys[round_number])]
+        if round_number < 10:
+            mixed = []
+            for c in range(0, 16, 4):
+                column = state[c:c + 4]
+                mixed += [_multiply(column[i], 14) ^ _multiply(column[(i + 1) % 4], 11)
+                          ^ _multiply(column[(i + 2) % 4], 13) ^ _multiply(column[(i + 3) % 4], 9) for i in range(4)]
+            state = mixed
+        state = [state[(i - 4 * (i % 4)) % 16] for i in range(16)]
+        state = [SBOX.index(b) for b in state]
+    return bytes(a ^ b for a, b in zip(state, keys[0]))
+
+
 MASK = (1 << 64) - 1
 
 
@@ -110,6 +128,7 @@ def internet_checksum(data):
 def check():
     key, plain = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
     assert aes128(key, plain).hex() == "69c4e0d86a7b0430d8cdb78070b4c55a", "FIPS 197 appendix C.1"
+    assert aes128_inverse(key, aes128(key, plain)) == plain
     low, high = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
     assert siphash(low, high, bytes(range(15))) == 0xA129CA6149BE45E5, "SipHash paper, appendix A"
     assert internet_checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0xDDF2 ^ 0xFFFF, "RFC 1071 section 3"

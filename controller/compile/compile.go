@@ -84,6 +84,7 @@ func service(s *config.Service, states States) *planv1.Service {
 		Dscp:             s.DSCP,
 		Unmatched:        unmatcheds[s.Unmatched],
 	}
+	compiled.QuicLb = quicLB(s)
 	for i, vip := range s.VIPs {
 		compiled.Vips[i] = VIP(vip)
 	}

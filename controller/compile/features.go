@@ -23,6 +23,7 @@ const (
 	FeatureSteeringSoftware = "steering-software"
 	FeaturePathMTULearn     = "path-mtu-learn"
 	FeatureProbing          = "probing"
+	FeatureQUICLB           = "quic-lb"
 )
 
 // encapFeature is the name of an encapsulation as a feature; GRE is what every
@@ -50,6 +51,7 @@ func requires(plan *planv1.Plan) []string {
 		used[FeatureStateless] = used[FeatureStateless] || service.GetMode() == planv1.Mode_MODE_STATELESS
 		used[FeatureBucketMoves] = used[FeatureBucketMoves] || len(service.GetBucketMap().GetMoves()) > 0
 		used[FeatureFragments] = used[FeatureFragments] || service.GetFragments() == planv1.Fragments_FRAGMENTS_ON
+		used[FeatureQUICLB] = used[FeatureQUICLB] || service.GetQuicLb() != nil
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0
 	}
 	delete(used, "") // an encapsulation that every forwarder knows

@@ -57,6 +57,7 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 	} else if given.Buckets != nil {
 		b.errorf(path+".buckets", "is for stateless services: remove it, or set `mode: stateless`")
 	}
+	service.QUICLB = b.quicLB(path+".quic_lb", given.QuicLb)
 	for i, vip := range given.GetVips() {
 		service.VIPs = append(service.VIPs, b.vip(fmt.Sprintf("%s.vips[%d]", path, i), vip))
 	}

@@ -17,6 +17,7 @@ func (b *builder) check() {
 	b.checkRoutes()
 	b.checkTables()
 	b.checkBuckets()
+	b.checkQUICLB()
 	b.checkOverlaps()
 	b.checkBackendVIPs()
 	b.warnUnused()

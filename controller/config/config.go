@@ -157,7 +157,9 @@ type Service struct {
 	TableSize uint32
 	// Of a stateless service: a power of two, at least eight for each of Members.
 	// 0: the service is stateful.
-	Buckets      uint32
+	Buckets uint32
+	// Of a stateless service; nil: it has none.
+	QUICLB       *QUICLB
 	IdleTimeouts IdleTimeouts
 	// 0: no limit.
 	ConnectionsQuota uint64

@@ -78,6 +78,8 @@ enum Stage<'v> {
     Service(&'v Matched, &'v Home),
     /// Its match, of a stateless service.
     Stateless(&'v Matched),
+    /// The same, of one with QUIC connection ids.
+    StatelessQuic(&'v Matched),
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
@@ -188,6 +190,9 @@ impl<'m> Datapath<'m> {
         }
         self.hash.flows(&mut state.flows, frames.len());
         self.match_all(view, &mut state, verdicts);
+        if self.uses_connection_ids.replace(false) {
+            self.choose_by_connection_ids(view, frames, &mut state);
+        }
         if self.uses_buckets.get() {
             self.choose_by_buckets(view, frames, &mut state);
         }
@@ -354,6 +359,10 @@ impl<'m> Datapath<'m> {
                 self.uses_buckets.set(true);
                 Stage::Stateless(matched)
             }
+            Tracking::StatelessQuic => {
+                self.uses_connection_ids.set(true);
+                Stage::StatelessQuic(matched)
+            }
         }
     }
 
@@ -421,6 +430,29 @@ impl<'m> Datapath<'m> {
         // the next.
         if served > 0 {
             self.selects.set(misses > served / 8);
+        }
+    }
+
+    /// The backends that QUIC connection ids name. Packets that have none go on to be
+    /// chosen for by buckets.
+    #[inline(never)]
+    fn choose_by_connection_ids<'v>(
+        &'v self,
+        view: &'v View,
+        frames: &[Frame<'_>],
+        BatchState { packets, .. }: &mut BatchState<'v>,
+    ) {
+        let counters = self.counters_of(view);
+        for (packet, frame) in packets.iter_mut().zip(frames) {
+            let Stage::StatelessQuic(matched) = packet.stage else { continue };
+            let headers = headers_of(frame, packet.meta);
+            match self.named_member(view, matched, frame, &headers, &mut NoRecorder) {
+                Some(named) => packet.choose(view, counters, matched, named),
+                None => {
+                    self.uses_buckets.set(true);
+                    packet.stage = Stage::Stateless(matched);
+                }
+            }
         }
     }
 
@@ -534,7 +566,9 @@ impl<'m> Datapath<'m> {
             Stage::Routed(matched, selected) => {
                 self.send_routed(view, frame, (meta, *hash), matched, *selected, outbox)
             }
-            Stage::Service(matched, _) | Stage::Stateless(matched) => {
+            Stage::Service(matched, _)
+            | Stage::Stateless(matched)
+            | Stage::StatelessQuic(matched) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
                 let packet = Packet { headers, hash, recursion_limit };
                 self.spill(view, frame, matched, &packet, outbox)

@@ -16,7 +16,7 @@
 //! different ways, an entry's outcome is known only if it is the same by all.
 
 use plan::compare::NextServices;
-use plan::{Affinity, Plan, ServiceId, Tracking};
+use plan::{Affinity, Plan, ServiceId};
 
 use crate::decide::{ServiceRules, Signal, Why, decide};
 use crate::table::{Entry, EntryClass, Lifetimes, Ticks};
@@ -85,7 +85,7 @@ impl<'p> PlanChange<'p> {
         };
         let service = of_service.service;
         // Buckets go by another hash than the entry's.
-        if service.tracking == Tracking::Stateless {
+        if service.tracking.is_stateless() {
             return Outcome::Unknown;
         }
         let decision = |entry| decide(&of_service.at(ticks), entry, Signal::Data, || hash);

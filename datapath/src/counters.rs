@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::by_flow::ByFlow;
 use crate::drop_reason::DropReason;
 use crate::outbox::{Accounting, Kind};
 use crate::verdict::Verdict;
@@ -70,6 +71,34 @@ pub struct Counters {
     pub connections: ConnectionCounters,
     /// What became of fragments.
     pub fragments: FragmentCounters,
+    /// How packets went to services with QUIC connection ids.
+    pub connection_ids: ConnectionIdCounters,
+}
+
+/// UDP packets to services that have QUIC connection ids.
+#[derive(Debug, Default)]
+pub struct ConnectionIdCounters {
+    /// Those whose connection id decided.
+    pub named: Counter,
+    /// Those that went by their flow, by reason.
+    pub by_flow: [Counter; ByFlow::COUNT],
+}
+
+impl ConnectionIdCounters {
+    /// Counts a packet.
+    #[inline]
+    pub fn count<T>(&self, named: Result<T, ByFlow>) {
+        match named {
+            Ok(_) => self.named.add(1),
+            Err(reason) => self.by_flow[reason as usize].add(1),
+        }
+    }
+
+    /// Each with its name in metrics.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &Counter)> {
+        let by_flow = ByFlow::ALL.into_iter().map(ByFlow::name).zip(&self.by_flow);
+        std::iter::once(("connection_id", &self.named)).chain(by_flow)
+    }
 }
 
 /// What became of fragments, by action.

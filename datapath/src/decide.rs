@@ -28,7 +28,9 @@
 //! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
 //!
 //! A stateless service's packets are decided each alone, by their buckets (MPLB,
-//! section 3): there is no entry, and none is made.
+//! section 3): there is no entry, and none is made. A QUIC packet goes where its
+//! connection id says, as long as that backend is active, draining, or down with
+//! `on_down: keep`; else by its bucket, as all others.
 
 use plan::group::Selected;
 use plan::{Admission, BackendId, Group, Service, ServiceId, Tracking};
@@ -143,6 +145,8 @@ pub enum Why {
     Opened,
     /// The service is stateless.
     Stateless,
+    /// The same, and the packet's QUIC connection id names the backend.
+    ConnectionId,
 }
 
 impl Why {
@@ -152,7 +156,7 @@ impl Why {
     pub fn lookup(self) -> Lookup {
         match self {
             Why::Tracked => Lookup::Hit,
-            Why::Stateless => Lookup::None,
+            Why::Stateless | Why::ConnectionId => Lookup::None,
             Why::Untracked | Why::Expired | Why::Gone | Why::Opened => Lookup::Miss,
         }
     }
@@ -178,7 +182,7 @@ pub fn decide(
     selector: impl FnOnce() -> u64,
 ) -> Decision {
     let why = match entry {
-        _ if rules.tracking == Tracking::Stateless => {
+        _ if rules.tracking.is_stateless() => {
             return by_bucket(decide_stateless(rules.group, selector()));
         }
         None => Why::Untracked,
@@ -207,6 +211,13 @@ pub fn decide(
 #[inline(always)]
 pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Option<Selected> {
     group.select(selector)
+}
+
+/// Decides about a packet of a stateless service whose QUIC connection id names that
+/// member.
+#[inline(always)]
+pub(crate) fn decide_by_connection_id(named: ChosenMember) -> Decision {
+    Decision { chosen: Some(named), why: Why::ConnectionId, slot: None, effect: Effect::None }
 }
 
 fn by_bucket(selected: Option<Selected>) -> Decision {
@@ -258,7 +269,7 @@ pub fn decide_by_tables(
 ) -> (Decision, Option<TrackedBy>) {
     let tables = match of_service.service.tracking {
         Tracking::Tracked => tables,
-        Tracking::Stateless => &[],
+        Tracking::Stateless | Tracking::StatelessQuic => &[],
     };
     let mut undecided = None;
     for (worker, table) in tables.iter().enumerate() {

@@ -81,6 +81,12 @@ impl Secret {
         }
     }
 
+    /// The key of QUIC connection ids of a config; backends have it, too.
+    #[must_use]
+    pub fn connection_id_key(&self, config_id: u8) -> [u8; 16] {
+        self.hash_key(&[b"guideway quic connection id\0".as_slice(), &[config_id, 0]].concat())
+    }
+
     fn hash_key(&self, purpose: &[u8]) -> [u8; 16] {
         let hasher = Sha256::new().chain_update(purpose);
         let digest = match &self.0 {
@@ -234,7 +240,7 @@ impl FlowHash {
     fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
         match service.tracking {
             Tracking::Tracked => self.client(key),
-            Tracking::Stateless => self.bucket(service.affinity, key),
+            Tracking::Stateless | Tracking::StatelessQuic => self.bucket(service.affinity, key),
         }
     }
 

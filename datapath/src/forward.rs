@@ -7,9 +7,10 @@ use plan::{Found, Matched, Service, Tracking};
 use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::{Clock, Now};
+use crate::connection_id::ConnectionIdKeys;
 use crate::counters::Counters;
 use crate::decapsulate::decapsulate;
-use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide};
+use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_connection_id};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::match_cache::MatchCache;
@@ -27,6 +28,7 @@ use crate::view::{View, WorkerCounters};
 #[derive(Debug)]
 pub struct Datapath<'m> {
     pub(crate) hash: FlowHash,
+    connection_ids: ConnectionIdKeys,
     pub(crate) table: ConnectionTable<'m>,
     pub(crate) counters: &'m Counters,
     pub(crate) ticks: Ticks,
@@ -38,6 +40,8 @@ pub struct Datapath<'m> {
     pub(crate) selects: Cell<bool>,
     /// Some of the last batch's packets were of stateless services.
     pub(crate) uses_buckets: Cell<bool>,
+    /// Some of this batch's packets are of services with QUIC connection ids.
+    pub(crate) uses_connection_ids: Cell<bool>,
     /// Some of the last batch's packets took more than one lookup to match.
     pub(crate) uses_match_cache: Cell<bool>,
     pub(crate) match_cache: MatchCache,
@@ -55,6 +59,7 @@ impl<'m> Datapath<'m> {
     ) -> Datapath<'m> {
         Datapath {
             hash: FlowHash::new(secret),
+            connection_ids: ConnectionIdKeys::new(secret),
             table,
             counters,
             ticks: Ticks::new(Now(0)),
@@ -64,6 +69,7 @@ impl<'m> Datapath<'m> {
             worker,
             selects: Cell::new(false),
             uses_buckets: Cell::new(false),
+            uses_connection_ids: Cell::new(false),
             uses_match_cache: Cell::new(false),
             match_cache: MatchCache::new(),
         }
@@ -135,15 +141,19 @@ impl<'m> Datapath<'m> {
         let meta = headers.meta();
         let found = match matched.tracking {
             Tracking::Tracked => self.table.find(hash, matched.service),
-            Tracking::Stateless => None,
+            Tracking::Stateless | Tracking::StatelessQuic => None,
         };
         let flow = Flow { hash, found, remember };
-        let decision = self.decide(view, &matched, &meta, flow, || headers.key, recorder);
+        let named = self.named_member(view, &matched, frame, headers, recorder);
+        let decision = match named {
+            Some(named) => decide_by_connection_id(named),
+            None => self.decide(view, &matched, &meta, flow, || headers.key, recorder),
+        };
         recorder.tracked(decision.why.lookup());
         let connections = &self.counters.connections;
         match decision.why {
             Why::Tracked => connections.hits.add(1),
-            Why::Stateless => {}
+            Why::Stateless | Why::ConnectionId => {}
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
@@ -193,6 +203,27 @@ impl<'m> Datapath<'m> {
         let reporter = Reporter { view, worker: self.worker, counters: self.counters };
         reporter.report(&traced, verdict, &journey, frame, outbox);
         verdict
+    }
+
+    /// The member that the packet's QUIC connection id names, if its service has such.
+    #[inline]
+    pub(crate) fn named_member(
+        &self,
+        view: &View,
+        matched: &Matched,
+        frame: &Frame<'_>,
+        headers: &Headers,
+        recorder: &mut impl Recorder,
+    ) -> Option<ChosenMember> {
+        if matched.tracking != Tracking::StatelessQuic {
+            return None;
+        }
+        let quic_lb = view.plan.service_of(matched).quic_lb.as_ref()?;
+        let payload = headers.udp_payload(frame.bytes())?;
+        let named = self.connection_ids.member(quic_lb, view.plan.group_of(matched), payload);
+        recorder.connection_id(named.map(|_| ()));
+        self.counters.connection_ids.count(named);
+        named.ok()
     }
 
     /// The backend that the flow's entry names, or that its service's selector

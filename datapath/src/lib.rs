@@ -13,8 +13,10 @@
 #![deny(unsafe_code)]
 
 pub mod batch;
+pub mod by_flow;
 pub mod clock;
 pub mod compare;
+pub mod connection_id;
 pub mod counters;
 pub mod decapsulate;
 pub mod decide;
@@ -44,7 +46,9 @@ pub mod trace;
 pub mod verdict;
 pub mod view;
 
+pub use by_flow::ByFlow;
 pub use clock::{Clock, Now};
+pub use connection_id::ConnectionIdKeys;
 pub use counters::{Counters, Totals};
 pub use drop_reason::DropReason;
 pub use egress::Egress;

@@ -5,6 +5,8 @@
 use plan::{BackendId, Matched};
 use wire::FlowKey;
 
+use crate::by_flow::ByFlow;
+
 /// Is told what each stage found.
 pub trait Recorder {
     /// The five-tuple.
@@ -17,6 +19,8 @@ pub trait Recorder {
     fn selects(&mut self, _selector: u64) {}
     /// Whether the connection table decided.
     fn tracked(&mut self, _lookup: Lookup) {}
+    /// Whether a QUIC connection id decided, and why not.
+    fn connection_id(&mut self, _named: Result<(), ByFlow>) {}
     /// The selector's slot: the Maglev table's, or the bucket.
     fn selected(&mut self, _slot: u32) {}
     /// The backend, tracked or selected.
@@ -66,6 +70,9 @@ pub struct Journey {
     pub selector: Option<u64>,
     /// What the connection table said.
     pub lookup: Lookup,
+    /// Whether a QUIC connection id decided, and why not; None: the service or the
+    /// packet has none.
+    pub connection_id: Option<Result<(), ByFlow>>,
     /// The Maglev table's slot, where it was asked.
     pub slot: Option<u32>,
     /// The backend.
@@ -87,6 +94,9 @@ impl Recorder for Journey {
     }
     fn tracked(&mut self, lookup: Lookup) {
         self.lookup = lookup;
+    }
+    fn connection_id(&mut self, named: Result<(), ByFlow>) {
+        self.connection_id = Some(named);
     }
     fn selected(&mut self, slot: u32) {
         self.slot = Some(slot);

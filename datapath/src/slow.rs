@@ -214,7 +214,7 @@ impl<'m> SlowPath<'m> {
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
             // No peer knows more.
-            Some(_) if service.tracking == Tracking::Stateless => {}
+            Some(_) if service.tracking.is_stateless() => {}
             None if tracked.is_none() || tracked == selected => {
                 return Err(DropReason::IcmpCopyRedundant);
             }
@@ -450,7 +450,7 @@ impl<'m> SlowPath<'m> {
 /// What the tables said.
 fn lookup(service: &Service, tracked: Option<BackendId>) -> Lookup {
     match (service.tracking, tracked) {
-        (Tracking::Stateless, _) => Lookup::None,
+        (Tracking::Stateless | Tracking::StatelessQuic, _) => Lookup::None,
         (Tracking::Tracked, None) => Lookup::Miss,
         (Tracking::Tracked, Some(_)) => Lookup::Hit,
     }

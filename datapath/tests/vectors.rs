@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use datapath::{BucketHash, FlowHash, Secret};
+use datapath::{BucketHash, ByFlow, ConnectionIdKeys, FlowHash, Secret};
 use plan::Affinity;
 
 use serde_json::{Value, json};
@@ -95,6 +95,65 @@ fn bucket_hashes_are_the_same_forever() {
                 assert_eq!(hash, text(flow, answer), "an agent's, {flow}");
             }
         }
+    }
+}
+
+#[test]
+fn quic_connection_ids_are_the_same_forever() {
+    let vectors = read("quic_lb.json");
+    for case in list(&vectors["keys"]) {
+        let key = secret(case).connection_id_key(number(case, "config") as u8);
+        assert_eq!(key.as_slice(), bytes(text(case, "key")), "{case}");
+    }
+    for case in list(&vectors["connection_ids"]) {
+        let keys = ConnectionIdKeys::new(&secret(case));
+        let (server_id, nonce) = (text(case, "server_id"), text(case, "nonce"));
+        let message = json!({
+            "generation": "1",
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "backends": [{"name": "other", "address": "10.1.0.1"}, {"name": "b", "address": "10.1.0.2"}],
+            "groups": [{"name": "g", "members": [
+                {"backend": "b", "weight": 1, "state": "BACKEND_STATE_ACTIVE"},
+                {"backend": "other", "weight": 1, "state": "BACKEND_STATE_ACTIVE"},
+            ]}],
+            "services": [{
+                "name": "web",
+                "vips": [{"address": "203.0.113.10"}],
+                "group": "g",
+                "mode": "MODE_STATELESS",
+                "encap": "ENCAP_GENEVE",
+                "bucketMap": {"generation": "1", "backends": ["b"], "byBucket": vec![0; 256]},
+                "quicLb": {
+                    "configs": [{
+                        "id": case["config"],
+                        "encrypted": case["encrypted"],
+                        "serverIdBytes": server_id.len() / 2,
+                        "nonceBytes": nonce.len() / 2,
+                    }],
+                    "servers": [
+                        {"backend": "other", "serverId": "0123456789abcdef"},
+                        {"backend": "b", "serverId": format!("{server_id:0<16}")},
+                    ],
+                },
+            }],
+        });
+        let plan = plan::Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
+        let quic_lb = plan.services().next().unwrap().quic_lb.as_ref().unwrap();
+        let id = bytes(text(case, "connection_id"));
+        let name = |bytes: &[u8]| {
+            keys.backend(quic_lb, bytes).map(|id| plan.backend(id).unwrap().name.clone())
+        };
+        assert_eq!(name(&id), Ok("b".into()), "{case}");
+        assert_eq!(name(&[id.as_slice(), &[7; 3]].concat()), Ok("b".into()), "{case}");
+        assert_eq!(name(&id[..id.len() - 1]), Err(ByFlow::TooShort), "{case}");
+        assert_eq!(name(&[&[0xe0], &id[1..]].concat()), Err(ByFlow::Unroutable), "{case}");
+        let other = [&[id[0] ^ 0x20], &id[1..]].concat();
+        if other[0] >> 5 != 7 {
+            assert_eq!(name(&other), Err(ByFlow::UnknownConfig), "{case}");
+        }
+        let mut changed = id.clone();
+        changed[1] ^= 1;
+        assert_eq!(name(&changed), Err(ByFlow::UnknownServer), "{case}");
     }
 }
 

@@ -8,6 +8,7 @@ use wire::{Encap, Family};
 
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
+use crate::quic_lb::QuicLb;
 
 /// A service of the plan. What most of its packets need is in
 /// [`crate::Matched`], too.
@@ -21,6 +22,8 @@ pub struct Service {
     pub group: Arc<Group>,
     /// Whether its connections are tracked.
     pub tracking: Tracking,
+    /// QUIC connection ids that name its backends.
+    pub quic_lb: Option<QuicLb>,
     /// What of a packet selects.
     pub affinity: Affinity,
     /// How packets travel to the backend.
@@ -73,6 +76,17 @@ pub enum Tracking {
     Tracked,
     /// Each packet is decided alone, by its bucket.
     Stateless,
+    /// The same, but where a QUIC connection id names a backend, by that.
+    StatelessQuic,
+}
+
+impl Tracking {
+    /// No connection is tracked.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_stateless(self) -> bool {
+        self != Tracking::Tracked
+    }
 }
 
 /// What of a packet selects a backend.

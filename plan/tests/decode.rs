@@ -534,3 +534,47 @@ fn wrong_ports_of_probes_are_refused_by_name() {
         assert!(refusal.starts_with(path) && refusal.contains(word), "{refusal}");
     }
 }
+
+#[test]
+fn connection_ids_that_cannot_be_told_apart_are_refused_by_field() {
+    let service = |change: fn(&mut proto::QuicLb)| {
+        let mut message = message();
+        make_stateless(&mut message);
+        let server = |(index, member): (usize, &proto::Member)| proto::QuicServer {
+            backend: member.backend.clone(),
+            server_id: format!("00000001{index:08x}"),
+        };
+        let servers = message.groups[0].members.iter().enumerate().map(server).collect();
+        let config =
+            |id| proto::QuicLbConfig { id, encrypted: true, server_id_bytes: 8, nonce_bytes: 8 };
+        let mut quic_lb = proto::QuicLb { configs: vec![config(0), config(6)], servers };
+        change(&mut quic_lb);
+        message.services[0].quic_lb = Some(quic_lb);
+        message
+    };
+    let error = |change| Planner::default().plan(service(change)).unwrap_err().path;
+    Planner::default().plan(service(|_| {})).unwrap();
+    assert_eq!(error(|given| given.configs.clear()), "services[0].quic_lb.configs");
+    assert_eq!(error(|given| given.configs[1].id = 7), "services[0].quic_lb.configs[1].id");
+    assert_eq!(error(|given| given.configs[1].id = 0), "services[0].quic_lb.configs[1].id");
+    let (server_bytes, nonce_bytes) = (
+        "services[0].quic_lb.configs[0].server_id_bytes",
+        "services[0].quic_lb.configs[0].nonce_bytes",
+    );
+    assert_eq!(error(|given| given.configs[0].server_id_bytes = 9), server_bytes);
+    assert_eq!(error(|given| given.configs[0].server_id_bytes = 0), server_bytes);
+    assert_eq!(error(|given| given.configs[0].nonce_bytes = 3), nonce_bytes);
+    assert_eq!(error(|given| given.configs[0].nonce_bytes = 12), nonce_bytes);
+    assert_eq!(error(|given| given.configs[1].server_id_bytes = 4), "services[0].quic_lb.servers");
+    assert_eq!(
+        error(|given| given.servers[1].backend = "x".into()),
+        "services[0].quic_lb.servers[1].backend"
+    );
+    let server_id = "services[0].quic_lb.servers[0].server_id";
+    assert_eq!(error(|given| given.servers[0].server_id = "+123456789abcdef".into()), server_id);
+    assert_eq!(error(|given| given.servers[0].server_id = "12".into()), server_id);
+    let mut tracked = service(|_| {});
+    tracked.services[0].set_mode(proto::Mode::Stateful);
+    tracked.services[0].bucket_map = None;
+    assert_eq!(Planner::default().plan(tracked).unwrap_err().path, "services[0].quic_lb");
+}

@@ -95,6 +95,50 @@ fn make_stateless(random: &mut Random, service: &mut proto::Service, group: &pro
         moves: moves.into_iter().map(open_move).collect(),
         by_bucket,
     });
+    if random.one_in(2) {
+        service.quic_lb = Some(quic_lb(random, group));
+    }
+}
+
+/// Plain connection ids, and encrypted ones, which random ones are none of.
+fn quic_lb(random: &mut Random, group: &proto::Group) -> proto::QuicLb {
+    let mut config = |id, encrypted| proto::QuicLbConfig {
+        id,
+        encrypted,
+        server_id_bytes: 4,
+        nonce_bytes: 4 + random.below(10) as u32,
+    };
+    let server = |member: &proto::Member| proto::QuicServer {
+        backend: member.backend.clone(),
+        server_id: format!("{:0<16}", hex(&server_id(&member.backend))),
+    };
+    proto::QuicLb {
+        configs: [(0, false), (1, true)].map(|(id, encrypted)| config(id, encrypted)).to_vec(),
+        servers: group.members.iter().map(server).collect(),
+    }
+}
+
+/// Of `b07`: its name and a byte.
+fn server_id(backend: &str) -> [u8; 4] {
+    let name = backend.as_bytes();
+    [name[0], name[1], name[2], 9]
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Puts a QUIC header at the beginning of a datagram: of any backend that there may be, or
+/// none.
+fn put_quic(random: &mut Random, payload: &mut [u8]) {
+    let config = random.pick(&[0, 0, 0, 0x20, 0x40, 0xe0]);
+    let name = format!("b{:02}", random.below(14));
+    let id = [[config].as_slice(), &server_id(&name), &[random.next() as u8; 15]].concat();
+    let long = [0xc3, 0, 0, 0, 1, random.pick(&[20, 20, 5, 0, 255])];
+    let header = if random.one_in(2) { &long[..] } else { &[0x43] };
+    for (to, from) in payload.iter_mut().zip([header, &id].concat()) {
+        *to = from;
+    }
 }
 
 /// A service without traffic.
@@ -254,7 +298,10 @@ fn secret() -> Secret {
 fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
     let (client, service) = (random.below(6) as u8, random.below(SERVICES + 1) as u8);
     let (from, to) = (random.pick(&[1000u16, 1001, 1002]), random.pick(&[80u16, 81, 443, 53]));
-    let payload = vec![7u8; payload_bytes];
+    let mut payload = vec![7u8; payload_bytes];
+    if random.one_in(2) {
+        put_quic(random, &mut payload);
+    }
     let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
     let by_suffix = random.one_in(3);
     let ip = if random.one_in(3) {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Machine, Tcp, make_stateless, message, tcp, udp};
-use datapath::DropReason;
 use datapath::recorder::Lookup;
+use datapath::{ByFlow, DropReason};
 use plan::proto;
 
 const BUCKETS: u32 = 256;
@@ -80,6 +80,73 @@ fn only_flows_of_buckets_that_move_change_their_backend() {
         changed += u32::from(has_moved);
     }
     assert!(changed > 0);
+}
+
+const QUIC_CLIENT: u32 = 0xc000_0207;
+
+/// Three backends, whose server ids are their number and zeros, in plain connection ids.
+fn with_quic_lb() -> proto::Plan {
+    let mut message = stateless(3);
+    let members = &message.groups[0].members;
+    let server = |(number, member): (usize, &proto::Member)| proto::QuicServer {
+        backend: member.backend.clone(),
+        server_id: format!("{number:016x}"),
+    };
+    let servers = members.iter().enumerate().map(server).collect();
+    let config =
+        proto::QuicLbConfig { id: 5, encrypted: false, server_id_bytes: 8, nonce_bytes: 4 };
+    message.services[0].quic_lb = Some(proto::QuicLb { configs: vec![config], servers });
+    message
+}
+
+/// A packet with a short header for the connection on that backend.
+fn quic(port: u16, backend: u8) -> Vec<u8> {
+    let id = [&[5 << 5, 0, 0, 0, 0, 0, 0, 0, backend], &[1; 8][..]].concat();
+    let mut frame = Vec::new();
+    let packet = etherparse::PacketBuilder::ethernet2([1; 6], [2; 6]);
+    let packet = packet.ipv4(QUIC_CLIENT.to_be_bytes(), common::VIP, 60).udp(port, 443);
+    packet.write(&mut frame, &[&[0x43], id.as_slice()].concat()).unwrap();
+    frame
+}
+
+#[test]
+fn a_quic_packet_goes_where_its_connection_id_says_from_any_port() {
+    let mut machine = Machine::new(with_quic_lb(), 10);
+    let names: Vec<String> = machine.view.plan.backends().map(|one| one.name.clone()).collect();
+    for port in 1000..1020 {
+        for (number, name) in names.iter().enumerate() {
+            assert_eq!(&machine.backend(1, &quic(port, number as u8)).unwrap(), name);
+        }
+        let (_, unknown, _) = machine.forward(1, &quic(port, 99));
+        assert_eq!(unknown.connection_id, Some(Err(ByFlow::UnknownServer)));
+        assert!(unknown.slot.is_some());
+    }
+    let counted = &machine.counters(0).connection_ids;
+    assert_eq!(counted.named.get(), 60);
+    assert_eq!(counted.all().map(|(_, counter)| counter.get()).sum::<u64>(), 80);
+}
+
+#[test]
+fn connections_stay_with_a_server_that_drains_and_leave_one_that_is_down() {
+    use proto::{BackendState, OnDown};
+    let mut message = with_quic_lb();
+    let mut machine = Machine::new(message.clone(), 10);
+    let first = machine.backend(1, &quic(1000, 0)).unwrap();
+    let mut with = |state: BackendState, on_down: OnDown| {
+        message.generation += 1;
+        message.groups[0].members[0].set_state(state);
+        message.services[0].set_on_down(on_down);
+        let map = message.services[0].bucket_map.as_mut().unwrap();
+        map.by_bucket.fill(1);
+        machine.set(message.clone());
+        let (_, journey, _) = machine.forward(1, &quic(1001, 0));
+        let backend = machine.view.plan.backend(journey.backend.unwrap()).unwrap().name.clone();
+        (backend == first, journey.connection_id.unwrap())
+    };
+    assert_eq!(with(BackendState::Draining, OnDown::Move), (true, Ok(())));
+    assert_eq!(with(BackendState::Down, OnDown::Keep), (true, Ok(())));
+    assert_eq!(with(BackendState::Down, OnDown::Move), (false, Err(ByFlow::Unavailable)));
+    assert_eq!(with(BackendState::Disabled, OnDown::Keep), (false, Err(ByFlow::Unavailable)));
 }
 
 #[test]

@@ -55,6 +55,18 @@ impl Headers {
             packet_bytes: self.packet_bytes,
         }
     }
+
+    /// What the UDP datagram in the frame with these headers carries; None: it is no
+    /// whole datagram.
+    #[inline]
+    #[must_use]
+    pub fn udp_payload<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
+        if self.key.protocol != Protocol::UDP || self.fragment != Fragment::Whole {
+            return None;
+        }
+        let packet = frame.get(ethernet::HEADER_BYTES..)?.get(..self.packet_bytes.into())?;
+        packet.get(usize::from(self.transport_offset) + udp::HEADER_BYTES..)
+    }
 }
 
 /// Reads the headers of an Ethernet frame. `Ok(None)`: not an untagged IP

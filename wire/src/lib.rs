@@ -16,6 +16,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod plain;
 pub mod prefix;
+pub mod quic;
 pub mod tcp;
 pub mod tunnel;
 pub mod udp;

@@ -76,7 +76,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
     response.affinity = affinity.to_owned();
     let mode = match service.tracking {
         Tracking::Tracked => "stateful",
-        Tracking::Stateless => "stateless",
+        Tracking::Stateless | Tracking::StatelessQuic => "stateless",
     };
     response.mode = mode.to_owned();
     response.encap = service.tunnel.encap.name().to_owned();

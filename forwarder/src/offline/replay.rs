@@ -17,7 +17,7 @@ use std::sync::Arc;
 use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
 use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, ReturnPaths};
-use datapath::{DropReason, Journey, Secret, Totals, Verdict, View};
+use datapath::{ByFlow, DropReason, Journey, Secret, Totals, Verdict, View};
 use nic::pcap::{Packet, Reader, Writer};
 use plan::{Plan, Planner};
 use serde_json::{Value, json};
@@ -293,7 +293,7 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
         let entry = &plan.matches[matched.matched as usize];
         format!("{} {} {}", entry.target, entry.protocol, entry.ports)
     });
-    json!({
+    let mut written = json!({
         "frame": frame,
         "verdict": verdict.name(),
         "reason": reason,
@@ -303,7 +303,11 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
         "slot": journey.slot,
         "matched": matched,
         "hash": journey.hash.map(|hash| format!("{hash:016x}")),
-    })
+    });
+    if let Some(named) = journey.connection_id {
+        written["connection_id"] = named.err().map_or("named", ByFlow::name).into();
+    }
+    written
 }
 
 #[cfg(test)]

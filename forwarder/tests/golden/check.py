@@ -7,7 +7,8 @@ By scapy, for every frame that was sent: the outer header is right (checksum, le
 addresses of the plan), DSCP and ECN are those wanted, and the inner packet is the input's, bit by bit (or its pieces
 put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
 redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
-Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here.
+Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here;
+or the backend is the one that a QUIC connection id names.
 By tshark, for every frame: nothing is malformed, and no checksum or length is complained about; and Guideway's own
 dissector (packaging/wireshark) reads the route options as scapy's bytes have them.
 Prints what is wrong and exits with 1.
@@ -34,7 +35,7 @@ from scapy.utils import rdpcap
 sys.path.insert(0, str(Path(__file__).parents[3] / "vectors"))
 sys.dont_write_bytecode = True
 
-from primitives import aes128  # noqa: E402
+from primitives import aes128, aes128_inverse  # noqa: E402
 
 HERE = Path(__file__).parent
 OUR_MAC, NEXT_HOP_MAC = "02:00:00:00:00:01", "02:00:00:00:00:fe"
@@ -66,6 +67,8 @@ class Plan:
         key = b"secret\0" + secret.read_bytes().rstrip() if secret.exists() else \
             b"derived\0" + plan["cluster"]["name"].encode()
         self.key = hashlib.sha256(b"guideway flow hash\0" + key).digest()[:16]
+        self.connection_id_keys = [
+            hashlib.sha256(b"guideway quic connection id\0" + bytes([config, 0]) + key).digest()[:16] for config in range(7)]
         self.bucket_key = hashlib.sha256(b"guideway bucket hash\0" + key).digest()[:16]
         self.address_of = {b["name"]: ipaddress.ip_address(b["address"]) for b in plan["backends"]}
         self.machine = {ipaddress.ip_address(address) for address in plan["machine"]["addresses"]}
@@ -106,6 +109,29 @@ class Plan:
         entries = service["bucketMap"]["byBucket"]
         bucket = int.from_bytes(state[:4], "big") * len(entries) >> 32
         return self.backend_in(service, entries[bucket]), self.route_option(service, bucket)
+
+    def by_connection_id(self, flow, inner):
+        """The address of the backend that a QUIC packet's connection id names; None: it names none that keeps
+        connections. Encrypted ones of 16 bytes only."""
+        service = next((service for service in self.by_address.get(flow[1], []) if "quicLb" in service), None)
+        if service is None or flow[2] != "UDP":
+            return None
+        packet = IP(inner) if inner[0] >> 4 == 4 else IPv6(inner)
+        payload = bytes(packet[UDP].payload)
+        if not payload:
+            return None
+        bytes_of = payload[6:6 + payload[5]] if payload[0] & 0x80 and len(payload) > 5 else payload[1:]
+        if payload[0] & 0x80 and len(payload) < 6 + payload[5] or not bytes_of:
+            return None
+        config = next((c for c in service["quicLb"]["configs"] if c.get("id", 0) == bytes_of[0] >> 5), None)
+        body = bytes_of[1:][:config["serverIdBytes"] + config["nonceBytes"]] if config else b""
+        if not config or len(body) < config["serverIdBytes"] + config["nonceBytes"]:
+            return None
+        if config.get("encrypted"):
+            body = aes128_inverse(self.connection_id_keys[config.get("id", 0)], body)
+        server = body[:config["serverIdBytes"]].hex()
+        named = [s["backend"] for s in service["quicLb"]["servers"] if s["serverId"].startswith(server)]
+        return self.address_of[named[0]] if named else None
 
     def backend_in(self, service, index):
         return self.address_of[service["bucketMap"]["backends"][index]]
@@ -390,7 +416,9 @@ class Folder:
         if flow := None if datagram_of(inner) else five_tuple(inner):
             demand("flow label, source port, source", (entropy, outer.src),
                    self.entropy.setdefault((flow, outer.dst), (entropy, outer.src)))
-            if by_bucket := self.plan.by_bucket(flow):
+            if named := self.plan.by_connection_id(flow, inner):
+                demand("the backend that the connection id names", (ipaddress.ip_address(outer.dst), options), (named, b""))
+            elif by_bucket := self.plan.by_bucket(flow):
                 demand("backend and option", (ipaddress.ip_address(outer.dst), options), by_bucket)
         if options:
             self.options[self.taken] = options

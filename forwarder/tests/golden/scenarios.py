@@ -4,6 +4,7 @@ from scapy.layers.inet6 import (ICMPv6DestUnreach, ICMPv6ND_NS, ICMPv6PacketTooB
                                 ICMPv6TimeExceeded)
 
 from packets import *
+from vectors import connection_id, connection_id_key, server_id
 
 _all = {}
 
@@ -748,6 +749,61 @@ def packets_of_buckets_that_move_name_the_backends_to_try(c):
     for port in range(40000, 40004):
         data = ether() / ip(flags="DF") / TCP(sport=port, dport=80, flags="A") / Raw(bytes(1540))
         c.add("replied", "too big: the MTU leaves room for the longest option", data, service="web")
+
+
+@scenario
+def quic_packets_go_to_the_backend_that_their_connection_id_names(c):
+    """Connection ids are from vectors/make.py, which shares no code with Guideway."""
+    c.journeys = True
+    key = connection_id_key("cluster", "default", 0)
+    b11, b12, b13, b14, absent = (server_id(f"10.1.0.{last}") for last in (11, 12, 13, 14, 99))
+    nonces = iter(range(1, 1000))
+
+    def encrypted(server):
+        return connection_id(0, key, server, next(nonces).to_bytes(8, "big"))
+
+    def plain(server):
+        return connection_id(1, None, server[:4], next(nonces).to_bytes(6, "big"))
+
+    def long(destination):
+        return bytes([0xC3]) + (1).to_bytes(4, "big") + bytes([len(destination)]) + destination + bytes(40)
+
+    def short(destination):
+        return bytes([0x43]) + destination + bytes(30)
+
+    def send(text, payload, **more):
+        return c.add("sent", text, udp(443, payload=payload, **more.pop("packet")), table="none", service="web", **more)
+
+    for to in (VIP, VIP6):
+        seen = []
+        for server in (b11, b12):
+            first = send("a long header", long(encrypted(server)), packet={"to": to})
+            for client_port in (50000, 50001, 50002):
+                packet = {"to": to, "client_port": client_port}
+                send("a short header, from any port", short(encrypted(server)), packet=packet, like=first)
+                send("another config, not encrypted", short(plain(server)), packet=packet, like=first)
+            seen.append(first)
+        send("the other server is another", short(plain(b11)), packet={"to": to}, like=f"!{seen[1]}")
+        draining = send("a server that drains keeps its connections", short(encrypted(b13)), packet={"to": to})
+        send("so from another port", short(encrypted(b13)), packet={"to": to, "client_port": 7}, like=draining)
+        by_flow = c.add("sent", "TCP goes by its flow", tcp(443, to=to), table="none", service="web")
+        c.add("sent", "and so does its data", tcp(443, to=to, flags="A", payload=short(encrypted(b11))), table="none",
+              service="web", like=by_flow)
+        packet = {"to": to, "client_port": 51000}
+        like = send("a client's own connection id goes by its flow", long(bytes.fromhex("00c4f1a9331c7e20" "5a")), packet=packet)
+        for text, payload in [
+                ("a server of another cluster", short(encrypted(absent))),
+                ("a server of another service", long(plain(b14))),
+                ("a config that the service does not have", short(bytes([2 << 5]) + bytes(16))),
+                ("the codepoint that names no server", short(bytes([7 << 5]) + encrypted(b12)[1:])),
+                ("a connection id that is too short", long(encrypted(b12)[:10])),
+                ("a long header that is cut off", long(encrypted(b12))[:12]),
+                ("an empty connection id", long(b"")),
+                ("no payload", b"")]:
+            send(text, payload, packet=packet, like=like)
+        send("a retry of that client goes where the server says", long(encrypted(b12)), packet=packet, like=seen[1])
+    like = c.add("sent", "a service without quic_lb", udp(443, to="203.0.113.11", payload=short(encrypted(b11))), table="none", service="plain")
+    c.add("sent", "goes by flow", udp(443, to="203.0.113.11", payload=short(encrypted(b12))), table="none", service="plain", like=like)
 
 
 @scenario

@@ -11,6 +11,7 @@ mod groups;
 mod ids;
 mod machine;
 mod probing;
+mod quic_lb;
 mod services;
 mod vips;
 
@@ -48,6 +49,7 @@ pub fn features() -> Vec<String> {
         "groups",
         "path-mtu-learn",
         "probing",
+        "quic-lb",
         "source-prefix",
         "spill",
         "stateless",

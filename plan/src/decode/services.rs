@@ -11,10 +11,11 @@ use super::buckets::{by_bucket, open_moves};
 use super::counting::Counted;
 use super::groups::{GroupKey, GroupUse, MemberKey, SelectorKey, admission};
 use super::vips::ports;
-use super::{Decoding, PlanError, refuse};
+use super::{Decoding, PlanError, quic_lb, refuse};
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
 use crate::matching::{AddressInfo, Matched, low_mask};
+use crate::quic_lb::QuicLb;
 use crate::select::maglev;
 use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts, Tracking, TunnelProfile};
 use crate::text::parse_prefix;
@@ -38,13 +39,14 @@ impl<'m> Decoding<'m, '_> {
             },
         };
         let tracking = tracking(&path, message)?;
-        let group = match tracking {
-            Tracking::Tracked => self.members(&path, message)?,
-            Tracking::Stateless => self.members_by_bucket(&path, message)?,
+        let group = match tracking.is_stateless() {
+            false => self.members(&path, message)?,
+            true => self.members_by_bucket(&path, message)?,
         };
         let service = Service {
             id,
             tracking,
+            quic_lb: self.quic_lb(&path, message)?,
             name: message.name.clone(),
             first_member: counted.first_member,
             affinity: match message.affinity() {
@@ -54,10 +56,7 @@ impl<'m> Decoding<'m, '_> {
             tunnel: TunnelProfile {
                 encap: encap(&path, message)?,
                 dscp: dscp(&path, message.dscp)?,
-                option_bytes: match tracking {
-                    Tracking::Tracked => 0,
-                    Tracking::Stateless => route_option::BYTES_MAX as u8,
-                },
+                option_bytes: option_bytes(tracking),
             },
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             // Zero is none; more than are counted is none, too.
@@ -90,6 +89,13 @@ impl<'m> Decoding<'m, '_> {
         }
         self.services.push(service);
         Ok(())
+    }
+
+    /// The connection ids that name its members.
+    fn quic_lb(&self, path: &str, message: &proto::Service) -> Result<Option<QuicLb>, PlanError> {
+        let group = &self.member_groups.groups[self.member_groups.of(path, message)?];
+        let given = message.quic_lb.as_ref();
+        given.map(|given| quic_lb::quic_lb(path, given, &group.members)).transpose()
     }
 
     /// The index of that way to encapsulate. There are fewer than 400.
@@ -162,6 +168,9 @@ impl<'m> Decoding<'m, '_> {
 /// Whether packets are decided by buckets, with what that needs.
 fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError> {
     let is_stateless = message.mode() == proto::Mode::Stateless;
+    if message.quic_lb.is_some() && !is_stateless {
+        return refuse(format!("{path}.quic_lb"), "is for stateless services only");
+    }
     match (is_stateless, &message.bucket_map) {
         (false, None) => Ok(Tracking::Tracked),
         (false, Some(_)) => refuse(format!("{path}.bucket_map"), "is for stateless services only"),
@@ -171,7 +180,16 @@ fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError>
         (true, Some(_)) if message.encap() != proto::Encap::Geneve => {
             refuse(format!("{path}.encap"), "has to be geneve for a stateless service")
         }
+        (true, Some(_)) if message.quic_lb.is_some() => Ok(Tracking::StatelessQuic),
         (true, Some(_)) => Ok(Tracking::Stateless),
+    }
+}
+
+/// Bytes of the longest option that packets may carry.
+fn option_bytes(tracking: Tracking) -> u8 {
+    match tracking.is_stateless() {
+        false => 0,
+        true => route_option::BYTES_MAX as u8,
     }
 }
 

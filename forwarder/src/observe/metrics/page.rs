@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use datapath::counters::FragmentCounters;
+use datapath::counters::{ConnectionIdCounters, Counters, FragmentCounters};
 use datapath::outbox::Kind;
 use datapath::{DropReason, Totals};
 use nic::{FilterCounters, QueueCounters};
@@ -185,6 +185,7 @@ impl Running<'_> {
             drops.sample(&[("reason", reason.name())], totals.dropped[reason.index()]);
         }
         self.fragments(page, &totals);
+        self.connection_ids(page);
         page.metric(
             "guideway_spilled_packets_total",
             Counter,
@@ -241,6 +242,22 @@ impl Running<'_> {
             "Received fragments that wait for their first one, and have no final verdict yet.",
         )
         .value(totals.waiting());
+    }
+
+    fn connection_ids(&self, page: &mut Page) {
+        let mut packets = page.metric(
+            "guideway_quic_packets_total",
+            Counter,
+            "UDP packets to services with QUIC connection ids, by what decided: the connection \
+             id, or why the flow did.",
+        );
+        for (index, (by, _)) in ConnectionIdCounters::default().all().enumerate() {
+            let of = |counters: &Counters| {
+                counters.connection_ids.all().nth(index).map(|(_, c)| c.get())
+            };
+            let sum: u64 = self.engine.counters().iter().filter_map(|counters| of(counters)).sum();
+            packets.sample(&[("by", by)], sum);
+        }
     }
 
     fn too_big(&self, page: &mut Page) {

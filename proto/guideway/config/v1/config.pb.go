@@ -1130,7 +1130,12 @@ type Service struct {
 	// open). `aggregate`: in their place those of `cluster.prefixes` that they are in;
 	// each stays as long as one of its services would be announced. Refused where such
 	// a prefix holds VIPs of another shard. Default: `address`.
-	Announce      *string `protobuf:"bytes,22,opt,name=announce,proto3,oneof" json:"announce,omitempty"`
+	Announce *string `protobuf:"bytes,22,opt,name=announce,proto3,oneof" json:"announce,omitempty"`
+	// Of a stateless service: a QUIC packet goes to the backend that its connection id
+	// names, so that a client whose address changes stays with its server. The servers
+	// make such ids (docs/quic.md). `{}` for the defaults. Default: packets of QUIC go
+	// by their flow, as all others.
+	QuicLb        *QuicLb `protobuf:"bytes,30,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1324,137 @@ func (x *Service) GetAnnounce() string {
 	return ""
 }
 
+func (x *Service) GetQuicLb() *QuicLb {
+	if x != nil {
+		return x.QuicLb
+	}
+	return nil
+}
+
+// QUIC connection ids as draft-ietf-quic-load-balancers has them.
+type QuicLb struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Servers make new connection ids by the first; those of the others are followed,
+	// too, while they are replaced. Default: one, with `id: 0`.
+	Configs       []*QuicLbConfig `protobuf:"bytes,1,rep,name=configs,proto3" json:"configs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuicLb) Reset() {
+	*x = QuicLb{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuicLb) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuicLb) ProtoMessage() {}
+
+func (x *QuicLb) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
+func (*QuicLb) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *QuicLb) GetConfigs() []*QuicLbConfig {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
+type QuicLbConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In each connection id; the key is derived from it and the cluster's secret. 0 to
+	// 6, each once.
+	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Connection ids are encrypted, so that their server and what connections have in
+	// common is not seen on their way. Default: true.
+	Encrypted *bool `protobuf:"varint,2,opt,name=encrypted,proto3,oneof" json:"encrypted,omitempty"`
+	// How many bytes say which server. With 8, random ids hit none; with 4, one in
+	// 4,000,000,000 for each backend. Default: 8.
+	ServerIdBytes *uint32 `protobuf:"varint,3,opt,name=server_id_bytes,json=serverIdBytes,proto3,oneof" json:"server_id_bytes,omitempty"`
+	// How many bytes follow that are another for each connection id; at most 19 with
+	// the server id. A connection id has one byte more than both. Together 16 are
+	// decrypted in one step, other lengths in three or four. Default: 8.
+	NonceBytes    *uint32 `protobuf:"varint,4,opt,name=nonce_bytes,json=nonceBytes,proto3,oneof" json:"nonce_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuicLbConfig) Reset() {
+	*x = QuicLbConfig{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuicLbConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuicLbConfig) ProtoMessage() {}
+
+func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
+func (*QuicLbConfig) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *QuicLbConfig) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *QuicLbConfig) GetEncrypted() bool {
+	if x != nil && x.Encrypted != nil {
+		return *x.Encrypted
+	}
+	return false
+}
+
+func (x *QuicLbConfig) GetServerIdBytes() uint32 {
+	if x != nil && x.ServerIdBytes != nil {
+		return *x.ServerIdBytes
+	}
+	return 0
+}
+
+func (x *QuicLbConfig) GetNonceBytes() uint32 {
+	if x != nil && x.NonceBytes != nil {
+		return *x.NonceBytes
+	}
+	return 0
+}
+
 // Either `address`, or `prefix_group` with `suffix`.
 type Vip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1340,7 +1476,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1488,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1501,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1419,7 +1555,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1567,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1580,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1487,7 +1623,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1635,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1648,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1558,7 +1694,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1706,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1719,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Pool) GetName() string {
@@ -1652,7 +1788,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1800,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1813,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1719,7 +1855,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1867,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1880,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Backend) GetName() string {
@@ -1814,7 +1950,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1962,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1975,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1963,7 +2099,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2111,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2124,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2067,7 +2203,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2215,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2228,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2172,7 +2308,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2320,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2333,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2238,7 +2374,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2386,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2399,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2292,7 +2428,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2440,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2453,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2370,7 +2506,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2518,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2531,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2438,7 +2574,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2586,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2599,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2522,7 +2658,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2670,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2683,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2595,7 +2731,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2743,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2756,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2658,7 +2794,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2806,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2819,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -2776,7 +2912,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2924,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2937,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2893,7 +3029,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3041,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3054,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -2954,7 +3090,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3102,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3115,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3018,7 +3154,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3030,7 +3166,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3043,7 +3179,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Interface) GetName() string {
@@ -3084,7 +3220,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3232,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3245,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3217,7 +3353,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa6\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xdb\n" +
 	"\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
@@ -3245,7 +3381,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\abuckets\x18\x13 \x01(\rB\v\xbaH\b*\x06\x18\x80@(\x80\x02H\fR\abuckets\x88\x01\x01\x12*\n" +
 	"\vcommunities\x18\x14 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
 	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunities\x12:\n" +
-	"\bannounce\x18\x16 \x01(\tB\x19\xbaH\x16r\x14R\aaddressR\taggregateH\rR\bannounce\x88\x01\x01B\b\n" +
+	"\bannounce\x18\x16 \x01(\tB\x19\xbaH\x16r\x14R\aaddressR\taggregateH\rR\bannounce\x88\x01\x01\x123\n" +
+	"\aquic_lb\x18\x1e \x01(\v2\x1a.guideway.config.v1.QuicLbR\x06quicLbB\b\n" +
 	"\x06_shardB\a\n" +
 	"\x05_modeB\v\n" +
 	"\t_affinityB\b\n" +
@@ -3264,7 +3401,19 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\r_backends_minB\n" +
 	"\n" +
 	"\b_bucketsB\v\n" +
-	"\t_announce\"\x81\x02\n" +
+	"\t_announce\"N\n" +
+	"\x06QuicLb\x12D\n" +
+	"\aconfigs\x18\x01 \x03(\v2 .guideway.config.v1.QuicLbConfigB\b\xbaH\x05\x92\x01\x02\x10\aR\aconfigs\"\xe7\x01\n" +
+	"\fQuicLbConfig\x12\x19\n" +
+	"\x02id\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\x06(\x00R\x02id\x12!\n" +
+	"\tencrypted\x18\x02 \x01(\bH\x00R\tencrypted\x88\x01\x01\x126\n" +
+	"\x0fserver_id_bytes\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\b(\x04H\x01R\rserverIdBytes\x88\x01\x01\x12/\n" +
+	"\vnonce_bytes\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\x0f(\x04H\x02R\n" +
+	"nonceBytes\x88\x01\x01B\f\n" +
+	"\n" +
+	"_encryptedB\x12\n" +
+	"\x10_server_id_bytesB\x0e\n" +
+	"\f_nonce_bytes\"\x81\x02\n" +
 	"\x03Vip\x12&\n" +
 	"\aaddress\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\aaddress\x88\x01\x01\x12/\n" +
 	"\fprefix_group\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x01R\vprefixGroup\x88\x01\x01\x12$\n" +
@@ -3499,7 +3648,7 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Agents)(nil),              // 1: guideway.config.v1.Agents
@@ -3516,29 +3665,31 @@ var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*PathMtu)(nil),             // 12: guideway.config.v1.PathMtu
 	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
 	(*Service)(nil),             // 14: guideway.config.v1.Service
-	(*Vip)(nil),                 // 15: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 16: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 17: guideway.config.v1.Spill
-	(*Pool)(nil),                // 18: guideway.config.v1.Pool
-	(*Damping)(nil),             // 19: guideway.config.v1.Damping
-	(*Backend)(nil),             // 20: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 21: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 22: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 23: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 24: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 25: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 26: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 27: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 28: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 29: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 30: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 31: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 32: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 33: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 34: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 35: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 36: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 37: google.protobuf.Duration
+	(*QuicLb)(nil),              // 15: guideway.config.v1.QuicLb
+	(*QuicLbConfig)(nil),        // 16: guideway.config.v1.QuicLbConfig
+	(*Vip)(nil),                 // 17: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 18: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 19: guideway.config.v1.Spill
+	(*Pool)(nil),                // 20: guideway.config.v1.Pool
+	(*Damping)(nil),             // 21: guideway.config.v1.Damping
+	(*Backend)(nil),             // 22: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 23: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 24: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 25: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 26: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 27: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 28: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 29: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 30: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 31: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 32: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 33: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 34: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 35: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 36: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 37: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 38: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	8,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
@@ -3547,54 +3698,56 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	11, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
 	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
 	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	18, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	21, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	31, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	34, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	36, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	20, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	23, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	33, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	36, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	38, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
 	12, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
 	3,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
 	6,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
 	2,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	37, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	39, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
 	1,  // 16: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
 	4,  // 17: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
 	5,  // 18: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
 	7,  // 19: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	15, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	16, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	17, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	37, // 23: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	37, // 24: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	37, // 25: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	37, // 26: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	20, // 27: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	19, // 28: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	37, // 29: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	37, // 30: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	37, // 31: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	22, // 32: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	23, // 33: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	25, // 34: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	26, // 35: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	27, // 36: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	28, // 37: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	29, // 38: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	30, // 39: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	37, // 40: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	37, // 41: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	24, // 42: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	24, // 43: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	32, // 44: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	37, // 45: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	33, // 46: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	37, // 47: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	35, // 48: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	17, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	18, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	19, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	15, // 23: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	16, // 24: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	39, // 25: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	39, // 26: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	39, // 27: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	39, // 28: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	22, // 29: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	21, // 30: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	39, // 31: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	39, // 32: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	39, // 33: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	24, // 34: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	25, // 35: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	27, // 36: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	28, // 37: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	29, // 38: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	30, // 39: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	31, // 40: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	32, // 41: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	39, // 42: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	39, // 43: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	26, // 44: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	26, // 45: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	34, // 46: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	39, // 47: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	35, // 48: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	39, // 49: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	37, // 50: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3611,16 +3764,15 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[29].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
@@ -3630,13 +3782,15 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1259,7 +1259,9 @@ type Service struct {
 	// Name of the group whose members serve. Empty: there are none.
 	Group string `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
 	// Of a stateless service, and of no other. Such a service's encap is geneve.
-	BucketMap     *BucketMap `protobuf:"bytes,17,opt,name=bucket_map,json=bucketMap,proto3" json:"bucket_map,omitempty"`
+	BucketMap *BucketMap `protobuf:"bytes,17,opt,name=bucket_map,json=bucketMap,proto3" json:"bucket_map,omitempty"`
+	// Of a stateless service: its QUIC packets go by their connection ids.
+	QuicLb        *QuicLb `protobuf:"bytes,20,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1406,6 +1408,195 @@ func (x *Service) GetBucketMap() *BucketMap {
 	return nil
 }
 
+func (x *Service) GetQuicLb() *QuicLb {
+	if x != nil {
+		return x.QuicLb
+	}
+	return nil
+}
+
+// QUIC connection ids that name backends (draft-ietf-quic-load-balancers). The keys
+// of encrypted ones are derived from the cluster's secret and the config's id.
+type QuicLb struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One to seven, each id once.
+	Configs []*QuicLbConfig `protobuf:"bytes,1,rep,name=configs,proto3" json:"configs,omitempty"`
+	// What the connection ids of backends hold: each a member of the service's
+	// group, and there once.
+	Servers       []*QuicServer `protobuf:"bytes,2,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuicLb) Reset() {
+	*x = QuicLb{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuicLb) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuicLb) ProtoMessage() {}
+
+func (x *QuicLb) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
+func (*QuicLb) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *QuicLb) GetConfigs() []*QuicLbConfig {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
+func (x *QuicLb) GetServers() []*QuicServer {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+type QuicLbConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 to 6: the highest three bits of a connection id.
+	Id        uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Encrypted bool   `protobuf:"varint,2,opt,name=encrypted,proto3" json:"encrypted,omitempty"`
+	// 4 to 8: how many bytes of `server_id` a connection id holds. The members'
+	// differ in these.
+	ServerIdBytes uint32 `protobuf:"varint,3,opt,name=server_id_bytes,json=serverIdBytes,proto3" json:"server_id_bytes,omitempty"`
+	// 4 and more; together with `server_id_bytes` 19 at most.
+	NonceBytes    uint32 `protobuf:"varint,4,opt,name=nonce_bytes,json=nonceBytes,proto3" json:"nonce_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuicLbConfig) Reset() {
+	*x = QuicLbConfig{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuicLbConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuicLbConfig) ProtoMessage() {}
+
+func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
+func (*QuicLbConfig) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *QuicLbConfig) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *QuicLbConfig) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
+}
+
+func (x *QuicLbConfig) GetServerIdBytes() uint32 {
+	if x != nil {
+		return x.ServerIdBytes
+	}
+	return 0
+}
+
+func (x *QuicLbConfig) GetNonceBytes() uint32 {
+	if x != nil {
+		return x.NonceBytes
+	}
+	return 0
+}
+
+type QuicServer struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	// 16 hexadecimal digits.
+	ServerId      string `protobuf:"bytes,2,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuicServer) Reset() {
+	*x = QuicServer{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuicServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuicServer) ProtoMessage() {}
+
+func (x *QuicServer) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuicServer.ProtoReflect.Descriptor instead.
+func (*QuicServer) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *QuicServer) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *QuicServer) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
 // Which backend has each bucket of flows.
 type BucketMap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1424,7 +1615,7 @@ type BucketMap struct {
 
 func (x *BucketMap) Reset() {
 	*x = BucketMap{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1627,7 @@ func (x *BucketMap) String() string {
 func (*BucketMap) ProtoMessage() {}
 
 func (x *BucketMap) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1640,7 @@ func (x *BucketMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketMap.ProtoReflect.Descriptor instead.
 func (*BucketMap) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BucketMap) GetGeneration() uint64 {
@@ -1494,7 +1685,7 @@ type OpenMove struct {
 
 func (x *OpenMove) Reset() {
 	*x = OpenMove{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1697,7 @@ func (x *OpenMove) String() string {
 func (*OpenMove) ProtoMessage() {}
 
 func (x *OpenMove) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1710,7 @@ func (x *OpenMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenMove.ProtoReflect.Descriptor instead.
 func (*OpenMove) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OpenMove) GetBucket() uint32 {
@@ -1552,7 +1743,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1755,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1768,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1648,7 +1839,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1851,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1864,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -1708,7 +1899,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1911,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1924,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -1763,7 +1954,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1966,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1979,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Group) GetName() string {
@@ -1817,7 +2008,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2020,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2033,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Member) GetBackend() string {
@@ -1879,7 +2070,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2082,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2095,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -1948,7 +2139,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2151,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2164,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -2009,7 +2200,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2212,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2225,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2070,7 +2261,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2273,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2286,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Interface) GetName() string {
@@ -2172,7 +2363,7 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x80\x06\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xb3\x06\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x12*\n" +
@@ -2192,8 +2383,22 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\tunmatched\x18\x0f \x01(\x0e2\x1b.guideway.plan.v1.UnmatchedR\tunmatched\x12\x14\n" +
 	"\x05group\x18\x10 \x01(\tR\x05group\x12:\n" +
 	"\n" +
-	"bucket_map\x18\x11 \x01(\v2\x1b.guideway.plan.v1.BucketMapR\tbucketMapB\a\n" +
-	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"\x96\x01\n" +
+	"bucket_map\x18\x11 \x01(\v2\x1b.guideway.plan.v1.BucketMapR\tbucketMap\x121\n" +
+	"\aquic_lb\x18\x14 \x01(\v2\x18.guideway.plan.v1.QuicLbR\x06quicLbB\a\n" +
+	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"z\n" +
+	"\x06QuicLb\x128\n" +
+	"\aconfigs\x18\x01 \x03(\v2\x1e.guideway.plan.v1.QuicLbConfigR\aconfigs\x126\n" +
+	"\aservers\x18\x02 \x03(\v2\x1c.guideway.plan.v1.QuicServerR\aservers\"\x85\x01\n" +
+	"\fQuicLbConfig\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1c\n" +
+	"\tencrypted\x18\x02 \x01(\bR\tencrypted\x12&\n" +
+	"\x0fserver_id_bytes\x18\x03 \x01(\rR\rserverIdBytes\x12\x1f\n" +
+	"\vnonce_bytes\x18\x04 \x01(\rR\n" +
+	"nonceBytes\"C\n" +
+	"\n" +
+	"QuicServer\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x1b\n" +
+	"\tserver_id\x18\x02 \x01(\tR\bserverId\"\x96\x01\n" +
 	"\tBucketMap\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2300,7 +2505,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
@@ -2324,17 +2529,20 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*PrefixGroup)(nil),  // 19: guideway.plan.v1.PrefixGroup
 	(*Backend)(nil),      // 20: guideway.plan.v1.Backend
 	(*Service)(nil),      // 21: guideway.plan.v1.Service
-	(*BucketMap)(nil),    // 22: guideway.plan.v1.BucketMap
-	(*OpenMove)(nil),     // 23: guideway.plan.v1.OpenMove
-	(*Vip)(nil),          // 24: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil), // 25: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),    // 26: guideway.plan.v1.PortRange
-	(*Group)(nil),        // 27: guideway.plan.v1.Group
-	(*Member)(nil),       // 28: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 29: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 30: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 31: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 32: guideway.plan.v1.Interface
+	(*QuicLb)(nil),       // 22: guideway.plan.v1.QuicLb
+	(*QuicLbConfig)(nil), // 23: guideway.plan.v1.QuicLbConfig
+	(*QuicServer)(nil),   // 24: guideway.plan.v1.QuicServer
+	(*BucketMap)(nil),    // 25: guideway.plan.v1.BucketMap
+	(*OpenMove)(nil),     // 26: guideway.plan.v1.OpenMove
+	(*Vip)(nil),          // 27: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil), // 28: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),    // 29: guideway.plan.v1.PortRange
+	(*Group)(nil),        // 30: guideway.plan.v1.Group
+	(*Member)(nil),       // 31: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil), // 32: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),        // 33: guideway.plan.v1.Spill
+	(*Forwarder)(nil),    // 34: guideway.plan.v1.Forwarder
+	(*Interface)(nil),    // 35: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
@@ -2344,38 +2552,41 @@ var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
 	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
 	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	31, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	34, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	27, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	30, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
 	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
-	26, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	29, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
 	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
 	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
-	24, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	27, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	29, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	32, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	30, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	33, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	22, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
-	23, // 25: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
-	25, // 26: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	26, // 27: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 28: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	28, // 29: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	1,  // 30: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	32, // 31: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 32: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 33: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
+	22, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
+	23, // 26: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
+	24, // 27: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
+	26, // 28: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
+	28, // 29: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	29, // 30: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 31: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	31, // 32: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	1,  // 33: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	35, // 34: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 35: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 36: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2385,7 +2596,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 	}
 	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_plan_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[13].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[16].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -2395,7 +2606,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
