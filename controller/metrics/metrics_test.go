@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/agents"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -40,6 +41,16 @@ guideway_build_info{version="0.1.0"} 1
 guideway_drop_packets_total{reason="no_service"} 5
 `
 
+type agentSource struct{}
+
+func (agentSource) Results() map[agents.Result]uint64 {
+	return map[agents.Result]uint64{agents.ResultAccepted: 3, agents.ResultForged: 0}
+}
+
+func (agentSource) Heard() map[string]time.Time {
+	return map[string]time.Time{"web-1": time.UnixMilli(9500)}
+}
+
 func scrape(t *testing.T, forwarder func(context.Context) (string, error)) string {
 	t.Helper()
 	m := New("1.2.3", Sources{
@@ -50,6 +61,7 @@ func scrape(t *testing.T, forwarder func(context.Context) (string, error)) strin
 		Certificates: func() map[string]time.Time {
 			return map[string]time.Time{"cert_file": time.Now().Add(36 * time.Hour)}
 		},
+		Agents: agentSource{},
 	})
 	m.Probed(true, 3*time.Millisecond, 20*time.Millisecond)
 	m.Probed(false, time.Second, time.Millisecond)
@@ -85,6 +97,9 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_fleet_machine_registered{machine="lb-2"} 0`,
 		`guideway_fleet_fingerprints_differ{of="configured"} 0`,
 		`guideway_fleet_fingerprints_differ{of="live"} 1`,
+		`guideway_agent_messages_total{result="accepted"} 3`,
+		`guideway_agent_messages_total{result="forged"} 0`,
+		`guideway_agent_state_timestamp_seconds{backend="web-1"} 9.5`,
 		`guideway_config_last_reload_success 0`,
 		`guideway_config_last_reload_timestamp_seconds 1000`,
 		`guideway_config_generation 7`,
