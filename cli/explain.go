@@ -165,7 +165,11 @@ func (e explanation) lines() []explainedLine {
 		say("backend", "%s at %s", t.Backend, t.BackendAddress)
 	}
 	if len(t.RouteOption) > 0 {
-		say("then", "%s: the bucket moves, and agents pass on what is not theirs", strings.Join(t.RouteOption, ", "))
+		why := "the bucket moves"
+		if t.SecondChance {
+			why = "a second chance, because earlier tables had them in this slot"
+		}
+		say("then", "%s: %s, and agents pass on what is not theirs", strings.Join(t.RouteOption, ", "), why)
 	}
 	if t.Spill != "" {
 		say("spill", "to %s, in another cluster", t.Spill)
@@ -260,6 +264,7 @@ type shownExplanation struct {
 	Backend       string        `json:"backend,omitempty"`
 	Address       string        `json:"backend_address,omitempty"`
 	RouteOption   []string      `json:"route_option,omitempty"`
+	SecondChance  bool          `json:"second_chance,omitempty"`
 	Spill         string        `json:"spill,omitempty"`
 	NextHop       *shownHop     `json:"next_hop,omitempty"`
 	Encap         string        `json:"encap,omitempty"`
@@ -286,7 +291,7 @@ func (e explanation) value() shownExplanation {
 		Verdict: t.Verdict, Reason: t.GetEnd().GetReason(), Meaning: t.GetEnd().GetMeaning(), UsualCause: t.GetEnd().GetUsualCause(),
 		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Mode: t.Mode, Affinity: t.Affinity, Selector: t.Selector,
 		Slot: t.Slot, TableSize: t.TableSize, BackendByHash: t.BackendByHash, Backend: t.Backend, Address: t.BackendAddress,
-		RouteOption: t.RouteOption, Spill: t.Spill, Encap: t.Encap, Outer: t.Outer,
+		RouteOption: t.RouteOption, SecondChance: t.SecondChance, Spill: t.Spill, Encap: t.Encap, Outer: t.Outer,
 	}
 	if k := t.Tracked; k != nil {
 		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}

@@ -240,7 +240,7 @@ impl Setup {
     fn group(&self, index: u32) -> proto::Group {
         let backends = (index..self.backends).step_by(self.pools.max(1) as usize);
         let members = backends.map(|index| self.member(index)).collect();
-        proto::Group { name: pool_name(index), members }
+        proto::Group { name: pool_name(index), members, ..Default::default() }
     }
 
     fn member(&self, index: u32) -> proto::Member {

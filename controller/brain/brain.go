@@ -115,6 +115,8 @@ type State struct {
 
 	// Of stateless services.
 	buckets bucketState
+	// By group with a second chance; nil: no plan was seen yet.
+	tables map[string]groupTables
 
 	// Since when the plan is to be computed anew; zero: it is not.
 	dirtySince time.Time
@@ -200,6 +202,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	if s.flushDue() {
 		s.flush()
 	}
+	s.noteServed()
 	if !s.routesUnaffected || s.routes.draining {
 		s.decideRoutes()
 		s.noteWithdrawn()

@@ -49,6 +49,9 @@ func (e ForwarderConnected) apply(s *State) {
 	s.inheritFrom(e.Plan)
 	s.inheritPeers(e.Plan)
 	s.inheritBuckets(e.Plan)
+	if s.tables == nil {
+		s.tables = s.tablesAfter(e.Plan, true)
+	}
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
 		// Disconnected for a moment, or started with it from disk: our plan runs.

@@ -43,6 +43,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	plan.Generation = s.forwarder.numbered
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
 	s.commitBuckets()
+	s.tables = s.tablesAfter(plan, s.health.firstRound)
 	s.changed.PlanChanged = true
 	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: bucketGenerations(plan)}
 }
@@ -72,6 +73,7 @@ func (s *State) compileStates() compile.States {
 	return compile.States{
 		Backend: s.planState, Fifths: s.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peerHealthy,
 		PeerAddresses: s.peerAddresses, SpillDown: s.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
+		Tables: s.formerTables,
 	}
 }
 

@@ -35,6 +35,8 @@ type States struct {
 	BucketMap func(service *config.Service, group *planv1.Group) *planv1.BucketMap
 	// Whether that map may differ though no member does. nil: it does not.
 	BucketsDue func(service string) bool
+	// The tables that a group has had, the latest first. nil: none.
+	Tables func(group string) []Table
 	// The peer's addresses, the best to tunnel to first. nil: as configured.
 	PeerAddresses func(peer config.Peer) []netip.Addr
 }
@@ -85,6 +87,9 @@ func service(s *config.Service, states States) *planv1.Service {
 		Unmatched:        unmatcheds[s.Unmatched],
 	}
 	compiled.QuicLb = quicLB(s)
+	if s.SecondChance {
+		compiled.SecondChance = &planv1.SecondChance{PacketsPerSecond: uint64(s.SecondChanceRate)}
+	}
 	for i, vip := range s.VIPs {
 		compiled.Vips[i] = VIP(vip)
 	}
@@ -100,6 +105,7 @@ func service(s *config.Service, states States) *planv1.Service {
 // groups are the sets of members that the services name, in order of name;
 // and the backends in them, in the config's order of name.
 func groups(c *config.Config, services []config.Service, states States) ([]*planv1.Group, []*planv1.Backend) {
+	chances := secondChanceGroups(services)
 	members := map[string][]config.Member{}
 	for i := range services {
 		members[services[i].Group] = services[i].Members
@@ -110,7 +116,7 @@ func groups(c *config.Config, services []config.Service, states States) ([]*plan
 		for _, member := range members[name] {
 			used[member.Backend.Name] = true
 		}
-		compiled = append(compiled, group(name, members[name], states))
+		compiled = append(compiled, group(name, members[name], chances[name], states))
 	}
 	var backends []*planv1.Backend
 	for _, backend := range c.Backends {
@@ -121,7 +127,7 @@ func groups(c *config.Config, services []config.Service, states States) ([]*plan
 	return compiled, backends
 }
 
-func group(name string, members []config.Member, states States) *planv1.Group {
+func group(name string, members []config.Member, hasSecondChance bool, states States) *planv1.Group {
 	compiled := &planv1.Group{Name: name, Members: make([]*planv1.Member, len(members))}
 	weights := memberWeights(members, states)
 	use := UseOwn
@@ -134,6 +140,9 @@ func group(name string, members []config.Member, states States) *planv1.Group {
 			Weight:  weights[i],
 			State:   use.State(member, memberState(member, states)),
 		}
+	}
+	if hasSecondChance && states.Tables != nil {
+		setEarlier(compiled, states.Tables(name))
 	}
 	return compiled
 }

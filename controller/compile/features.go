@@ -24,6 +24,7 @@ const (
 	FeaturePathMTULearn     = "path-mtu-learn"
 	FeatureProbing          = "probing"
 	FeatureQUICLB           = "quic-lb"
+	FeatureSecondChance     = "second-chance"
 )
 
 // encapFeature is the name of an encapsulation as a feature; GRE is what every
@@ -52,6 +53,7 @@ func requires(plan *planv1.Plan) []string {
 		used[FeatureBucketMoves] = used[FeatureBucketMoves] || len(service.GetBucketMap().GetMoves()) > 0
 		used[FeatureFragments] = used[FeatureFragments] || service.GetFragments() == planv1.Fragments_FRAGMENTS_ON
 		used[FeatureQUICLB] = used[FeatureQUICLB] || service.GetQuicLb() != nil
+		used[FeatureSecondChance] = used[FeatureSecondChance] || service.GetSecondChance() != nil
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0
 	}
 	delete(used, "") // an encapsulation that every forwarder knows

@@ -19,12 +19,13 @@ func Recompile(former *planv1.Plan, c *config.Config, services []config.Service,
 	plan := shallow(former)
 	plan.Groups = slices.Clone(former.GetGroups())
 	differs := false
+	chances := secondChanceGroups(services)
 	for i, old := range plan.Groups {
 		members, isChanged := changed[old.GetName()]
 		if !isChanged {
 			continue
 		}
-		if next := group(old.GetName(), members, states); !proto.Equal(old, next) {
+		if next := group(old.GetName(), members, chances[old.GetName()], states); !proto.Equal(old, next) {
 			plan.Groups[i] = next
 			differs = true
 		}

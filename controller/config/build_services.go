@@ -14,6 +14,8 @@ import (
 const (
 	tableSizeDefault = 65537
 	bucketsDefault   = 4096
+	// As many as some thousand busy connections send.
+	secondChanceRateDefault = 100_000
 )
 
 func (b *builder) services() {
@@ -58,6 +60,11 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 		b.errorf(path+".buckets", "is for stateless services: remove it, or set `mode: stateless`")
 	}
 	service.QUICLB = b.quicLB(path+".quic_lb", given.QuicLb)
+	if service.SecondChance = given.GetSecondChance(); service.SecondChance {
+		service.SecondChanceRate = or(given.GetSecondChanceRate(), secondChanceRateDefault)
+	} else if given.SecondChanceRate != nil {
+		b.errorf(path+".second_chance_rate", "is for services with a second chance: remove it, or set `second_chance: true`")
+	}
 	for i, vip := range given.GetVips() {
 		service.VIPs = append(service.VIPs, b.vip(fmt.Sprintf("%s.vips[%d]", path, i), vip))
 	}

@@ -159,8 +159,11 @@ type Service struct {
 	// 0: the service is stateful.
 	Buckets uint32
 	// Of a stateless service; nil: it has none.
-	QUICLB       *QUICLB
-	IdleTimeouts IdleTimeouts
+	QUICLB *QUICLB
+	// Of a stateful service whose encap is geneve; and then the rate, at least 1.
+	SecondChance     bool
+	SecondChanceRate uint32
+	IdleTimeouts     IdleTimeouts
 	// 0: no limit.
 	ConnectionsQuota uint64
 	OnDown           OnDown

@@ -31,6 +31,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use plan::group::Selected;
 use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
+use wire::tunnel::route_option::Emitted;
 use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
 use crate::decide::{ChosenMember, Why, decide_stateless, steady_member};
@@ -83,8 +84,8 @@ enum Stage<'v> {
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
-    /// Its match and its backend, with a route option.
-    Routed(&'v Matched, Selected),
+    /// Its match, its backend and its route option.
+    Routed(&'v Matched, ChosenMember, &'v Emitted),
     /// It goes to the machine in charge of its datagram.
     Owner,
 }
@@ -417,7 +418,7 @@ impl<'m> Datapath<'m> {
             });
             let chosen = match steady {
                 Some(chosen) => chosen,
-                None => match self.choose_other(view, matched, frame, meta, hash) {
+                None => match self.choose_other(view, matched, frame, packet) {
                     Some(chosen) => chosen,
                     None => continue,
                 },
@@ -471,29 +472,29 @@ impl<'m> Datapath<'m> {
                 (Affinity::Flow, Some(hashes)) => hashes[at],
                 (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
             };
-            match decide_stateless(view.plan.group_of(matched), selector) {
-                None => {}
-                Some(selected) if selected.has_route_option => {
-                    packet.stage = Stage::Routed(matched, selected);
-                }
-                Some(Selected { member, backend, .. }) => {
-                    packet.choose(view, counters, matched, ChosenMember { member, backend });
-                }
+            let group = view.plan.group_of(matched);
+            let Some(selected) = decide_stateless(group, selector) else { continue };
+            let Selected { member, backend, slot, has_route_option } = selected;
+            let chosen = ChosenMember { member, backend };
+            let option = has_route_option.then(|| group.route_option(slot, backend)).flatten();
+            match option {
+                Some(option) => packet.stage = Stage::Routed(matched, chosen, option),
+                None => packet.choose(view, counters, matched, chosen),
             }
         }
     }
 
     /// The backend of a packet whose connection is not as most are, or new;
-    /// None: no backend takes it.
+    /// None: no backend takes it, or what is next for it is set.
     #[inline(never)]
-    fn choose_other(
+    fn choose_other<'v>(
         &self,
-        view: &View,
-        matched: &Matched,
+        view: &'v View,
+        matched: &'v Matched,
         frame: &Frame<'_>,
-        meta: &PacketMeta,
-        hash: u64,
+        packet: &mut PacketState<'v>,
     ) -> Option<ChosenMember> {
+        let PacketState { hash, ref meta, .. } = *packet;
         let found = self.table.find(hash, matched.service);
         let steady = steady_member(view.plan.group_of(matched), meta, || {
             found?.steady_backend(&self.ticks, is_tcp(meta.protocol))
@@ -507,6 +508,12 @@ impl<'m> Datapath<'m> {
         let decision = self.decide(view, matched, meta, flow, key, &mut NoRecorder);
         if decision.why != Why::Tracked {
             self.counters.connections.misses.add(1);
+        }
+        if decision.why == Why::SecondChance
+            && let Some(option) = decision.option(view.plan.group_of(matched))
+        {
+            packet.stage = Stage::Routed(matched, decision.chosen?, option);
+            return None;
         }
         decision.chosen
     }
@@ -563,8 +570,8 @@ impl<'m> Datapath<'m> {
                 }
                 sent
             }
-            Stage::Routed(matched, selected) => {
-                self.send_routed(view, frame, (meta, *hash), matched, *selected, outbox)
+            Stage::Routed(matched, chosen, option) => {
+                self.send_routed(view, frame, (meta, *hash), matched, (*chosen, option), outbox)
             }
             Stage::Service(matched, _)
             | Stage::Stateless(matched)
@@ -582,20 +589,19 @@ impl<'m> Datapath<'m> {
         })
     }
 
-    /// Sends a packet with its bucket's route option.
+    /// Sends a packet with its route option.
     fn send_routed(
         &self,
         view: &View,
         frame: &mut Frame<'_>,
         (meta, hash): (&PacketMeta, u64),
         matched: &Matched,
-        Selected { member, backend, slot, .. }: Selected,
+        (ChosenMember { member, backend }, option): (ChosenMember, &Emitted),
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let option = view.plan.group_of(matched).route_option(slot, backend);
-        let outer = OuterHeaders { template, option };
+        let outer = OuterHeaders { template, option: Some(option) };
         let answering = |headers: &_| self.answering_about(view, hash, headers);
         let verdict = send(frame, meta, hash, outer, answering, outbox)?;
         self.counters_of(view).count(matched, member, meta.packet_bytes);

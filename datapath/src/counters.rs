@@ -69,6 +69,8 @@ pub struct Counters {
     pub originated_lost: Counter,
     /// What the connection table did.
     pub connections: ConnectionCounters,
+    /// Packets of connections that an earlier table may have given away.
+    pub second_chances: SecondChanceCounters,
     /// What became of fragments.
     pub fragments: FragmentCounters,
     /// How packets went to services with QUIC connection ids.
@@ -99,6 +101,15 @@ impl ConnectionIdCounters {
         let by_flow = ByFlow::ALL.into_iter().map(ByFlow::name).zip(&self.by_flow);
         std::iter::once(("connection_id", &self.named)).chain(by_flow)
     }
+}
+
+/// Packets of connections that an earlier table may have given to another backend.
+#[derive(Debug, Default)]
+pub struct SecondChanceCounters {
+    /// Those that named earlier backends.
+    pub sent: Counter,
+    /// Those that did not, because of their service's limit.
+    pub limited: Counter,
 }
 
 /// What became of fragments, by action.

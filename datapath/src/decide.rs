@@ -27,6 +27,12 @@
 //! | closing by FIN | closing by RST | SYN: the same port may be used anew |
 //! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
 //!
+//! A TCP packet that is no SYN, of a flow without an entry, belongs to a connection
+//! that this machine has never seen, or has forgotten: it may have been begun by an
+//! earlier table. Services with a second chance send it to the backend that their
+//! table has, with the backends that earlier tables had for it; no entry is made,
+//! because only the backends' agents know which of them has the connection.
+//!
 //! A stateless service's packets are decided each alone, by their buckets (MPLB,
 //! section 3): there is no entry, and none is made. A QUIC packet goes where its
 //! connection id says, as long as that backend is active, draining, or down with
@@ -34,6 +40,7 @@
 
 use plan::group::Selected;
 use plan::{Admission, BackendId, Group, Service, ServiceId, Tracking};
+use wire::tunnel::route_option::Emitted;
 use wire::{PacketMeta, Protocol, tcp};
 
 use crate::clock::Now;
@@ -143,10 +150,26 @@ pub enum Why {
     Gone,
     /// A SYN begins a connection that the entry's backend is not to take.
     Opened,
+    /// The same as untracked, and the connection may be one that an earlier table
+    /// gave to another backend.
+    SecondChance,
     /// The service is stateless.
     Stateless,
     /// The same, and the packet's QUIC connection id names the backend.
     ConnectionId,
+}
+
+impl Decision {
+    /// What the packet carries, of the group that decided.
+    #[inline]
+    #[must_use]
+    pub fn option<'g>(&self, group: &'g Group) -> Option<&'g Emitted> {
+        let (ChosenMember { backend, .. }, slot) = (self.chosen?, self.slot?);
+        match self.why {
+            Why::SecondChance => group.earlier_option(slot),
+            _ => group.route_option(slot, backend),
+        }
+    }
 }
 
 impl Why {
@@ -157,7 +180,9 @@ impl Why {
         match self {
             Why::Tracked => Lookup::Hit,
             Why::Stateless | Why::ConnectionId => Lookup::None,
-            Why::Untracked | Why::Expired | Why::Gone | Why::Opened => Lookup::Miss,
+            Why::Untracked | Why::Expired | Why::Gone | Why::Opened | Why::SecondChance => {
+                Lookup::Miss
+            }
         }
     }
 }
@@ -173,13 +198,15 @@ pub enum Effect {
     Insert(Entry),
 }
 
-/// Decides about a packet whose flow's entry is `entry`.
+/// Decides about a packet whose flow's entry is `entry`; `allows` takes from the
+/// limit on second chances.
 #[inline(always)]
 pub fn decide(
     rules: &Rules<'_>,
     entry: Option<Entry>,
-    packet: impl Into<Signal>,
+    packet: impl Into<Signal> + Copy,
     selector: impl FnOnce() -> u64,
+    allows: impl FnOnce() -> bool,
 ) -> Decision {
     let why = match entry {
         _ if rules.tracking.is_stateless() => {
@@ -201,10 +228,24 @@ pub fn decide(
     let Some(Selected { member, backend, slot, .. }) = rules.group.select(selector()) else {
         return Decision { chosen: None, why, slot: None, effect: Effect::None };
     };
+    if has_second_chance(rules.group, slot, why, packet) && allows() {
+        let (chosen, why) = (Some(ChosenMember { member, backend }), Why::SecondChance);
+        return Decision { chosen, why, slot: Some(slot), effect: Effect::None };
+    }
     let (service, class) = (rules.service, EntryClass::Unconfirmed);
     let entry = Entry { service, backend, class, time: rules.expiry.ticks.of(class) };
     let chosen = ChosenMember { member, backend };
     Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
+}
+
+/// Whether a packet that no entry decides about may belong to a connection that an
+/// earlier table gave to another backend than the slot has now.
+#[inline]
+fn has_second_chance(group: &Group, slot: u32, why: Why, packet: impl Into<Signal>) -> bool {
+    let is_unknown = matches!(why, Why::Untracked | Why::Expired);
+    is_unknown
+        && group.earlier_option(slot).is_some()
+        && !matches!(packet.into(), Signal::Syn | Signal::Datagram)
 }
 
 /// Decides about a packet of a stateless service: whose bucket it is.
@@ -275,20 +316,21 @@ pub fn decide_by_tables(
     for (worker, table) in tables.iter().enumerate() {
         let Some((entry, idle_ms)) = table.find(hash, of_service.service.id) else { continue };
         let ticks = table.ticks();
-        let by_table = decide(&of_service.at(&ticks), Some(entry), signal, || selector);
+        let rules = of_service.at(&ticks);
+        let by_table = decide(&rules, Some(entry), signal, || selector, || true);
         let tracked = Some(TrackedBy { worker, entry, idle_ms });
         if by_table.why == Why::Tracked {
             return (by_table, tracked);
         }
         undecided.get_or_insert((by_table, tracked));
     }
-    undecided.unwrap_or_else(|| (decide_untracked(of_service, selector), None))
+    undecided.unwrap_or_else(|| (decide_untracked(of_service, signal, selector), None))
 }
 
 /// Decides about a flow without an entry, for those who only read.
 #[must_use]
-pub fn decide_untracked(of_service: ServiceRules<'_>, selector: u64) -> Decision {
-    decide(&of_service.at(&Ticks::new(Now(0))), None, Signal::Data, || selector)
+pub fn decide_untracked(of_service: ServiceRules<'_>, signal: Signal, selector: u64) -> Decision {
+    decide(&of_service.at(&Ticks::new(Now(0))), None, signal, || selector, || true)
 }
 
 /// The entry's member, if it still decides.

@@ -4,7 +4,7 @@
 use plan::{BackendId, Found, Matched};
 use wire::tunnel::geneve;
 use wire::tunnel::route_option::RouteOption;
-use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, ethernet, tcp};
+use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, Protocol, ethernet, tcp};
 
 use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
@@ -35,6 +35,8 @@ pub struct Explanation {
     pub hop: Option<NextHop>,
     /// The route option that the packet carries.
     pub option: Option<RouteOption>,
+    /// It has the backends of earlier tables.
+    pub second_chance: bool,
     /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
     /// on.
     pub outer: Vec<u8>,
@@ -79,10 +81,11 @@ pub fn explain(
     let service = view.plan.service_of(&matched);
     told.selector = hash.selector(service, flow, || *key);
     let rules = ServiceRules { service, lifetimes: &view.lifetimes };
-    let untracked = decide_untracked(rules, told.selector);
+    let signal = data_of(key);
+    let untracked = decide_untracked(rules, signal, told.selector);
     told.slot = untracked.slot;
     told.by_hash = untracked.chosen.map(|chosen| chosen.backend);
-    let (decision, tracked) = decide_by_tables(tables, rules, flow, Signal::Data, told.selector);
+    let (decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
     told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
         let decides = decision.why == Why::Tracked;
         Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides }
@@ -109,7 +112,8 @@ pub fn explain(
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
     let group = view.plan.group_of(&matched);
-    let option = decision.slot.and_then(|slot| group.route_option(slot, backend));
+    let option = decision.option(group);
+    told.second_chance = decision.why == Why::SecondChance;
     told.option = option.and_then(|option| {
         let option = geneve::options(option).next().flatten()?;
         RouteOption::parse(&option)?.ok()
@@ -119,4 +123,12 @@ pub fn explain(
         Err(_) => told.end = Some(DropReason::TooBig),
     }
     told
+}
+
+/// What a packet that opens nothing says.
+fn data_of(key: &FlowKey) -> Signal {
+    match key.protocol {
+        Protocol::TCP => Signal::Data,
+        _ => Signal::Datagram,
+    }
 }

@@ -13,6 +13,7 @@ use crate::decapsulate::decapsulate;
 use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_connection_id};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::{FlowHash, Secret};
+use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
@@ -34,6 +35,7 @@ pub struct Datapath<'m> {
     pub(crate) ticks: Ticks,
     tracer: Tracer,
     answers: AnswerLimits,
+    second_chances: ServiceLimiters,
     clock: Clock,
     worker: usize,
     /// Many of the last batch's packets had no entry.
@@ -65,6 +67,7 @@ impl<'m> Datapath<'m> {
             ticks: Ticks::new(Now(0)),
             tracer: Tracer::new(secret),
             answers: AnswerLimits::default(),
+            second_chances: ServiceLimiters::default(),
             clock,
             worker,
             selects: Cell::new(false),
@@ -164,7 +167,7 @@ impl<'m> Datapath<'m> {
         let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
         let group = view.plan.group_of(&matched);
-        let option = decision.slot.and_then(|slot| group.route_option(slot, backend));
+        let option = decision.option(group);
         let outer = OuterHeaders { template, option };
         let answering = |headers: &_| self.answering_about(view, hash, headers);
         let verdict = send(frame, &meta, hash, outer, answering, outbox)?;
@@ -242,16 +245,35 @@ impl<'m> Datapath<'m> {
         let (service, tracking) = (matched.service, matched.tracking);
         let rules = Rules { service, tracking, group, expiry: self.expiry(view) };
         let entry = flow.found.map(|found| found.entry());
-        let decision = decide(&rules, entry, meta, || {
+        let of_selector = || {
             let selector = self.hash.selector(view.plan.service_of(matched), flow.hash, key);
             recorder.selects(selector);
             selector
-        });
+        };
+        let decision =
+            decide(&rules, entry, meta, of_selector, || self.allows_second_chance(view, matched));
         if let Some(slot) = decision.slot {
             recorder.selected(slot);
         }
+        if decision.why == Why::SecondChance {
+            recorder.second_chance();
+        }
         self.remember(view, matched, &flow, &decision);
         decision
+    }
+
+    /// Takes from the service's limit on second chances, and counts.
+    #[cold]
+    fn allows_second_chance(&self, view: &View, matched: &Matched) -> bool {
+        let Some(limit) = view.plan.service_of(matched).second_chance else { return false };
+        // Each worker has its share of the machine's.
+        let workers = view.counters.len().saturating_sub(1).max(1) as u64;
+        let per_second = (limit.packets_per_second.get() / workers).max(1);
+        let now = self.ticks.now();
+        let allows = self.second_chances.allow(matched.service, per_second, now);
+        let counters = &self.counters.second_chances;
+        if allows { &counters.sent } else { &counters.limited }.add(1);
+        allows
     }
 
     /// Writes what was decided into the connection table.

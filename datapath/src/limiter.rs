@@ -17,6 +17,8 @@
 
 use std::cell::Cell;
 
+use plan::{ServiceId, limits};
+
 use crate::clock::Now;
 
 /// A token bucket: `per_second` tokens a second, a second's worth at once.
@@ -41,6 +43,37 @@ impl Limiter {
         let credit = (self.credit.get() + elapsed_ms * self.per_second).min(self.per_second * 1000);
         let allowed = credit >= 1000;
         self.credit.set(if allowed { credit - 1000 } else { credit });
+        allowed
+    }
+}
+
+/// A token bucket for each service, which comes with its rate: a second's worth
+/// at once. 16 bytes for each id, of which those that are used are in memory.
+#[derive(Debug)]
+pub struct ServiceLimiters(Box<[SpentTokens]>);
+
+#[derive(Debug, Clone, Default)]
+struct SpentTokens {
+    /// Thousandths of a token.
+    spent: Cell<u64>,
+    seen: Cell<Now>,
+}
+
+impl Default for ServiceLimiters {
+    fn default() -> ServiceLimiters {
+        ServiceLimiters(vec![SpentTokens::default(); limits::SERVICE_IDS].into())
+    }
+}
+
+impl ServiceLimiters {
+    /// Takes a token of a service that has `per_second` of them; false: there is none.
+    pub fn allow(&self, service: ServiceId, per_second: u64, now: Now) -> bool {
+        let SpentTokens { spent, seen } = &self.0[service.index()];
+        let full = per_second.saturating_mul(1000);
+        let elapsed_ms = now.0.saturating_sub(seen.replace(now).0).min(1000);
+        let left = spent.get().min(full).saturating_sub(elapsed_ms * per_second);
+        let allowed = left + 1000 <= full;
+        spent.set(if allowed { left + 1000 } else { left });
         allowed
     }
 }
@@ -159,6 +192,20 @@ mod tests {
         assert_eq!((0..20).filter(|_| limiter.allows(Now(5))).count(), 10);
         assert_eq!((0..20).filter(|_| limiter.allows(Now(205))).count(), 2);
         assert_eq!((0..20).filter(|_| limiter.allows(Now(100_000))).count(), 10);
+    }
+
+    #[test]
+    fn each_service_has_a_second_of_tokens_of_its_own() {
+        let (limiters, [a, b]) = (ServiceLimiters::default(), [0, 9999].map(ServiceId));
+        let allowed = |service, per_second, ms| {
+            (0..30).filter(|_| limiters.allow(service, per_second, Now(ms))).count()
+        };
+        assert_eq!(allowed(a, 10, 5), 10);
+        assert_eq!(allowed(b, 20, 5), 20);
+        assert_eq!(allowed(a, 10, 205), 2);
+        // A plan changed the rate.
+        assert_eq!(allowed(a, 20, 405), 14);
+        assert_eq!(allowed(a, 10, 100_000), 10);
     }
 
     fn prefix(hash: &FlowHash, source: u32) -> u64 {

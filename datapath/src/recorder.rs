@@ -23,6 +23,8 @@ pub trait Recorder {
     fn connection_id(&mut self, _named: Result<(), ByFlow>) {}
     /// The selector's slot: the Maglev table's, or the bucket.
     fn selected(&mut self, _slot: u32) {}
+    /// The packet names the backends that earlier tables had for it.
+    fn second_chance(&mut self) {}
     /// The backend, tracked or selected.
     fn backend(&mut self, _backend: BackendId) {}
 }
@@ -75,6 +77,8 @@ pub struct Journey {
     pub connection_id: Option<Result<(), ByFlow>>,
     /// The Maglev table's slot, where it was asked.
     pub slot: Option<u32>,
+    /// The packet names the backends that earlier tables had for it.
+    pub second_chance: bool,
     /// The backend.
     pub backend: Option<BackendId>,
 }
@@ -100,6 +104,9 @@ impl Recorder for Journey {
     }
     fn selected(&mut self, slot: u32) {
         self.slot = Some(slot);
+    }
+    fn second_chance(&mut self) {
+        self.second_chance = true;
     }
     fn backend(&mut self, backend: BackendId) {
         self.backend = Some(backend);

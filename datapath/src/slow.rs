@@ -15,13 +15,13 @@ use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp}
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::carry_congestion;
-use crate::decide::{ServiceRules, Signal, Why, decide_by_tables, decide_untracked};
+use crate::decide::{self, ServiceRules, Signal, Why, decide_by_tables, decide_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::{FlowHash, Secret};
 use crate::forward::spill;
 use crate::fragment_table::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
-use crate::limiter::FairLimiter;
+use crate::limiter::{FairLimiter, ServiceLimiters};
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
@@ -50,6 +50,7 @@ pub struct SlowPath<'m> {
     answers: AnswerLimits,
     copies: FairLimiter,
     echoes: FairLimiter,
+    second_chances: ServiceLimiters,
     clock: Clock,
     now: Now,
     /// Its place in a view's counters: behind those of the workers.
@@ -75,6 +76,7 @@ impl<'m> SlowPath<'m> {
             answers: AnswerLimits::default(),
             copies: FairLimiter::new(COPIES_PER_SECOND),
             echoes: FairLimiter::new(ECHOES_PER_SECOND),
+            second_chances: ServiceLimiters::default(),
             clock,
             now: Now(0),
             worker,
@@ -210,7 +212,13 @@ impl<'m> SlowPath<'m> {
         recorder.hashed(hash);
         let tracked = self.tracked(view, service, hash, Signal::Data);
         recorder.tracked(lookup(service, tracked));
-        let (selected, slot) = self.select(view, service, &key, hash, recorder);
+        // Agents take it where the connection is whose segment it quotes.
+        let signal = match key.protocol {
+            Protocol::TCP => Signal::Data,
+            _ => Signal::Datagram,
+        };
+        let decision = self.select(view, service, (&key, signal), hash, recorder);
+        let selected = decision.chosen.map(|chosen| chosen.backend);
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
             // No peer knows more.
@@ -223,7 +231,11 @@ impl<'m> SlowPath<'m> {
             }
             _ => {}
         }
-        let chosen = Chosen { matched, backend: tracked.or(selected), slot };
+        let second_chance = tracked.is_none()
+            && decision.why == Why::SecondChance
+            && self.allows_second_chance(service);
+        let (backend, slot) = (tracked.or(selected), decision.slot);
+        let chosen = Chosen { matched, backend, slot, second_chance };
         self.deliver(view, frame, &packet, &chosen, outbox, recorder)
     }
 
@@ -279,12 +291,17 @@ impl<'m> SlowPath<'m> {
         recorder.tracked(lookup(service, tracked));
         let (backend, slot) = match tracked {
             Some(_) => (tracked, None),
-            None => self.select(view, service, &headers.key, hash, recorder),
+            // No second chance: later fragments have no ports, so agents send none on.
+            None => {
+                let packet = (&headers.key, Signal::Datagram);
+                let selected = self.select(view, service, packet, hash, recorder);
+                (selected.chosen.map(|chosen| chosen.backend), selected.slot)
+            }
         };
         let decision = Decision { target: headers.key.target(), backend, slot, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
-        let chosen = Chosen { matched, backend, slot };
+        let chosen = Chosen { matched, backend, slot, second_chance: false };
         let verdict = self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder);
         while let Some(held) = self.fragments.release(&datagram) {
             self.release(view, &held, &chosen, hash, outbox);
@@ -313,7 +330,7 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let chosen = Chosen { matched, backend, slot };
+        let chosen = Chosen { matched, backend, slot, second_chance: false };
         self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder)
     }
 
@@ -385,7 +402,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         packet: &Packet<'_>,
-        Chosen { matched, backend, slot }: &Chosen,
+        Chosen { matched, backend, slot, second_chance }: &Chosen,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -406,7 +423,10 @@ impl<'m> SlowPath<'m> {
         let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
         let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let option = slot.and_then(|slot| service.group.route_option(slot, backend));
+        let option = slot.and_then(|slot| match second_chance {
+            true => service.group.earlier_option(slot),
+            false => service.group.route_option(slot, backend),
+        });
         let outer = OuterHeaders { template, option };
         let verdict = send(frame, &headers.meta(), hash, outer, |_| answering, outbox)?;
         view.counters[self.worker].count(matched, member, headers.packet_bytes);
@@ -427,23 +447,32 @@ impl<'m> SlowPath<'m> {
         decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
     }
 
-    /// The backend that the hash says, and the selector's slot.
+    /// What is decided about a packet of a flow that no table knows.
     fn select(
         &self,
         view: &View,
         service: &Service,
-        key: &FlowKey,
+        (key, signal): (&FlowKey, Signal),
         hash: u64,
         recorder: &mut impl Recorder,
-    ) -> (Option<BackendId>, Option<u32>) {
+    ) -> decide::Decision {
         let selector = self.hash.selector(service, hash, || *key);
         recorder.selects(selector);
         let rules = ServiceRules { service, lifetimes: &view.lifetimes };
-        let decision = decide_untracked(rules, selector);
+        let decision = decide_untracked(rules, signal, selector);
         if let Some(slot) = decision.slot {
             recorder.selected(slot);
         }
-        (decision.chosen.map(|chosen| chosen.backend), decision.slot)
+        decision
+    }
+
+    /// Takes from the service's limit on second chances, and counts.
+    fn allows_second_chance(&self, service: &Service) -> bool {
+        let limit = service.second_chance.map_or(0, |limit| limit.packets_per_second.get());
+        let allows = self.second_chances.allow(service.id, limit, self.now);
+        let counters = &self.counters.second_chances;
+        if allows { &counters.sent } else { &counters.limited }.add(1);
+        allows
     }
 }
 
@@ -464,6 +493,8 @@ struct Chosen {
     backend: Option<BackendId>,
     /// The slot that selected it.
     slot: Option<u32>,
+    /// The packet names the backends that earlier tables had in that slot.
+    second_chance: bool,
 }
 
 /// What follows the IP header.

@@ -337,6 +337,9 @@ fn write_text(
     if let Some(slot) = journey.slot {
         write!(text, ",\"slot\":{slot}")?;
     }
+    if journey.second_chance {
+        text.write_str(",\"second_chance\":true")?;
+    }
     if let Some(backend) = journey.backend.and_then(|id| plan.backend(id)) {
         text.write_str(",\"backend\":")?;
         write_string(text, &backend.name)?;

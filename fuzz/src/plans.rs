@@ -97,11 +97,15 @@ fn service(
         .enumerate()
         .map(|(index, (name, _))| member(name, states >> (index * 4)))
         .collect();
+    let encap = ENCAPS[usize::from(how & 3)];
+    let has_second_chance = encap == Encap::Geneve;
     let service = proto::Service {
+        second_chance: has_second_chance
+            .then(|| proto::SecondChance { packets_per_second: 1 + u64::from(rules) }),
         name: name.into(),
         vips,
         group: if rules & 64 != 0 { "exact".into() } else { name.into() },
-        encap: ENCAPS[usize::from(how & 3)] as i32,
+        encap: encap as i32,
         affinity: i32::from(how >> 2 & 1),
         table_size: [5, 5, 7, 11][usize::from(how >> 3 & 3)],
         connections_quota: u64::from(how >> 5 & 3),
@@ -117,7 +121,20 @@ fn service(
         },
         ..Default::default()
     };
-    (service, proto::Group { name: name.into(), members })
+    (service, proto::Group { name: name.into(), members, earlier: earlier(states) })
+}
+
+/// Tables of other backends, of none, and of one that the plan does not have.
+fn earlier(states: u16) -> Vec<proto::EarlierTable> {
+    let names = || BACKENDS.iter().map(|(name, _)| *name).chain(["gone"]);
+    let member = |at: usize, backend: &str| proto::EarlierMember {
+        backend: backend.into(),
+        weight: u32::from(states >> at & 1) * (1 + at as u32),
+    };
+    let table = |shift: usize| proto::EarlierTable {
+        differences: names().enumerate().map(|(at, name)| member(at + shift, name)).collect(),
+    };
+    (0..usize::from(states & 3)).map(|shift| table(shift * 4)).collect()
 }
 
 fn member(name: &str, choices: u16) -> proto::Member {

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,7 +15,9 @@ import (
 type event struct {
 	name string
 	// needsTwo load balancers, because one of them dies.
-	needsTwo  bool
+	needsTwo bool
+	// onRequest: only where it is named.
+	onRequest bool
 	freshRate float64
 	// before the load starts; nil: nothing.
 	before func(context.Context, *stage) error
@@ -32,6 +35,7 @@ var events = []event{
 	{name: "kill_load_balancer", needsTwo: true, freshRate: freshRate, do: killLoadBalancer},
 	{name: "restore_load_balancer", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
 	{name: "kill_load_balancer_after_change", needsTwo: true, freshRate: freshRate, do: killLoadBalancerAfterChange},
+	{name: "kill_load_balancer_after_changes", needsTwo: true, onRequest: true, freshRate: freshRate, do: killLoadBalancerAfterChanges},
 }
 
 // steady: nothing happens. Connections are spread evenly, and each is seen by
@@ -306,48 +310,86 @@ func restoreLoadBalancer(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// killLoadBalancerAfterChange: those connections of the dying machine break
-// that are older than the change and whose table slot has moved since: their
-// backend was known to the dying machine alone.
+// killLoadBalancerAfterChange: of the dying machine's connections those that are
+// older than the change, and whose table slot has moved since, were known to it
+// alone. With agents they have a second chance; without, they break.
 func killLoadBalancerAfterChange(ctx context.Context, s *stage) error {
 	spare, drained := s.lab.Backends()[s.options.Backends], s.victim(s.configured())
 	s.screen.Step("change backends: add %s, drain %s", spare, drained)
+	if err := s.reweight(ctx, map[string]uint32{spare: 1, drained: 0}); err != nil {
+		return err
+	}
+	return s.killAfterChanges(ctx, fmt.Sprintf("%s added, %s drained", spare, drained))
+}
+
+// killLoadBalancerAfterChanges: the same after three changes within a minute.
+func killLoadBalancerAfterChanges(ctx context.Context, s *stage) error {
+	spare, configured := s.lab.Backends()[s.options.Backends], s.configured()
+	drained := s.victim(configured)
+	heavy := configured[(slices.Index(configured, drained)+1)%len(configured)]
+	for _, change := range []struct {
+		what    string
+		weights map[string]uint32
+	}{
+		{"drain " + drained, map[string]uint32{drained: 0}},
+		{"add " + spare, map[string]uint32{spare: 1}},
+		{"double the weight of " + heavy, map[string]uint32{heavy: 2}},
+	} {
+		s.screen.Step("%s", change.what)
+		if err := s.reweight(ctx, change.weights); err != nil {
+			return err
+		}
+	}
+	return s.killAfterChanges(ctx, fmt.Sprintf("%s drained, %s added, %s doubled", drained, spare, heavy))
+}
+
+// reweight some backends, and rest until connections have been made by it.
+func (s *stage) reweight(ctx context.Context, changed map[string]uint32) error {
 	weights := s.lab.Weights()
-	weights[spare], weights[drained] = 1, 0
+	maps.Copy(weights, changed)
 	if err := s.change(ctx, weights); err != nil {
 		return err
 	}
-	if err := s.rest(ctx, calmBefore); err != nil {
-		return err
-	}
+	return s.rest(ctx, calmBefore)
+}
+
+// killAfterChanges a load balancer, whose connections may break without agents.
+func (s *stage) killAfterChanges(ctx context.Context, changes string) error {
 	dying := s.victim(s.lab.LoadBalancers())
-	if err := s.allowMoved(ctx, dying); err != nil {
+	moved, err := s.moved(ctx, dying)
+	if err != nil {
 		return err
 	}
-	s.result.Detail = fmt.Sprintf("%s added, %s drained, %s died", spare, drained, dying)
+	if !s.options.Agents {
+		s.allowed.connections = moved
+	} else if len(moved) == 0 {
+		s.result.Problem("no connection needed its second chance")
+	}
+	s.result.Detail = fmt.Sprintf("%s, %s died; the table has other backends for %d connections", changes, dying, len(moved))
 	return s.killUnderLoad(ctx, dying)
 }
 
-// allowMoved computes, before the kill, what it may break.
-func (s *stage) allowMoved(ctx context.Context, dying string) error {
+// moved computes, before the kill, which connections the present table would send
+// elsewhere.
+func (s *stage) moved(ctx context.Context, dying string) (map[load.Flow]bool, error) {
 	live, err := s.live()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	flows := flowsOf(live)
 	trackedBy, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	plan, err := s.lab.Plan(ctx, dying)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	selected, err := selectBackends(ctx, s.lab, plan, flows)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.allowed.connections = mayBreak(live, trackedBy, selected, dying, len(s.lab.LoadBalancers()))
-	s.screen.Step("%d of %d lasting connections may break, says the table", len(s.allowed.connections), len(live))
-	return nil
+	moved := mayBreak(live, trackedBy, selected, dying, len(s.lab.LoadBalancers()))
+	s.screen.Step("for %d of %d lasting connections the present table has another backend", len(moved), len(live))
+	return moved, nil
 }

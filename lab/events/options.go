@@ -16,8 +16,9 @@ type Options struct {
 	Backends      int
 	LoadBalancers int
 	Connections   int
-	// Agents: packets go to backends in Geneve, and their agents pass on what
-	// belongs elsewhere. Without: GRE, and tables alone decide, as in the paper.
+	// Agents: packets go to backends in Geneve, and connections that a load balancer
+	// does not know have a second chance: agents pass them on. Without: GRE, and
+	// tables alone decide, as in the paper.
 	Agents bool
 	// Events in this order; empty: all that this topology allows.
 	Events []string
@@ -87,7 +88,7 @@ func (o Options) check() (Options, error) {
 	}
 	if len(o.Events) == 0 {
 		for _, e := range events {
-			if o.LoadBalancers > 1 || !e.needsTwo {
+			if !e.onRequest && (o.LoadBalancers > 1 || !e.needsTwo) {
 				o.Events = append(o.Events, e.name)
 			}
 		}

@@ -65,7 +65,7 @@ func (o Options) topology() topology.Options {
 		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
 	}
 	if o.Agents {
-		t.Encap = "geneve"
+		t.Encap, t.SecondChance = "geneve", true
 	}
 	return t
 }

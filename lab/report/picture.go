@@ -107,11 +107,19 @@ func (r *Report) picture() string {
 	d.text(margin, 36, "title", "make demo: what clients saw")
 	d.text(pictureWidth-margin, 36, "soft end", "%s", r.summary())
 	r.drawEvents(&d, top)
-	d.text(margin+22, below-40, "soft", "In brackets: how many are allowed to: what the server that dies served, or what only the load balancer that dies knew.")
+	d.text(margin+22, below-40, "soft", "%s", r.whatMayBreak())
 	r.drawShares(&d, below)
 	r.drawFigures(&d, below)
 	d.WriteString("</svg>\n")
 	return d.String()
+}
+
+func (r *Report) whatMayBreak() string {
+	text := "In brackets: how many are allowed to: what the server that dies served"
+	if r.Agents {
+		return text + ". What only the load balancer that dies knew has a second chance."
+	}
+	return text + ", or what only the load balancer that dies knew."
 }
 
 func (r *Report) summary() string {

@@ -437,22 +437,32 @@ func TestEventsInAnotherOrderBreakOnlyWhatTheyMay(t *testing.T) {
 	o.Seed, o.Backends, o.Connections = 4242, 3, 150
 	o.Events = []string{"kill_load_balancer_after_change", "kill_backend", "restore_load_balancer", "drain_backend"}
 	report, _ := runDemo(t, o)
-	// 150 connections, half of them on the dying machine, a third of these on
-	// the drained backend: some must be at risk, and some must break, or the
-	// computation says nothing.
-	if e := report.Events[0]; e.BrokenAllowed == 0 || e.Broken == 0 || e.BrokenAllowed > 120 {
-		t.Errorf("after a change %+v", e)
+	if !report.Agents {
+		t.Error("the report says nothing of agents")
 	}
 	if e := report.Events[1]; e.Broken == 0 || e.BrokenAllowed < e.Broken {
 		t.Errorf("a backend died, and %+v", e)
 	}
-	for _, e := range report.Events[2:] {
+	for _, e := range slices.Delete(report.Events, 1, 2) {
 		if e.FailedAllowed != 0 || e.BrokenAllowed != 0 {
 			t.Errorf("nothing is allowed to break, but %+v", e)
 		}
 	}
 	if report.WithdrawMS == nil || *report.WithdrawMS <= 0 || *report.WithdrawMS > 2_000 {
 		t.Errorf("withdrawn after %v ms", report.WithdrawMS)
+	}
+}
+
+func TestWithoutAgentsOnlyWhatADeadLoadBalancerKnewBreaks(t *testing.T) {
+	o := events.Defaults()
+	o.Seed, o.Backends, o.Connections, o.Agents = 4242, 3, 150, false
+	o.Events = []string{"kill_load_balancer_after_change"}
+	report, _ := runDemo(t, o)
+	// 150 connections, half of them on the dying machine, a third of these on
+	// the drained backend: some must be at risk, and some must break, or the
+	// computation says nothing.
+	if e := report.Events[0]; report.Agents || e.BrokenAllowed == 0 || e.Broken == 0 || e.BrokenAllowed > 120 {
+		t.Errorf("after a change %+v", e)
 	}
 }
 

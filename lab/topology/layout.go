@@ -94,6 +94,8 @@ type Settings struct {
 	Encap string
 	// Stateless: services are; Encap is geneve, and there is one load balancer.
 	Stateless bool
+	// SecondChance: TCP services have it; Encap is geneve. Reconfigure changes it.
+	SecondChance bool
 	// TCPOverIPv6: the tunnels of TCP services are IPv6, as those of UDP always
 	// are. Reconfigure changes it.
 	TCPOverIPv6 bool
@@ -149,7 +151,7 @@ type Node struct {
 	Port   string
 	Queues int
 	MTU    int
-	// RouteMTU of what it sends; 0: the link's. Backends' answers are as small
+	// RouteMTU of what it sends to others than backends; 0: the link's. Backends' answers are as small
 	// as the clients' network has them: no router on the way would cut an IPv6
 	// datagram, and the first large one would be lost.
 	RouteMTU int

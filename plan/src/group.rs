@@ -8,6 +8,7 @@ use wire::tunnel::route_option::Emitted;
 
 use crate::ids::BackendId;
 use crate::select::Selector;
+use crate::select::earlier::EarlierSlots;
 
 /// Which connections a member's state admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,6 +44,8 @@ pub struct Group {
     candidates: Box<[Candidate]>,
     /// What packets carry whose candidates have one.
     route_options: Box<[Emitted]>,
+    /// What packets without an entry carry, where earlier tables differ.
+    earlier: Option<EarlierSlots>,
 }
 
 /// A member that the selector selects among.
@@ -95,7 +98,28 @@ impl Group {
         };
         let candidates = candidates.into_iter().enumerate().map(candidate).collect();
         let route_options = route_options.into();
-        Group { members: members.into(), by_backend, selector, candidates, route_options }
+        let (members, earlier) = (members.into(), None);
+        Group { members, by_backend, selector, candidates, route_options, earlier }
+    }
+
+    /// The same, for services with a second chance.
+    pub(crate) fn with_earlier(self, earlier: Option<EarlierSlots>) -> Group {
+        Group { earlier, ..self }
+    }
+
+    /// What a packet without an entry carries whose hash falls on `slot`: where
+    /// its connection may live by earlier tables. None: nowhere else.
+    #[inline]
+    #[must_use]
+    pub fn earlier_option(&self, slot: u32) -> Option<&Emitted> {
+        self.earlier.as_ref()?.option(slot)
+    }
+
+    /// Bytes that the selector takes, and what is held of earlier tables.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.selector.as_ref().map_or(0, Selector::bytes)
+            + self.earlier.as_ref().map_or(0, EarlierSlots::bytes)
     }
 
     /// The member that is in charge of `hash`, with its index and the selector's

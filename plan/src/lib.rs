@@ -40,5 +40,7 @@ pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, TunnelOptions};
 pub use probing::{ProbeTunnel, Probing};
 pub use quic_lb::QuicLb;
-pub use service::{Affinity, Backend, Dscp, Service, SpillTo, Timeouts, Tracking, TunnelProfile};
+pub use service::{
+    Affinity, Backend, Dscp, SecondChance, Service, SpillTo, Timeouts, Tracking, TunnelProfile,
+};
 pub use wire::Encap;

@@ -39,6 +39,11 @@ pub const BUCKETS_MIN: usize = 256;
 /// The most.
 pub const BUCKETS_MAX: usize = 8192;
 
+/// Earlier tables of a group. For each a table is built when the group changes,
+/// which takes a millisecond or less; what is held is only where they differ.
+/// More: the plan is refused; the controller leaves out the oldest.
+pub const EARLIER_TABLES_MAX: usize = 8;
+
 /// A member's weight. Shares finer than 1 in 1,000 are lost in a table of
 /// 65,537 entries anyway. Larger: the plan is refused.
 pub const WEIGHT_MAX: u32 = 1_000;

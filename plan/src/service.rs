@@ -1,6 +1,7 @@
 //! A service and a backend as the packet path sees them.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use wire::ip::AddressBits;
@@ -37,6 +38,16 @@ pub struct Service {
     /// Where this service's members begin in counters: of its group, together
     /// with the group's other services, or its own.
     pub first_member: u32,
+    /// Packets without an entry name the backends that earlier tables had for them;
+    /// None: they do not.
+    pub second_chance: Option<SecondChance>,
+}
+
+/// A second chance for connections that no entry knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecondChance {
+    /// The most packets of a second that name other backends, on this machine.
+    pub packets_per_second: NonZeroU64,
 }
 
 /// How packets travel to backends.

@@ -70,9 +70,29 @@ fn plan(random: &mut Random) -> proto::Plan {
         let group = groups.iter().find(|group| group.name == service.group);
         if random.one_in(3) {
             make_stateless(random, service, group.expect("it has one"));
+        } else if random.one_in(2) {
+            service.set_encap(proto::Encap::Geneve);
+            let packets_per_second = random.pick(&[1, 20, 1000]);
+            service.second_chance = Some(proto::SecondChance { packets_per_second });
         }
     }
     plan
+}
+
+/// Of backends with other weights, of too few, and of some that are gone.
+fn earlier_tables(random: &mut Random, backends: u64) -> Vec<proto::EarlierTable> {
+    let table = |random: &mut Random| proto::EarlierTable {
+        differences: (1..=backends + 2)
+            .filter(|_| random.one_in(2))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|index| proto::EarlierMember {
+                backend: backend(index).name,
+                weight: random.below(3) as u32,
+            })
+            .collect(),
+    };
+    (0..random.below(9)).map(|_| table(random)).collect()
 }
 
 /// With buckets of any members, or of none.
@@ -200,7 +220,8 @@ fn group(random: &mut Random, index: u64, backends: u64) -> proto::Group {
             if state == proto::BackendState::Draining { 0 } else { 1 + random.below(3) as u32 };
         proto::Member { backend: backend(index).name, weight, state: state as i32 }
     });
-    proto::Group { name: format!("g{index}"), members: members.collect() }
+    let members = members.collect();
+    proto::Group { name: format!("g{index}"), members, earlier: earlier_tables(random, backends) }
 }
 
 /// An address that ends so, under the prefixes of the group.
@@ -449,8 +470,8 @@ fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
     }
 }
 
-/// How many reports on marked packets there were.
-fn run(seed: u64, batches: u32) -> usize {
+/// How many reports on marked packets there were, and second chances.
+fn run(seed: u64, batches: u32) -> [usize; 2] {
     let mut random = Random(seed);
     let message = plan(&mut random);
     let mtu = random.pick(&[100u16, 300, 576, 1600, 1600]);
@@ -481,7 +502,7 @@ fn run(seed: u64, batches: u32) -> usize {
     }
     let totals = one.balancer.totals();
     assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");
-    reports
+    [reports, one.balancer.counters(0).second_chances.sent.get() as usize]
 }
 
 #[test]
@@ -495,6 +516,9 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
     }
     let packets = number("BATCH_TEST_PACKETS").unwrap_or(100_000);
     let runs = packets / (u64::from(BATCHES) * BATCH_MAX as u64 / 2);
-    let reports: usize = (0..runs.max(1)).map(|seed| run(seed, BATCHES)).sum();
+    let counts = (0..runs.max(1)).map(|seed| run(seed, BATCHES));
+    let [reports, chances] =
+        counts.fold([0; 2], |sums, more| [sums[0] + more[0], sums[1] + more[1]]);
     assert!(reports > 0, "no marked packet was reported on");
+    assert!(chances > 100, "{chances} packets named earlier backends");
 }

@@ -178,7 +178,11 @@ fn plan_of(services: proto::Services) -> plan_proto::Plan {
             name: BACKEND.to_string(),
             address: "192.0.2.2".to_string(),
         }],
-        groups: vec![Group { name: BACKEND.to_string(), members: vec![member] }],
+        groups: vec![Group {
+            name: BACKEND.to_string(),
+            members: vec![member],
+            earlier: Vec::new(),
+        }],
         prefix_groups: services.prefix_groups,
         services: services.services.into_iter().map(service).collect(),
         ..Default::default()

@@ -198,7 +198,8 @@ mod tests {
             weight: 1,
             state: proto::BackendState::Active as i32,
         };
-        proto::Group { name: "g".into(), members: vec![member("b1"), member("b2")] }
+        let members = vec![member("b1"), member("b2")];
+        proto::Group { name: "g".into(), members, ..Default::default() }
     }
 
     fn view(planner: &mut Planner, counters_by_service: bool) -> View {
@@ -315,7 +316,8 @@ mod tests {
     #[test]
     fn a_backend_of_two_groups_is_one_line_and_keeps_its_count() {
         let mut planner = Planner::default();
-        let other = proto::Group { name: "h".into(), members: vec![group().members[0].clone()] };
+        let members = vec![group().members[0].clone()];
+        let other = proto::Group { name: "h".into(), members, ..Default::default() };
         let of_other =
             |name: &str, vip: &str| proto::Service { group: "h".into(), ..service(name, &[vip]) };
         let services = vec![

@@ -35,6 +35,7 @@ pub fn explained(
             .flat_map(|option| &option.addresses)
             .map(ToString::to_string)
             .collect(),
+        second_chance: told.second_chance,
         ..Default::default()
     };
     if let Some(backend) = told.backend.and_then(|id| plan.backend(id)) {

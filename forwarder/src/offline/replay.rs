@@ -307,6 +307,9 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
     if let Some(named) = journey.connection_id {
         written["connection_id"] = named.err().map_or("named", ByFlow::name).into();
     }
+    if journey.second_chance {
+        written["second_chance"] = true.into();
+    }
     written
 }
 

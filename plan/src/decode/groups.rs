@@ -2,13 +2,16 @@
 //! them alike, and shared by content with earlier plans.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
+use super::earlier::earlier_tables;
 use super::{PlanError, Planner, refuse};
 use crate::group::{Admission, Group, Member};
 use crate::ids::BackendId;
 use crate::select::Selector;
 use crate::select::buckets::{self, OpenMove};
+use crate::select::earlier::{EarlierSlots, Place};
 use crate::select::maglev::{self, Candidate};
 use crate::{limits, proto};
 
@@ -22,8 +25,17 @@ pub(super) struct GroupKey {
 /// What a group's selector is made from, beside its members.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum SelectorKey {
-    Maglev { table_size: u32 },
+    Maglev { table_size: u32, earlier: Option<EarlierKey> },
     Buckets { by_bucket: Box<[u16]>, moves: Box<[OpenMove]> },
+}
+
+/// What the earlier slots of a group depend on, beside its members.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct EarlierKey {
+    /// The members of each table, the latest first.
+    pub tables: Vec<Vec<Candidate>>,
+    /// By member of the group, where packets are tunnelled to.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What a group's content depends on, of one member.
@@ -42,6 +54,7 @@ pub(super) struct GroupUse {
     pub table_size: u32,
     pub on_down: proto::OnDown,
     pub open: bool,
+    pub second_chance: bool,
 }
 
 impl Planner {
@@ -62,7 +75,7 @@ fn build_group(key: &GroupKey) -> Group {
         admission: *admission,
     });
     let (selector, candidates) = match &key.selector {
-        SelectorKey::Maglev { table_size } => maglev_table(&key.members, *table_size),
+        SelectorKey::Maglev { table_size, .. } => maglev_table(&key.members, *table_size),
         SelectorKey::Buckets { by_bucket, moves } => {
             let names = key.members.iter().map(|member| member.name.as_str());
             let selector = || buckets::selector(by_bucket.clone(), moves, names);
@@ -75,7 +88,39 @@ fn build_group(key: &GroupKey) -> Group {
         SelectorKey::Maglev { .. } => Vec::new(),
         SelectorKey::Buckets { moves, .. } => moves.iter().map(|open| open.option.emit()).collect(),
     };
-    Group::new(members.collect(), selector, candidates, route_options)
+    let group = Group::new(members.collect(), selector, candidates, route_options);
+    match &key.selector {
+        SelectorKey::Maglev { table_size, earlier: Some(earlier) } => {
+            let slots = earlier_slots(&group, &key.members, *table_size, earlier);
+            group.with_earlier(slots)
+        }
+        _ => group,
+    }
+}
+
+/// Where earlier tables had another member that still keeps its connections.
+fn earlier_slots(
+    group: &Group,
+    members: &[MemberKey],
+    table_size: u32,
+    EarlierKey { tables, addresses }: &EarlierKey,
+) -> Option<EarlierSlots> {
+    let present: Vec<BackendId> = group.backends_by_slot().collect();
+    let places: HashMap<&str, Place> = members
+        .iter()
+        .zip(addresses)
+        .filter(|(member, _)| member.admission != Admission::Nothing)
+        .map(|(member, address)| (member.name.as_str(), (member.backend, *address)))
+        .collect();
+    let by_slot = |candidates: &Vec<Candidate>| {
+        let table = maglev::selector(candidates, table_size);
+        let places: Vec<Option<Place>> =
+            candidates.iter().map(|one| places.get(one.name.as_str()).copied()).collect();
+        Box::new(move |slot: usize| places[usize::from(table.entries()[slot])])
+            as Box<dyn Fn(usize) -> Option<Place>>
+    };
+    let tables: Vec<_> = tables.iter().filter(|table| !table.is_empty()).map(by_slot).collect();
+    EarlierSlots::new(present.len(), |slot| present[slot], &tables)
 }
 
 /// A table of the members that take new connections, and their indices.
@@ -103,6 +148,8 @@ pub(super) struct MemberGroup<'m> {
     /// In order of the backends' names.
     pub members: Vec<(&'m proto::Member, BackendId)>,
     pub has_active: bool,
+    /// Those of each earlier table, the latest first.
+    pub earlier: Vec<Vec<Candidate>>,
 }
 
 impl<'m> MemberGroups<'m> {
@@ -125,7 +172,7 @@ impl<'m> MemberGroups<'m> {
             groups.push(MemberGroup::new(&path, group, backend_ids)?);
         }
         by_name.insert("", groups.len());
-        groups.push(MemberGroup { members: Vec::new(), has_active: false });
+        groups.push(MemberGroup { members: Vec::new(), has_active: false, earlier: Vec::new() });
         Ok(MemberGroups { by_name, groups })
     }
 
@@ -169,7 +216,10 @@ impl<'m> MemberGroup<'m> {
             return refuse(format!("{path}.members"), problem);
         }
         let has_active = message.members.iter().any(is_active);
-        Ok(MemberGroup { members, has_active })
+        let active = message.members.iter().filter(|member| is_active(member));
+        let weights = active.map(|member| (member.backend.as_str(), member.weight)).collect();
+        let earlier = earlier_tables(path, message, weights)?;
+        Ok(MemberGroup { members, has_active, earlier })
     }
 }
 

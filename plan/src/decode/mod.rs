@@ -7,6 +7,7 @@
 mod buckets;
 mod check;
 mod counting;
+mod earlier;
 mod groups;
 mod ids;
 mod machine;
@@ -34,7 +35,6 @@ use crate::ids::{BackendId, Ids, ServiceId};
 use crate::matching::VipsBuilder;
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
-use crate::select::Selector;
 use crate::service::{Backend, Service, TunnelProfile};
 use crate::{limits, proto};
 
@@ -50,6 +50,7 @@ pub fn features() -> Vec<String> {
         "path-mtu-learn",
         "probing",
         "quic-lb",
+        "second-chance",
         "source-prefix",
         "spill",
         "stateless",
@@ -221,10 +222,7 @@ impl<'m, 'p> Decoding<'m, 'p> {
         let cluster = message.cluster.clone().unwrap_or_default();
         let mut distinct: HashMap<*const Group, u64> = HashMap::new();
         for service in &self.services {
-            distinct.insert(
-                Arc::as_ptr(&service.group),
-                service.group.selector().map_or(0, Selector::bytes),
-            );
+            distinct.insert(Arc::as_ptr(&service.group), service.group.table_bytes());
         }
         let table_bytes: u64 = distinct.values().sum();
         if table_bytes > limits::TABLE_BYTES_MAX {

@@ -1,6 +1,7 @@
 //! Services: what their packets go by.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use wire::ip::{self, AddressBits};
@@ -9,7 +10,9 @@ use wire::{Encap, Family};
 
 use super::buckets::{by_bucket, open_moves};
 use super::counting::Counted;
-use super::groups::{GroupKey, GroupUse, MemberKey, SelectorKey, admission};
+use super::groups::{
+    EarlierKey, GroupKey, GroupUse, MemberGroup, MemberKey, SelectorKey, admission,
+};
 use super::vips::ports;
 use super::{Decoding, PlanError, quic_lb, refuse};
 use crate::group::Group;
@@ -17,7 +20,9 @@ use crate::ids::{BackendId, ServiceId};
 use crate::matching::{AddressInfo, Matched, low_mask};
 use crate::quic_lb::QuicLb;
 use crate::select::maglev;
-use crate::service::{Affinity, Dscp, Service, SpillTo, Timeouts, Tracking, TunnelProfile};
+use crate::service::{
+    Affinity, Dscp, SecondChance, Service, SpillTo, Timeouts, Tracking, TunnelProfile,
+};
 use crate::text::parse_prefix;
 use crate::{limits, proto};
 
@@ -39,6 +44,7 @@ impl<'m> Decoding<'m, '_> {
             },
         };
         let tracking = tracking(&path, message)?;
+        let second_chance = second_chance(&path, message)?;
         let group = match tracking.is_stateless() {
             false => self.members(&path, message)?,
             true => self.members_by_bucket(&path, message)?,
@@ -49,14 +55,11 @@ impl<'m> Decoding<'m, '_> {
             quic_lb: self.quic_lb(&path, message)?,
             name: message.name.clone(),
             first_member: counted.first_member,
-            affinity: match message.affinity() {
-                proto::Affinity::Flow => Affinity::Flow,
-                proto::Affinity::Client => Affinity::Client,
-            },
+            affinity: affinity(message),
             tunnel: TunnelProfile {
                 encap: encap(&path, message)?,
                 dscp: dscp(&path, message.dscp)?,
-                option_bytes: option_bytes(tracking),
+                option_bytes: option_bytes(tracking, second_chance),
             },
             timeouts: timeouts(&path, message.idle_timeouts.unwrap_or_default())?,
             // Zero is none; more than are counted is none, too.
@@ -66,6 +69,7 @@ impl<'m> Decoding<'m, '_> {
             },
             spill: spill(&path, message)?,
             group,
+            second_chance,
         };
         let mut vips = Vec::new();
         for (at, vip) in message.vips.iter().enumerate() {
@@ -119,13 +123,16 @@ impl<'m> Decoding<'m, '_> {
     fn members(&mut self, path: &str, message: &proto::Service) -> Result<Arc<Group>, PlanError> {
         let index = self.member_groups.of(path, message)?;
         let group = &self.member_groups.groups[index];
-        let table_size = table_size(path, message, group.members.len())?;
+        let second_chance = message.second_chance.is_some();
+        let earlier = group.earlier.iter().filter(|_| second_chance).map(Vec::len);
+        let members_max = earlier.chain([group.members.len()]).max().unwrap_or_default();
+        let table_size = table_size(path, message, members_max)?;
         // When no member is active, fail_open selects among those that are down;
         // but another cluster that is named to spill to comes first.
         let open = message.when_none() == proto::WhenNone::FailOpen
             && message.spill.is_empty()
             && !group.has_active;
-        let key = GroupUse { index, table_size, on_down: message.on_down(), open };
+        let key = GroupUse { index, table_size, on_down: message.on_down(), open, second_chance };
         if let Some(group) = self.decoded_groups.get(&key) {
             return Ok(Arc::clone(group));
         }
@@ -135,10 +142,19 @@ impl<'m> Decoding<'m, '_> {
             weight: member.weight,
             admission: admission(member, key.on_down, open),
         });
-        let selector = SelectorKey::Maglev { table_size };
+        let earlier = second_chance.then(|| self.earlier(group));
+        let selector = SelectorKey::Maglev { table_size, earlier };
         let group = self.planner.group(GroupKey { selector, members: members.collect() });
         self.decoded_groups.insert(key, Arc::clone(&group));
         Ok(group)
+    }
+
+    fn earlier(&self, group: &MemberGroup<'_>) -> EarlierKey {
+        let address = |(_, id): &(_, BackendId)| {
+            self.backends[id.index()].as_ref().expect("members are backends").address
+        };
+        let addresses = group.members.iter().map(address).collect();
+        EarlierKey { tables: group.earlier.clone(), addresses }
     }
 
     /// The members of a stateless service, whose map says who has which bucket.
@@ -186,10 +202,33 @@ fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError>
 }
 
 /// Bytes of the longest option that packets may carry.
-fn option_bytes(tracking: Tracking) -> u8 {
-    match tracking.is_stateless() {
+fn option_bytes(tracking: Tracking, second_chance: Option<SecondChance>) -> u8 {
+    match tracking.is_stateless() || second_chance.is_some() {
         false => 0,
         true => route_option::BYTES_MAX as u8,
+    }
+}
+
+fn affinity(message: &proto::Service) -> Affinity {
+    match message.affinity() {
+        proto::Affinity::Flow => Affinity::Flow,
+        proto::Affinity::Client => Affinity::Client,
+    }
+}
+
+/// What its packets may name earlier backends by; None: they do not.
+fn second_chance(path: &str, message: &proto::Service) -> Result<Option<SecondChance>, PlanError> {
+    let Some(second_chance) = &message.second_chance else { return Ok(None) };
+    let path = format!("{path}.second_chance");
+    if message.mode() == proto::Mode::Stateless {
+        return refuse(path, "is for stateful services only");
+    }
+    if message.encap() != proto::Encap::Geneve {
+        return refuse(path, "needs the encap geneve");
+    }
+    match NonZeroU64::new(second_chance.packets_per_second) {
+        Some(packets_per_second) => Ok(Some(SecondChance { packets_per_second })),
+        None => refuse(format!("{path}.packets_per_second"), "is 0: at least 1"),
     }
 }
 

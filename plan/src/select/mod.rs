@@ -1,6 +1,7 @@
 //! What selects a backend for a packet that no connection table decides.
 
 pub mod buckets;
+pub mod earlier;
 pub mod maglev;
 
 /// How a group's members are selected by a hash.

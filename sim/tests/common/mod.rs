@@ -2,6 +2,8 @@
 //! packet at a time.
 #![allow(dead_code)]
 
+pub mod agents;
+
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -45,6 +47,7 @@ pub fn message(backends: usize) -> proto::Plan {
                     state: proto::BackendState::Active as i32,
                 })
                 .collect(),
+            earlier: Vec::new(),
         }],
         ..Default::default()
     }

@@ -162,6 +162,7 @@ fn message(options: &Options) -> proto::Plan {
         groups: vec![proto::Group {
             name: "web".into(),
             members: (0..options.backends).map(member).collect(),
+            ..Default::default()
         }],
         ..Default::default()
     }

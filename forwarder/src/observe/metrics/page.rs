@@ -396,6 +396,20 @@ impl Running<'_> {
             "Packets that did not confirm their connection: its service has its share of the table.",
         )
         .value(sum(|counters| counters.unconfirmed_at_share.get()));
+        self.second_chances(page);
+    }
+
+    fn second_chances(&self, page: &mut Page) {
+        let mut metric = page.metric(
+            "guideway_second_chance_packets_total",
+            Counter,
+            "Packets without a tracked connection that an earlier table had another backend for, by what was done.",
+        );
+        let counters = self.engine.counters();
+        let sent = counters.iter().map(|one| one.second_chances.sent.get()).sum::<u64>();
+        let limited = counters.iter().map(|one| one.second_chances.limited.get()).sum::<u64>();
+        metric.sample(&[("action", "earlier_named")], sent);
+        metric.sample(&[("action", "limited")], limited);
     }
 
     fn devices(&self, page: &mut Page) {

@@ -1135,9 +1135,18 @@ type Service struct {
 	// names, so that a client whose address changes stays with its server. The servers
 	// make such ids (docs/quic.md). `{}` for the defaults. Default: packets of QUIC go
 	// by their flow, as all others.
-	QuicLb        *QuicLb `protobuf:"bytes,30,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	QuicLb *QuicLb `protobuf:"bytes,30,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
+	// Whether TCP packets of connections that this machine does not know name the
+	// backends that earlier tables had for them, so that these connections go on when
+	// the machine that knew them has died or the router sends them here. Needs
+	// `encap: geneve` and guideway-agent, with `agents`, on every backend; for `mode:
+	// stateful`. Default: false.
+	SecondChance *bool `protobuf:"varint,24,opt,name=second_chance,json=secondChance,proto3,oneof" json:"second_chance,omitempty"`
+	// How many such packets a second a machine sends, over all of its workers; others
+	// go where the present table says. Default: 100000.
+	SecondChanceRate *uint32 `protobuf:"varint,25,opt,name=second_chance_rate,json=secondChanceRate,proto3,oneof" json:"second_chance_rate,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1329,6 +1338,20 @@ func (x *Service) GetQuicLb() *QuicLb {
 		return x.QuicLb
 	}
 	return nil
+}
+
+func (x *Service) GetSecondChance() bool {
+	if x != nil && x.SecondChance != nil {
+		return *x.SecondChance
+	}
+	return false
+}
+
+func (x *Service) GetSecondChanceRate() uint32 {
+	if x != nil && x.SecondChanceRate != nil {
+		return *x.SecondChanceRate
+	}
+	return 0
 }
 
 // QUIC connection ids as draft-ietf-quic-load-balancers has them.
@@ -3353,8 +3376,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xdb\n" +
-	"\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xf0\v\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
@@ -3382,7 +3404,10 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\vcommunities\x18\x14 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
 	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunities\x12:\n" +
 	"\bannounce\x18\x16 \x01(\tB\x19\xbaH\x16r\x14R\aaddressR\taggregateH\rR\bannounce\x88\x01\x01\x123\n" +
-	"\aquic_lb\x18\x1e \x01(\v2\x1a.guideway.config.v1.QuicLbR\x06quicLbB\b\n" +
+	"\aquic_lb\x18\x1e \x01(\v2\x1a.guideway.config.v1.QuicLbR\x06quicLb\x12(\n" +
+	"\rsecond_chance\x18\x18 \x01(\bH\x0eR\fsecondChance\x88\x01\x01\x12@\n" +
+	"\x12second_chance_rate\x18\x19 \x01(\rB\r\xbaH\n" +
+	"*\b\x18\x80\x94\xeb\xdc\x03(\x01H\x0fR\x10secondChanceRate\x88\x01\x01B\b\n" +
 	"\x06_shardB\a\n" +
 	"\x05_modeB\v\n" +
 	"\t_affinityB\b\n" +
@@ -3401,7 +3426,9 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\r_backends_minB\n" +
 	"\n" +
 	"\b_bucketsB\v\n" +
-	"\t_announce\"N\n" +
+	"\t_announceB\x10\n" +
+	"\x0e_second_chanceB\x15\n" +
+	"\x13_second_chance_rate\"N\n" +
 	"\x06QuicLb\x12D\n" +
 	"\aconfigs\x18\x01 \x03(\v2 .guideway.config.v1.QuicLbConfigB\b\xbaH\x05\x92\x01\x02\x10\aR\aconfigs\"\xe7\x01\n" +
 	"\fQuicLbConfig\x12\x19\n" +

@@ -2348,7 +2348,10 @@ type ExplainResponse struct {
 	Mode string `protobuf:"bytes,19,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Addresses of the backends that agents try next, in order: the packet carries
 	// them in a route option.
-	RouteOption   []string `protobuf:"bytes,20,rep,name=route_option,json=routeOption,proto3" json:"route_option,omitempty"`
+	RouteOption []string `protobuf:"bytes,20,rep,name=route_option,json=routeOption,proto3" json:"route_option,omitempty"`
+	// These are the backends that earlier tables had in the slot: the flow has no
+	// entry, and its connection may be theirs.
+	SecondChance  bool `protobuf:"varint,21,opt,name=second_chance,json=secondChance,proto3" json:"second_chance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2521,6 +2524,13 @@ func (x *ExplainResponse) GetRouteOption() []string {
 		return x.RouteOption
 	}
 	return nil
+}
+
+func (x *ExplainResponse) GetSecondChance() bool {
+	if x != nil {
+		return x.SecondChance
+	}
+	return false
 }
 
 type TrackedFlow struct {
@@ -3340,7 +3350,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x12GetMetricsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
 	"\x0eExplainRequest\x122\n" +
-	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\x98\x05\n" +
+	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xbd\x05\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3365,7 +3375,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x05outer\x18\x11 \x01(\tR\x05outer\x12\x14\n" +
 	"\x05spill\x18\x12 \x01(\tR\x05spill\x12\x12\n" +
 	"\x04mode\x18\x13 \x01(\tR\x04mode\x12!\n" +
-	"\froute_option\x18\x14 \x03(\tR\vrouteOptionB\a\n" +
+	"\froute_option\x18\x14 \x03(\tR\vrouteOption\x12#\n" +
+	"\rsecond_chance\x18\x15 \x01(\bR\fsecondChanceB\a\n" +
 	"\x05_slot\"\x88\x01\n" +
 	"\vTrackedFlow\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\rR\x06worker\x12\x18\n" +

@@ -1261,7 +1261,11 @@ type Service struct {
 	// Of a stateless service, and of no other. Such a service's encap is geneve.
 	BucketMap *BucketMap `protobuf:"bytes,17,opt,name=bucket_map,json=bucketMap,proto3" json:"bucket_map,omitempty"`
 	// Of a stateless service: its QUIC packets go by their connection ids.
-	QuicLb        *QuicLb `protobuf:"bytes,20,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
+	QuicLb *QuicLb `protobuf:"bytes,20,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
+	// Present: TCP packets without an entry in a connection table also name the
+	// backends that earlier tables of the group had for them. For stateful services
+	// whose encap is geneve.
+	SecondChance  *SecondChance `protobuf:"bytes,21,opt,name=second_chance,json=secondChance,proto3" json:"second_chance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1411,6 +1415,13 @@ func (x *Service) GetBucketMap() *BucketMap {
 func (x *Service) GetQuicLb() *QuicLb {
 	if x != nil {
 		return x.QuicLb
+	}
+	return nil
+}
+
+func (x *Service) GetSecondChance() *SecondChance {
+	if x != nil {
+		return x.SecondChance
 	}
 	return nil
 }
@@ -1597,6 +1608,52 @@ func (x *QuicServer) GetServerId() string {
 	return ""
 }
 
+type SecondChance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The most packets a second that name earlier backends, over all workers of the
+	// machine; others are forwarded as without. At least 1.
+	PacketsPerSecond uint64 `protobuf:"varint,1,opt,name=packets_per_second,json=packetsPerSecond,proto3" json:"packets_per_second,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SecondChance) Reset() {
+	*x = SecondChance{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecondChance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecondChance) ProtoMessage() {}
+
+func (x *SecondChance) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecondChance.ProtoReflect.Descriptor instead.
+func (*SecondChance) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SecondChance) GetPacketsPerSecond() uint64 {
+	if x != nil {
+		return x.PacketsPerSecond
+	}
+	return 0
+}
+
 // Which backend has each bucket of flows.
 type BucketMap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1615,7 +1672,7 @@ type BucketMap struct {
 
 func (x *BucketMap) Reset() {
 	*x = BucketMap{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1684,7 @@ func (x *BucketMap) String() string {
 func (*BucketMap) ProtoMessage() {}
 
 func (x *BucketMap) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1697,7 @@ func (x *BucketMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketMap.ProtoReflect.Descriptor instead.
 func (*BucketMap) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BucketMap) GetGeneration() uint64 {
@@ -1685,7 +1742,7 @@ type OpenMove struct {
 
 func (x *OpenMove) Reset() {
 	*x = OpenMove{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1754,7 @@ func (x *OpenMove) String() string {
 func (*OpenMove) ProtoMessage() {}
 
 func (x *OpenMove) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1767,7 @@ func (x *OpenMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenMove.ProtoReflect.Descriptor instead.
 func (*OpenMove) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OpenMove) GetBucket() uint32 {
@@ -1743,7 +1800,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1812,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1825,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1839,7 +1896,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1908,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1921,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -1899,7 +1956,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1911,7 +1968,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1924,7 +1981,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -1947,14 +2004,17 @@ type Group struct {
 	// Unique. The controller joins the pools' names: `canary web`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// In order of backend name; each backend once.
-	Members       []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	// The tables that were before the present one, the latest first, at most 8: for
+	// services with a second chance.
+	Earlier       []*EarlierTable `protobuf:"bytes,3,rep,name=earlier,proto3" json:"earlier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2026,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2039,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Group) GetName() string {
@@ -1996,6 +2056,113 @@ func (x *Group) GetMembers() []*Member {
 	return nil
 }
 
+func (x *Group) GetEarlier() []*EarlierTable {
+	if x != nil {
+		return x.Earlier
+	}
+	return nil
+}
+
+// Which backends an earlier table was made of, as what differs from the table that
+// followed: the one before it in the list; for the first, the present one, which
+// has the active members with a weight.
+type EarlierTable struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Differences   []*EarlierMember       `protobuf:"bytes,1,rep,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EarlierTable) Reset() {
+	*x = EarlierTable{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EarlierTable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EarlierTable) ProtoMessage() {}
+
+func (x *EarlierTable) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EarlierTable.ProtoReflect.Descriptor instead.
+func (*EarlierTable) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *EarlierTable) GetDifferences() []*EarlierMember {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+type EarlierMember struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	// Its weight there. 0: the table did not have it.
+	Weight        uint32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EarlierMember) Reset() {
+	*x = EarlierMember{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EarlierMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EarlierMember) ProtoMessage() {}
+
+func (x *EarlierMember) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EarlierMember.ProtoReflect.Descriptor instead.
+func (*EarlierMember) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *EarlierMember) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *EarlierMember) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 type Member struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
@@ -2008,7 +2175,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2187,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2200,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Member) GetBackend() string {
@@ -2070,7 +2237,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2249,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2262,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -2139,7 +2306,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2318,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2331,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{22}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -2200,7 +2367,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2379,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2392,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{23}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2261,7 +2428,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2440,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2453,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{24}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Interface) GetName() string {
@@ -2363,7 +2530,7 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xb3\x06\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xf8\x06\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x12*\n" +
@@ -2384,7 +2551,8 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x05group\x18\x10 \x01(\tR\x05group\x12:\n" +
 	"\n" +
 	"bucket_map\x18\x11 \x01(\v2\x1b.guideway.plan.v1.BucketMapR\tbucketMap\x121\n" +
-	"\aquic_lb\x18\x14 \x01(\v2\x18.guideway.plan.v1.QuicLbR\x06quicLbB\a\n" +
+	"\aquic_lb\x18\x14 \x01(\v2\x18.guideway.plan.v1.QuicLbR\x06quicLb\x12C\n" +
+	"\rsecond_chance\x18\x15 \x01(\v2\x1e.guideway.plan.v1.SecondChanceR\fsecondChanceB\a\n" +
 	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"z\n" +
 	"\x06QuicLb\x128\n" +
 	"\aconfigs\x18\x01 \x03(\v2\x1e.guideway.plan.v1.QuicLbConfigR\aconfigs\x126\n" +
@@ -2398,7 +2566,9 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"QuicServer\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x1b\n" +
-	"\tserver_id\x18\x02 \x01(\tR\bserverId\"\x96\x01\n" +
+	"\tserver_id\x18\x02 \x01(\tR\bserverId\"<\n" +
+	"\fSecondChance\x12,\n" +
+	"\x12packets_per_second\x18\x01 \x01(\x04R\x10packetsPerSecond\"\x96\x01\n" +
 	"\tBucketMap\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2422,10 +2592,16 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"suffixBits\"5\n" +
 	"\tPortRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\rR\x04last\"O\n" +
+	"\x04last\x18\x02 \x01(\rR\x04last\"\x89\x01\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
-	"\amembers\x18\x02 \x03(\v2\x18.guideway.plan.v1.MemberR\amembers\"p\n" +
+	"\amembers\x18\x02 \x03(\v2\x18.guideway.plan.v1.MemberR\amembers\x128\n" +
+	"\aearlier\x18\x03 \x03(\v2\x1e.guideway.plan.v1.EarlierTableR\aearlier\"Q\n" +
+	"\fEarlierTable\x12A\n" +
+	"\vdifferences\x18\x01 \x03(\v2\x1f.guideway.plan.v1.EarlierMemberR\vdifferences\"A\n" +
+	"\rEarlierMember\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\rR\x06weight\"p\n" +
 	"\x06Member\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x124\n" +
@@ -2505,44 +2681,47 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
-	(Protocol)(0),        // 0: guideway.plan.v1.Protocol
-	(BackendState)(0),    // 1: guideway.plan.v1.BackendState
-	(Mode)(0),            // 2: guideway.plan.v1.Mode
-	(Affinity)(0),        // 3: guideway.plan.v1.Affinity
-	(Encap)(0),           // 4: guideway.plan.v1.Encap
-	(OnDown)(0),          // 5: guideway.plan.v1.OnDown
-	(WhenNone)(0),        // 6: guideway.plan.v1.WhenNone
-	(Fragments)(0),       // 7: guideway.plan.v1.Fragments
-	(Unmatched)(0),       // 8: guideway.plan.v1.Unmatched
-	(Driver)(0),          // 9: guideway.plan.v1.Driver
-	(Steering)(0),        // 10: guideway.plan.v1.Steering
-	(*Plan)(nil),         // 11: guideway.plan.v1.Plan
-	(*Cluster)(nil),      // 12: guideway.plan.v1.Cluster
-	(*Machine)(nil),      // 13: guideway.plan.v1.Machine
-	(*Peer)(nil),         // 14: guideway.plan.v1.Peer
-	(*Tunnel)(nil),       // 15: guideway.plan.v1.Tunnel
-	(*PathMtu)(nil),      // 16: guideway.plan.v1.PathMtu
-	(*Probing)(nil),      // 17: guideway.plan.v1.Probing
-	(*ProbePort)(nil),    // 18: guideway.plan.v1.ProbePort
-	(*PrefixGroup)(nil),  // 19: guideway.plan.v1.PrefixGroup
-	(*Backend)(nil),      // 20: guideway.plan.v1.Backend
-	(*Service)(nil),      // 21: guideway.plan.v1.Service
-	(*QuicLb)(nil),       // 22: guideway.plan.v1.QuicLb
-	(*QuicLbConfig)(nil), // 23: guideway.plan.v1.QuicLbConfig
-	(*QuicServer)(nil),   // 24: guideway.plan.v1.QuicServer
-	(*BucketMap)(nil),    // 25: guideway.plan.v1.BucketMap
-	(*OpenMove)(nil),     // 26: guideway.plan.v1.OpenMove
-	(*Vip)(nil),          // 27: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil), // 28: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),    // 29: guideway.plan.v1.PortRange
-	(*Group)(nil),        // 30: guideway.plan.v1.Group
-	(*Member)(nil),       // 31: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil), // 32: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),        // 33: guideway.plan.v1.Spill
-	(*Forwarder)(nil),    // 34: guideway.plan.v1.Forwarder
-	(*Interface)(nil),    // 35: guideway.plan.v1.Interface
+	(Protocol)(0),         // 0: guideway.plan.v1.Protocol
+	(BackendState)(0),     // 1: guideway.plan.v1.BackendState
+	(Mode)(0),             // 2: guideway.plan.v1.Mode
+	(Affinity)(0),         // 3: guideway.plan.v1.Affinity
+	(Encap)(0),            // 4: guideway.plan.v1.Encap
+	(OnDown)(0),           // 5: guideway.plan.v1.OnDown
+	(WhenNone)(0),         // 6: guideway.plan.v1.WhenNone
+	(Fragments)(0),        // 7: guideway.plan.v1.Fragments
+	(Unmatched)(0),        // 8: guideway.plan.v1.Unmatched
+	(Driver)(0),           // 9: guideway.plan.v1.Driver
+	(Steering)(0),         // 10: guideway.plan.v1.Steering
+	(*Plan)(nil),          // 11: guideway.plan.v1.Plan
+	(*Cluster)(nil),       // 12: guideway.plan.v1.Cluster
+	(*Machine)(nil),       // 13: guideway.plan.v1.Machine
+	(*Peer)(nil),          // 14: guideway.plan.v1.Peer
+	(*Tunnel)(nil),        // 15: guideway.plan.v1.Tunnel
+	(*PathMtu)(nil),       // 16: guideway.plan.v1.PathMtu
+	(*Probing)(nil),       // 17: guideway.plan.v1.Probing
+	(*ProbePort)(nil),     // 18: guideway.plan.v1.ProbePort
+	(*PrefixGroup)(nil),   // 19: guideway.plan.v1.PrefixGroup
+	(*Backend)(nil),       // 20: guideway.plan.v1.Backend
+	(*Service)(nil),       // 21: guideway.plan.v1.Service
+	(*QuicLb)(nil),        // 22: guideway.plan.v1.QuicLb
+	(*QuicLbConfig)(nil),  // 23: guideway.plan.v1.QuicLbConfig
+	(*QuicServer)(nil),    // 24: guideway.plan.v1.QuicServer
+	(*SecondChance)(nil),  // 25: guideway.plan.v1.SecondChance
+	(*BucketMap)(nil),     // 26: guideway.plan.v1.BucketMap
+	(*OpenMove)(nil),      // 27: guideway.plan.v1.OpenMove
+	(*Vip)(nil),           // 28: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil),  // 29: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),     // 30: guideway.plan.v1.PortRange
+	(*Group)(nil),         // 31: guideway.plan.v1.Group
+	(*EarlierTable)(nil),  // 32: guideway.plan.v1.EarlierTable
+	(*EarlierMember)(nil), // 33: guideway.plan.v1.EarlierMember
+	(*Member)(nil),        // 34: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil),  // 35: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),         // 36: guideway.plan.v1.Spill
+	(*Forwarder)(nil),     // 37: guideway.plan.v1.Forwarder
+	(*Interface)(nil),     // 38: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
@@ -2552,41 +2731,44 @@ var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
 	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
 	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	34, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	37, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	30, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	31, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
 	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
-	29, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	30, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
 	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
 	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
-	27, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	28, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	32, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	35, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	33, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	36, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	25, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
+	26, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
 	22, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
-	23, // 26: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
-	24, // 27: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
-	26, // 28: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
-	28, // 29: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	29, // 30: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 31: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	31, // 32: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	1,  // 33: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	35, // 34: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 35: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 36: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	25, // 26: guideway.plan.v1.Service.second_chance:type_name -> guideway.plan.v1.SecondChance
+	23, // 27: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
+	24, // 28: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
+	27, // 29: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
+	29, // 30: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	30, // 31: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 32: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	34, // 33: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	32, // 34: guideway.plan.v1.Group.earlier:type_name -> guideway.plan.v1.EarlierTable
+	33, // 35: guideway.plan.v1.EarlierTable.differences:type_name -> guideway.plan.v1.EarlierMember
+	1,  // 36: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	38, // 37: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 38: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 39: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2596,7 +2778,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 	}
 	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_plan_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[16].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[17].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -2606,7 +2788,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

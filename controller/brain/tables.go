@@ -1,0 +1,68 @@
+package brain
+
+// The tables that services with a second chance had before. A restarted
+// controller has them from the plan that its forwarder runs, and keeps on disk.
+
+import (
+	"slices"
+
+	"github.com/guideway/guideway/controller/compile"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// groupTables of a group in the wanted plan.
+type groupTables struct {
+	// The present one, unless it is empty, and those before.
+	tables []compile.Table
+	// Those before alone.
+	earlier []compile.Table
+	// Connections may have been made by the present one. Before every backend
+	// was probed no route is announced, and tables of some of the backends would
+	// displace those that had connections.
+	isServed bool
+}
+
+func (s *State) formerTables(group string) []compile.Table {
+	known := s.tables[group]
+	if known.isServed {
+		return known.tables
+	}
+	return known.earlier
+}
+
+// tablesAfter the plan, by group.
+func (s *State) tablesAfter(plan *planv1.Plan, isServed bool) map[string]groupTables {
+	chances := map[string]bool{}
+	for _, service := range plan.GetServices() {
+		if service.GetSecondChance() != nil {
+			chances[service.GetGroup()] = true
+		}
+	}
+	after := map[string]groupTables{}
+	for _, group := range plan.GetGroups() {
+		if !chances[group.GetName()] {
+			continue
+		}
+		next := groupTables{tables: compile.Tables(group), earlier: compile.EarlierTables(group), isServed: isServed}
+		former := s.tables[group.GetName()]
+		if former.isServed && slices.EqualFunc(former.tables, next.tables, compile.SameTable) {
+			next.isServed = true
+		}
+		after[group.GetName()] = next
+	}
+	return after
+}
+
+// noteServed: once every backend was probed, and nothing that is known by now is
+// missing in the plan, connections are made by its tables.
+func (s *State) noteServed() {
+	if !s.health.firstRound || !s.dirtySince.IsZero() {
+		return
+	}
+	for name, known := range s.tables {
+		if !known.isServed {
+			known.isServed = true
+			s.tables[name] = known
+		}
+	}
+}
