@@ -153,12 +153,21 @@ func (p *diagnosis) ask(ctx context.Context, m machine) {
 		p.add(gradeFail, "forwarder", "%v", err)
 	} else {
 		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
+		p.controllerAbsent()
 		p.takeOver()
 	}
 	if p.state != nil && p.running != nil {
 		if err := m.askController(ctx, p.askTunnelChecks); err != nil {
 			p.add(gradeWarn, "probes", "what became of them is not known: %v", err)
 		}
+	}
+}
+
+// controllerAbsent by the forwarder's words: it may run, and not reach the forwarder.
+func (p *diagnosis) controllerAbsent() {
+	if absent := p.status.GetControllerAbsentMs(); absent > 0 {
+		p.add(gradeFail, "forwarder", "has had no request of a controller for %v: it goes on by its last plan, and nothing follows the backends' health: systemctl start guideway-controller",
+			(time.Duration(absent) * time.Millisecond).Round(time.Second))
 	}
 }
 

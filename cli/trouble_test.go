@@ -73,7 +73,7 @@ func (f *fakeForwarder) Capture(r *forwarderv1.CaptureRequest, stream grpc.Serve
 
 func (*fakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
 	return &forwarderv1.GetStatusResponse{
-		Version: "1", Generation: 7,
+		Version: "1", Generation: 7, ControllerAbsentMs: 5400,
 		Devices:     []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
 		PlanUnsaved: "writing plan.json: no space left on device",
 		PathMtus:    []*forwarderv1.PathMtu{{Address: "10.1.0.11", Bytes: 1400}, {Address: "10.1.0.12", Mismatched: 100, Paused: true}},
@@ -292,6 +292,7 @@ func TestDoctorNamesWhatIsWrongAndItsCure(t *testing.T) {
 	}
 	for _, want := range []string{
 		"ok forwarder answers, version 1",
+		"fail forwarder has had no request of a controller for 5s: it goes on by its last plan",
 		"fail config the newest is refused, an older one serves: a.yaml:3",
 		"fail next hop of web-1 (10.1.0.11) is not known: no route; look at `ip route get 10.1.0.11`",
 		"ok path mtu learned from routers, for ten minutes: 10.1.0.11 1400",

@@ -289,12 +289,14 @@ async fn follow_next_hops(control: Arc<Control>) {
     }
 }
 
-/// An administrator may step the clock; marks of traced packets carry its time.
+/// An administrator may step the clock; marks of traced packets carry its time. And a
+/// controller may go away, which the log has to say.
 async fn keep_time(control: Arc<Control>) {
     let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
     loop {
         ticks.tick().await;
         control.keep_time();
+        control.log_controller();
     }
 }
 

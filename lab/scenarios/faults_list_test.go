@@ -313,7 +313,8 @@ func hung(process string) func(*stage) func() {
 }
 
 func controllerMissed(s *stage) string {
-	return s.doctorSays(s.victim, `^speaker: (has had no controller for|.* answer)`)
+	return s.doctorSays(s.victim, `^speaker: (has had no controller for|.* answer)`) + "\n\n" +
+		s.doctorSays(s.victim, `^forwarder: (has had no request of a controller|.* answer)`)
 }
 
 func victimSays(pattern string) func(*stage) string {

@@ -130,6 +130,13 @@ fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>
     Ok(Response::new(message))
 }
 
+/// The controller's user, over the socket that takes plans.
+fn is_controller<T>(access: Access, request: &Request<T>) -> bool {
+    let Access::Operate { controller } = access else { return false };
+    let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
+    peer.is_some_and(|peer| peer.uid() == controller)
+}
+
 /// What decides on all traffic comes from the controller's user alone.
 fn refuse_others<T>(access: Access, request: &Request<T>, what: &str) -> Result<(), Status> {
     let Access::Operate { controller } = access else {
@@ -208,6 +215,9 @@ impl Forwarder for Service {
         &self,
         request: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
+        if is_controller(self.access, &request) {
+            self.control.heard_controller();
+        }
         answer(&request, self.queue(&self.states, Control::status).await?)
     }
 

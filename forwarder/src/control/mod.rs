@@ -33,8 +33,10 @@ use tokio::sync::watch;
 use crate::dataplane::engine::{Engine, Inherited};
 use crate::dataplane::probe::{self, Probing};
 use crate::dataplane::tables::Tables;
+use crate::dataplane::threads::monotonic_ms;
 use crate::netlink::next_hops::{NextHops, Snapshot, Wanted};
 use crate::netlink::path_mtu::{self, PathMtuTable, PathMtus};
+use crate::observe::controller::ControllerPresence;
 use crate::observe::health::Health;
 use crate::options::Options;
 use crate::process::secret;
@@ -104,6 +106,7 @@ pub struct Control {
     shown: ArcSwap<Shown>,
     /// What others are told of us without asking anything here.
     health: Arc<Health>,
+    presence: ControllerPresence,
     /// All views'.
     unix_offset_ms: Arc<AtomicI64>,
     stopping: AtomicBool,
@@ -170,6 +173,7 @@ impl Control {
             tables,
             state,
             started: Instant::now(),
+            presence: ControllerPresence::new(monotonic_ms()),
             next_hops,
             path_mtus: PathMtus::start()?,
             probing: Probing::default(),
@@ -668,5 +672,5 @@ fn refusal(error: plan::PlanError) -> Refusal {
 fn unix_offset_ms() -> i64 {
     let unix =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    unix.as_millis() as i64 - crate::dataplane::threads::monotonic_ms() as i64
+    unix.as_millis() as i64 - monotonic_ms() as i64
 }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datapath::outbox::Kind;
 use datapath::table::EntryClass;
@@ -18,6 +19,7 @@ use crate::dataplane::samples::Sample;
 use crate::dataplane::threads::{ThreadStatus, monotonic_ms};
 use crate::netlink::path_mtu::{Mismatched, PathMtuTable};
 use crate::observe::compared::compared;
+use crate::observe::controller::Change;
 use crate::observe::explained::explained;
 use crate::observe::health::Health;
 use crate::observe::metrics::page::{self, ConnectionCounts, Probes};
@@ -57,6 +59,7 @@ impl Control {
             plan_unsaved: shown.plan_unsaved.clone(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             pid: std::process::id(),
+            controller_absent_ms: self.controller_absent().as_millis() as u64,
             taken_over: self.taken_over.get().cloned(),
             ..Default::default()
         };
@@ -79,6 +82,28 @@ impl Control {
             path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
             probe_device: self.probe_device(),
             ..empty
+        }
+    }
+
+    /// A request came from the controller.
+    pub fn heard_controller(&self) {
+        self.presence.heard(monotonic_ms());
+    }
+
+    /// Since when there is no controller; zero: there is one.
+    fn controller_absent(&self) -> Duration {
+        self.presence.absent(monotonic_ms())
+    }
+
+    /// Logs that the controller is away, or back. To be called now and then.
+    pub fn log_controller(&self) {
+        match self.presence.change(monotonic_ms()) {
+            Some(Change::Absent(since)) => tracing::error!(
+                seconds = since.as_secs(),
+                "no request of a controller: going on by the last plan, and nothing follows the backends' health; start it"
+            ),
+            Some(Change::Back) => tracing::info!("the controller is back"),
+            None => {}
         }
     }
 
@@ -246,7 +271,12 @@ impl Control {
                 packets: self.probing.counts(),
             }),
         });
-        page::render(running.as_ref(), shown.plan_saved, self.taken_over.get())
+        let process = page::Process {
+            plan_saved: shown.plan_saved,
+            controller_absent: self.controller_absent(),
+            taken_over: self.taken_over.get(),
+        };
+        page::render(running.as_ref(), &process)
     }
 }
 

@@ -2,6 +2,7 @@
 //! one flow.
 
 pub mod compared;
+pub mod controller;
 pub mod explained;
 pub mod health;
 pub mod metrics;

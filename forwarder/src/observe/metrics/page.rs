@@ -58,21 +58,33 @@ pub struct Probes {
     pub packets: Vec<(&'static str, u64)>,
 }
 
+/// What is known before there is a plan, too.
+pub struct Process<'a> {
+    /// The running plan is on disk.
+    pub plan_saved: bool,
+    /// Since when there is no controller; zero: there is one.
+    pub controller_absent: Duration,
+    /// Where it came from, if from a predecessor.
+    pub taken_over: Option<&'a TakenOver>,
+}
+
 /// The page.
 #[must_use]
-pub fn render(
-    running: Option<&Running<'_>>,
-    plan_saved: bool,
-    taken_over: Option<&TakenOver>,
-) -> String {
+pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
     let mut page = Page::default();
     let mut info = page.metric("guideway_build_info", Gauge, "Version of the program.");
     info.sample(&[("program", "guideway-forwarder"), ("version", env!("CARGO_PKG_VERSION"))], 1);
     let up = page.metric("guideway_forwarder_up", Gauge, "1: forwarding by a plan.");
     up.value(u8::from(running.is_some()));
     let saved = page.metric("guideway_plan_saved", Gauge, "1: the running plan is on disk.");
-    saved.value(u8::from(plan_saved));
-    if let Some(note) = taken_over {
+    saved.value(u8::from(process.plan_saved));
+    page.metric(
+        "guideway_forwarder_controller_absent_seconds",
+        Gauge,
+        "How long no controller has requested anything of the forwarder: it goes on by its last plan, and nothing follows the backends' health. 0: one is there.",
+    )
+    .value(process.controller_absent.as_secs_f64());
+    if let Some(note) = process.taken_over {
         take_over(&mut page, note);
     }
     if let Some(running) = running {

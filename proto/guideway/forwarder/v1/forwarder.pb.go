@@ -638,9 +638,12 @@ type GetStatusResponse struct {
 	// in charge of no fragments.
 	UnresolvedPeers []*UnresolvedPeer `protobuf:"bytes,15,rep,name=unresolved_peers,json=unresolvedPeers,proto3" json:"unresolved_peers,omitempty"`
 	// Absent: the plan has no health check through the tunnels.
-	ProbeDevice   *ProbeDevice `protobuf:"bytes,16,opt,name=probe_device,json=probeDevice,proto3" json:"probe_device,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ProbeDevice *ProbeDevice `protobuf:"bytes,16,opt,name=probe_device,json=probeDevice,proto3" json:"probe_device,omitempty"`
+	// Since the last request of a controller, once that is two seconds ago; 0: one is
+	// there.
+	ControllerAbsentMs uint64 `protobuf:"varint,17,opt,name=controller_absent_ms,json=controllerAbsentMs,proto3" json:"controller_absent_ms,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -776,6 +779,13 @@ func (x *GetStatusResponse) GetProbeDevice() *ProbeDevice {
 		return x.ProbeDevice
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetControllerAbsentMs() uint64 {
+	if x != nil {
+		return x.ControllerAbsentMs
+	}
+	return 0
 }
 
 // The device by which the kernel hands health checks over that go through the
@@ -3204,7 +3214,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
 	"\bbreaking\x18\x03 \x01(\x04R\bbreaking\x12\x18\n" +
 	"\aunknown\x18\x04 \x01(\x04R\aunknown\"\x18\n" +
-	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\xd6\x05\n" +
+	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\x88\x06\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -3225,7 +3235,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"taken_over\x18\r \x01(\v2 .guideway.forwarder.v1.TakenOverR\ttakenOver\x12;\n" +
 	"\tpath_mtus\x18\x0e \x03(\v2\x1e.guideway.forwarder.v1.PathMtuR\bpathMtus\x12P\n" +
 	"\x10unresolved_peers\x18\x0f \x03(\v2%.guideway.forwarder.v1.UnresolvedPeerR\x0funresolvedPeers\x12E\n" +
-	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDeviceJ\x04\b\n" +
+	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDevice\x120\n" +
+	"\x14controller_absent_ms\x18\x11 \x01(\x04R\x12controllerAbsentMsJ\x04\b\n" +
 	"\x10\v\"\xc2\x01\n" +
 	"\vProbeDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
