@@ -65,7 +65,6 @@ func (p *pair) state(parts ...[]*agentv1.ServiceSockets) (datagrams [][]byte) {
 
 // send datagrams; the agent takes the answers in.
 func (p *pair) send(datagrams ...[]byte) (states []State) {
-	var pieces []byte
 	for _, d := range datagrams {
 		p.now = p.now.Add(10 * time.Millisecond)
 		answers, state := p.receiver.receive(bytes.Clone(d), p.now)
@@ -82,7 +81,7 @@ func (p *pair) send(datagrams ...[]byte) (states []State) {
 				p.t.Fatal(err)
 			}
 			p.nonce = answer.nonce
-			if pieces = append(pieces, part.Piece...); len(part.Piece) > 0 {
+			if len(part.Piece) > 0 {
 				p.services = part.Services
 			}
 		}
