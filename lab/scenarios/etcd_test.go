@@ -47,15 +47,7 @@ func TestEtcd(t *testing.T) {
 	}
 	stopWatch() // further VIPs have one next hop before they have two
 	t.Run("ten_thousand_services", e.tenThousandServices)
-	report, err := remote.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
-		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
-			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
-	}
-	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+	stopUnbroken(t, remote)
 }
 
 // etcdWithSpare: the load balancers' config is in etcd. The spare backend is in it

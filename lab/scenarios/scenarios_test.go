@@ -331,6 +331,20 @@ func startLoad(t *testing.T, running *hosts.Lab, block, connections int) *load.R
 	return remote
 }
 
+// stopUnbroken: there was a load, no connection of it broke, no request failed.
+func stopUnbroken(t *testing.T, remote *load.Remote) {
+	t.Helper()
+	report, err := remote.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Broken > 0 || report.Failed > 0 || report.Messages == 0 || report.Requests == 0 {
+		t.Errorf("%d of %d connections broken, %d of %d requests failed, %d messages: %+v",
+			report.Broken, report.Connections, report.Failed, report.Requests, report.Messages, report.Failures)
+	}
+	t.Logf("%d messages and %d requests; the longest pause of a message was %v", report.Messages, report.Requests, report.LongestPause)
+}
+
 // guideway runs the CLI inside a namespace.
 func guideway(t *testing.T, running *hosts.Lab, namespace string, args ...string) (stdout string, err error) {
 	t.Helper()
