@@ -133,8 +133,13 @@ fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>
 /// The controller's user, over the socket that takes plans.
 fn is_controller<T>(access: Access, request: &Request<T>) -> bool {
     let Access::Operate { controller } = access else { return false };
-    let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
-    peer.is_some_and(|peer| peer.uid() == controller)
+    peer_uid(request) == Some(controller)
+}
+
+/// The user id of the process that made the connection.
+fn peer_uid<T>(request: &Request<T>) -> Option<u32> {
+    let info = request.extensions().get::<ConnectInfo>()?;
+    info.process.peer_cred.map(|peer| peer.uid())
 }
 
 /// What decides on all traffic comes from the controller's user alone.
@@ -142,17 +147,14 @@ fn refuse_others<T>(access: Access, request: &Request<T>, what: &str) -> Result<
     let Access::Operate { controller } = access else {
         return Err(view_only(&format!("{what} come")));
     };
-    let peer = request.extensions().get::<ConnectInfo>().and_then(|info| info.process.peer_cred);
-    match peer {
-        Some(peer) if peer.uid() == controller => Ok(()),
-        peer => {
-            let uid = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
-            Err(Status::permission_denied(format!(
-                "{what} come from the controller alone, which runs with user id {controller}, not {uid}: \
-                 run it as that user, or start the forwarder with another --controller-user"
-            )))
-        }
+    if is_controller(access, request) {
+        return Ok(());
     }
+    let uid = peer_uid(request).map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+    Err(Status::permission_denied(format!(
+        "{what} come from the controller alone, which runs with user id {controller}, not {uid}: \
+         run it as that user, or start the forwarder with another --controller-user"
+    )))
 }
 
 fn view_only(what: &str) -> Status {
