@@ -54,6 +54,18 @@ type Map struct {
 	// Buckets that should move, and cannot yet: their packets already name as many
 	// backends as they may.
 	Waiting int
+	// Not 0: one load balancer of several made this map by itself, of the agreed one
+	// of that generation, because backends died while the others could not be asked.
+	MadeOf uint64
+}
+
+// Agreed is the generation of the latest map that all load balancers agreed on, of
+// those that this one was made of.
+func (m *Map) Agreed() uint64 {
+	if m.MadeOf > 0 {
+		return m.MadeOf
+	}
+	return m.Generation
 }
 
 // Bucket and where its connections may live.

@@ -53,6 +53,9 @@ type Situation struct {
 	Backends map[string]Backend
 	// The latest generation that every load balancer has.
 	Acknowledged uint64
+	// The other load balancers cannot be asked: nothing changes but the buckets of
+	// backends that are gone, and what is named of these.
+	Alone bool
 	// By backend; what is missing is not known.
 	Counts map[string]Count
 	// When a move closes at the latest.
@@ -71,12 +74,14 @@ func (m *Map) Next(s Situation) *Map {
 			m.Generation = former.Generation
 		}
 	}
-	n := &next{Situation: s, former: m, waiting: m.Waiting, isAcknowledged: s.Acknowledged >= m.Generation, index: map[string]int{}}
+	n := &next{Situation: s, former: m, steps: m.Steps, waiting: m.Waiting, isAcknowledged: !s.Alone && s.Acknowledged >= m.Generation, index: map[string]int{}}
 	for i, member := range s.Members {
 		n.index[member.Backend] = i
 	}
-	n.noteAcknowledged()
-	if len(s.Members) == 0 && (s.NoneServe || !n.anyOwnerAlive()) {
+	if !s.Alone {
+		n.noteAcknowledged()
+	}
+	if len(s.Members) == 0 && (s.NoneServe && !s.Alone || !n.anyOwnerAlive()) {
 		n.buckets = m.Buckets
 		return n.finish(true)
 	}
@@ -107,7 +112,6 @@ type next struct {
 
 // noteAcknowledged steps: every load balancer has them.
 func (n *next) noteAcknowledged() {
-	n.steps = n.former.Steps
 	for generation, step := range n.former.Steps {
 		if step.AcknowledgedAt.IsZero() && generation <= n.Acknowledged {
 			if !n.newlyAcknowledged {
@@ -121,7 +125,7 @@ func (n *next) noteAcknowledged() {
 
 // step of one bucket's moves: those that are due.
 func (n *next) step(bucket uint32, b *Bucket) {
-	if b.Next != "" && !n.isMember(b.Next) {
+	if b.Next != "" && !n.isMember(b.Next) && (!n.Alone || n.state(b.Next) == Gone) {
 		b.Next = ""
 	}
 	b.Earlier = n.nameable(bucket, b.Earlier)
@@ -235,6 +239,9 @@ func (n *next) finish(unserved bool) *Map {
 	if !isSame {
 		m.Generation++
 	}
+	if n.Alone {
+		m.MadeOf = former.Agreed()
+	}
 	m.Addresses = n.addressesOf(m)
 	if isSame && !n.newlyAcknowledged && m.Waiting == former.Waiting && maps.Equal(m.Addresses, former.Addresses) {
 		return former
@@ -290,4 +297,26 @@ func (m *Map) Due(moveAgeMax time.Duration) time.Time {
 		return first
 	}
 	return first.Add(moveAgeMax)
+}
+
+// Again is the map that all return to who may have gone on from m by a map that is
+// lost: the next step of m's moves may have been made somewhere, so that connections
+// live where buckets would have gone. It has a later generation than the lost one.
+func (m *Map) Again(now time.Time) *Map {
+	again := *m
+	again.Generation, again.MadeOf = m.Generation+2, 0
+	again.Buckets, again.Steps = slices.Clone(m.Buckets), maps.Clone(m.Steps)
+	for i := range again.Buckets {
+		b := &again.Buckets[i]
+		if b.Next == "" {
+			continue
+		}
+		earlier := slices.DeleteFunc(slices.Clone(b.Earlier), func(e Earlier) bool { return e.Backend == b.Next })
+		*b = Bucket{Owner: b.Owner, Earlier: slices.Insert(earlier, 0, Earlier{b.Next, again.Generation})}
+		if again.Steps == nil {
+			again.Steps = map[uint64]Step{}
+		}
+		again.Steps[again.Generation] = Step{At: now}
+	}
+	return &again
 }

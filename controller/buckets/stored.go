@@ -17,7 +17,7 @@ import (
 
 // Marshal the map of a service.
 func (m *Map) Marshal(service string) ([]byte, error) {
-	stored := &fleetv1.BucketMap{Service: service, Generation: m.Generation, Unserved: m.Unserved}
+	stored := &fleetv1.BucketMap{Service: service, Generation: m.Generation, Unserved: m.Unserved, MadeOf: m.MadeOf}
 	index := map[string]uint32{}
 	for at, name := range m.backends() {
 		index[name] = uint32(at)
@@ -65,7 +65,7 @@ func Unmarshal(data []byte) (service string, m *Map, err error) {
 	if err := protojson.Unmarshal(data, &stored); err != nil {
 		return "", nil, err
 	}
-	r := reader{stored: &stored, m: &Map{Generation: stored.Generation, Unserved: stored.Unserved, Addresses: map[string]netip.Addr{}}}
+	r := reader{stored: &stored, m: &Map{Generation: stored.Generation, Unserved: stored.Unserved, MadeOf: stored.MadeOf, Addresses: map[string]netip.Addr{}}}
 	if err := errors.Join(r.backends(), r.steps()); err != nil {
 		return "", nil, err
 	}
