@@ -40,7 +40,11 @@ impl Neighbours<'_> {
             .map_err(|error| format!("cannot read the kernel's routes and neighbours: {error}"))?;
         let index = ebpf::index_of(&config.interface).map_err(|error| error.to_string())?;
         let backends: Vec<IpAddr> = config.other_agents().collect();
-        next_hops.set(Wanted { backends: backends.clone(), devices: vec![index] });
+        next_hops.set(Wanted {
+            backends: backends.clone(),
+            devices: vec![index],
+            ignores_default_mtu: true,
+        });
         let mut snapshots = next_hops.watch();
         let all = snapshots
             .wait_for(|snapshot| backends.iter().all(|agent| next_hop(snapshot, *agent).is_some()));
@@ -49,6 +53,11 @@ impl Neighbours<'_> {
         neighbours.followed = Some((next_hops, snapshots));
         neighbours.update()?;
         Ok(neighbours)
+    }
+
+    /// How others are reached, now and later; None: there are none.
+    pub fn next_hops(&self) -> Option<watch::Receiver<Arc<Snapshot>>> {
+        self.followed.as_ref().map(|(_, snapshots)| snapshots.clone())
     }
 
     /// Follows changes; ends with a reason, if it cannot.

@@ -47,8 +47,6 @@ var (
 
 	// MachinePrefixes hold the sources of all tunnels: what agents accept.
 	MachinePrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("2001:db8:20::/48")}
-	// BackendPrefixes hold the backends' addresses, IPv4 then IPv6.
-	BackendPrefixes = []netip.Prefix{netip.MustParsePrefix("10.30.0.0/16"), netip.MustParsePrefix("2001:db8:30::/48")}
 )
 
 // Options say how large a lab is.
@@ -151,9 +149,10 @@ type Node struct {
 	Port   string
 	Queues int
 	MTU    int
-	// RouteMTU of what it sends to others than backends; 0: the link's. Backends' answers are as small
+	// RouteMTU of its default routes; 0: the link's. Backends' answers are as small
 	// as the clients' network has them: no router on the way would cut an IPv6
-	// datagram, and the first large one would be lost.
+	// datagram, and the first large one would be lost. Agents take the link's among
+	// themselves.
 	RouteMTU int
 	// Cluster that it belongs to, 0 or 1: see Settings.TwoClusters.
 	Cluster int

@@ -120,10 +120,6 @@ func setUpNode(ctx context.Context, n Node) error {
 			line += fmt.Sprintf(" mtu %d", n.RouteMTU)
 		}
 		lines = append(lines, line)
-		if n.RouteMTU != 0 {
-			// What its agent sends on to another is as large as what came.
-			lines = append(lines, fmt.Sprintf("route add %s via %s", BackendPrefixes[family], n.Gateway(family)))
-		}
 	}
 	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
 		return err

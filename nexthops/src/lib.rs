@@ -19,7 +19,7 @@ mod follow;
 pub mod links;
 mod neighbours;
 mod resolve;
-mod routes;
+pub mod routes;
 pub mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,9 @@ pub struct Wanted {
     /// Kernel indices of the interfaces that the forwarder owns. The position
     /// in this list is [`NextHop::device`].
     pub devices: Vec<u32>,
+    /// A default route's own MTU is for what it leads to beyond the fabric: the
+    /// interface's counts for backends that it leads to.
+    pub ignores_default_mtu: bool,
 }
 
 /// One next hop of a backend.

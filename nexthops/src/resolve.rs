@@ -85,7 +85,8 @@ fn resolve_hop(
         let state = neighbour.map_or("not known", |known| known.state());
         Unresolved::Neighbour { address: key.1, interface: interface(), state }
     })?;
-    let mtu = hop.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+    let route_mtu = hop.mtu.filter(|_| !(hop.is_default && wanted.ignores_default_mtu));
+    let mtu = route_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
     Ok(NextHop { device, source, destination, mtu, weight: hop.weight })
 }
 

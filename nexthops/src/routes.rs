@@ -17,12 +17,16 @@ use crate::socket::Requests;
 /// One next hop of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
+    /// The kernel's index of the device it leaves by.
     pub interface: u32,
     /// None: the destination is on the link.
     pub gateway: Option<IpAddr>,
+    /// Share among the next hops of a multipath route; at least 1.
     pub weight: u16,
     /// The route's own limit.
     pub mtu: Option<u32>,
+    /// The route leads to whatever no other leads to.
+    pub is_default: bool,
 }
 
 /// The next hops towards `destination`; never empty.
@@ -71,13 +75,15 @@ fn hops(route: &RouteMessage) -> Result<Vec<Hop>, Unresolved> {
         RouteType::Prohibit => return Err(Unresolved::Refused("prohibit")),
         _ => return Err(Unresolved::Refused("not unicast")),
     }
-    let mtu = mtu(&route.attributes);
-    let hops: Vec<Hop> = match multipath(&route.attributes) {
-        Some(legs) => {
-            legs.iter().filter(|leg| is_usable(leg)).map(|leg| hop_of_leg(leg, mtu)).collect()
-        }
-        None => single(&route.attributes, mtu).into_iter().collect(),
+    let mut hops: Vec<Hop> = match multipath(&route.attributes) {
+        Some(legs) => legs.iter().filter(|leg| is_usable(leg)).map(hop_of_leg).collect(),
+        None => single(&route.attributes).into_iter().collect(),
     };
+    let mtu = mtu(&route.attributes);
+    for hop in &mut hops {
+        hop.mtu = mtu;
+        hop.is_default = route.header.destination_prefix_length == 0;
+    }
     if hops.is_empty() { Err(Unresolved::NoRoute) } else { Ok(hops) }
 }
 
@@ -93,17 +99,18 @@ fn is_usable(leg: &RouteNextHop) -> bool {
 }
 
 /// `rtnh_hops` is the weight less one.
-fn hop_of_leg(leg: &RouteNextHop, mtu: Option<u32>) -> Hop {
-    let weight = u16::from(leg.hops) + 1;
-    Hop { interface: leg.interface_index, gateway: gateway(&leg.attributes), weight, mtu }
+fn hop_of_leg(leg: &RouteNextHop) -> Hop {
+    let (interface, gateway) = (leg.interface_index, gateway(&leg.attributes));
+    Hop { interface, gateway, weight: u16::from(leg.hops) + 1, mtu: None, is_default: false }
 }
 
-fn single(attributes: &[RouteAttribute], mtu: Option<u32>) -> Option<Hop> {
+fn single(attributes: &[RouteAttribute]) -> Option<Hop> {
     let interface = attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => Some(*index),
         _ => None,
     })?;
-    Some(Hop { interface, gateway: gateway(attributes), weight: 1, mtu })
+    let gateway = gateway(attributes);
+    Some(Hop { interface, gateway, weight: 1, mtu: None, is_default: false })
 }
 
 /// Via: an IPv4 route through an IPv6 gateway (RFC 5549 set-ups).

@@ -45,7 +45,11 @@ impl Net {
 
     fn wanted(&self, backends: &[&str]) -> Wanted {
         let backends = backends.iter().map(|address| address.parse().unwrap()).collect();
-        Wanted { backends, devices: vec![self.index("eth0"), self.index("eth1")] }
+        Wanted {
+            backends,
+            devices: vec![self.index("eth0"), self.index("eth1")],
+            ignores_default_mtu: false,
+        }
     }
 }
 
@@ -144,6 +148,26 @@ fn a_changed_route_is_followed_with_its_mtu() {
     });
     assert_eq!(hops(&after, "192.0.2.7")[0].destination, mac(&net.right, "eth0"));
     assert_eq!(hops(&after, "192.0.2.7")[0].mtu, 1400);
+}
+
+/// As a backend has it, whose answers are to fit the clients' network.
+#[test]
+fn the_mtu_of_a_default_route_may_be_of_no_account() {
+    if !root_or_skip("the_mtu_of_a_default_route_may_be_of_no_account") {
+        return;
+    }
+    let net = Net::new();
+    let next_hops = net.start();
+    net.balancer.run("ip route add default via 10.0.0.2 mtu 1400");
+    net.balancer.run("ip route add 192.0.2.0/24 via 10.0.0.2 mtu 1300");
+    for (ignores_default_mtu, mtu) in [(false, 1400), (true, 1500)] {
+        let wanted = net.wanted(&["192.0.2.7", "198.51.100.7"]);
+        next_hops.set(Wanted { ignores_default_mtu, ..wanted });
+        let seen = until(&next_hops, SECOND, |s| {
+            resolved(s, "198.51.100.7") && hops(s, "198.51.100.7")[0].mtu == mtu
+        });
+        assert_eq!(hops(&seen, "192.0.2.7")[0].mtu, 1300, "a route of its own counts");
+    }
 }
 
 #[test]

@@ -481,7 +481,11 @@ impl Control {
         self.path_mtus.set(path_mtu::Wanted::of(plan, hash.clone()));
         let mut wanted = backends.clone();
         wanted.extend(egress::routers(plan));
-        self.next_hops.set(Wanted { backends: wanted, devices: devices.to_vec() });
+        self.next_hops.set(Wanted {
+            backends: wanted,
+            devices: devices.to_vec(),
+            ignores_default_mtu: false,
+        });
         let start = Instant::now();
         loop {
             let now = Arc::clone(&watch.borrow());
