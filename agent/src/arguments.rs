@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Takes packets out of the load balancers' tunnels (GRE, IP in IP, GUE,
 /// Geneve) and gives them to the kernel.
@@ -13,7 +13,7 @@ use clap::Parser;
 #[command(version)]
 pub struct Arguments {
     /// The config (docs/agent.md)
-    #[arg(long, value_name = "FILE", default_value = "/etc/guideway/agent.yaml")]
+    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/guideway/agent.yaml")]
     pub config: PathBuf,
 
     /// Take the program that is pinned off its interface, and end
@@ -23,6 +23,38 @@ pub struct Arguments {
     /// Read the config, report everything that is wrong with it, and end
     #[arg(long)]
     pub check: bool,
+
+    /// Something else than taking packets out of tunnels
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What people ask of a backend.
+#[derive(Clone, Copy, Subcommand)]
+pub enum Command {
+    /// Show what the agent that runs here does
+    Status {
+        /// For people, or for programs
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Look for what usually is wrong on a backend, and say what cures it
+    ///
+    /// Each line is ok, warn or fail; it ends with 1 if anything fails.
+    Doctor {
+        /// For people, or for programs
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Lines for people.
+    Table,
+    /// One JSON value.
+    Json,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 mod arguments;
 pub mod attachment;
 pub mod config;
+pub mod doctor;
 mod messages;
 mod metrics;
 mod mss;
@@ -23,6 +24,7 @@ pub mod outcome;
 pub mod program;
 mod run;
 mod sockets;
+pub mod status;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, Command, Format};
 pub use run::run;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use daemon::logging;
 use guideway_agent::config::Config;
-use guideway_agent::{Arguments, attachment, run};
+use guideway_agent::{Arguments, Command, Format, attachment, doctor, run, status};
 
 /// As clap's own, for wrong arguments: no restart cures it.
 const WRONG_CONFIG: u8 = 2;
@@ -20,10 +20,28 @@ fn detach(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
+fn show_status(config: &Config, format: Format) -> ExitCode {
+    let status = match status::read(&config.interface) {
+        Ok(status) => status,
+        Err(problem) => {
+            eprintln!("{problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match format {
+        Format::Table => print!("{}", status::table(&status)),
+        Format::Json => println!("{}", serde_json::to_string(&status).expect("a status is JSON")),
+    }
+    ExitCode::SUCCESS
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     logging::start();
+    if let Some(Command::Doctor { output }) = arguments.command {
+        return doctor::run(&arguments.config, output);
+    }
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,
         Err(error) => {
@@ -33,11 +51,15 @@ async fn main() -> ExitCode {
             return ExitCode::from(WRONG_CONFIG);
         }
     };
+    if let Some(Command::Status { output }) = arguments.command {
+        return show_status(&config, output);
+    }
     if arguments.check {
         println!("{} is good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
-    let result = if arguments.detach { detach(&config) } else { run(&config).await };
+    let result =
+        if arguments.detach { detach(&config) } else { run(&arguments.config, &config).await };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

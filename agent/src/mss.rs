@@ -106,7 +106,7 @@ impl Clamps {
 
 /// The largest MSS of each family whose segments fit, in a tunnel, into this MTU; 0:
 /// none does.
-fn fitting(config: &Config, mtu: u32) -> [u32; 2] {
+pub fn fitting(config: &Config, mtu: u32) -> [u32; 2] {
     let has_v6 = config.load_balancers.iter().any(|prefix| prefix.address().is_ipv6())
         || config.agents.values().flatten().any(|address| address.is_ipv6());
     let outer_ip = if has_v6 { 40 } else { 20 };

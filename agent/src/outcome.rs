@@ -16,6 +16,19 @@ pub enum Kind {
     Dropped,
 }
 
+impl Kind {
+    /// What was done, as logs and status have it.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Kind::Passed => "passed",
+            Kind::Decapsulated => "decapsulated",
+            Kind::Forwarded => "forwarded",
+            Kind::Dropped => "dropped",
+        }
+    }
+}
+
 /// One thing that may become of a frame.
 #[derive(Debug)]
 pub struct Outcome {
@@ -79,14 +92,8 @@ pub type Counts = [u64; OUTCOMES.len()];
 pub fn line(counts: &Counts) -> String {
     let mut line = String::from("packets:");
     for (outcome, count) in OUTCOMES.iter().zip(counts).filter(|&(_, &count)| count > 0) {
-        let verb = match outcome.kind {
-            Kind::Passed => "passed",
-            Kind::Decapsulated => "decapsulated",
-            Kind::Forwarded => "forwarded",
-            Kind::Dropped => "dropped",
-        };
         // Writing to a String cannot fail.
-        let _ = write!(line, " {verb}/{}={count}", outcome.name);
+        let _ = write!(line, " {}/{}={count}", outcome.kind.verb(), outcome.name);
     }
     line
 }

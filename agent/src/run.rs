@@ -1,7 +1,8 @@
 //! The agent's life, from its start to the signal that ends it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use daemon::notify::Manager;
 use tokio::net::TcpListener;
@@ -12,13 +13,13 @@ use crate::config::Config;
 use crate::messages::Messages;
 use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
-use crate::{metrics, outcome};
+use crate::{metrics, outcome, status};
 
 /// How often the interface is looked for.
 const INTERFACE_CHECK: Duration = Duration::from_secs(1);
 
-/// Takes packets out of tunnels until a signal ends it.
-pub async fn run(config: &Config) -> Result<(), String> {
+/// Takes packets out of tunnels until a signal ends it; `file` is the config's.
+pub async fn run(file: &Path, config: &Config) -> Result<(), String> {
     // The handlers come first: a signal during the start must not be lost.
     let mut end = End::new()?;
     let listener = listen(config.metrics_listen).await?;
@@ -38,8 +39,18 @@ pub async fn run(config: &Config) -> Result<(), String> {
     let counters = program.counters();
     let messages = Messages::new(config);
     let exchanges = messages.exchanges();
+    let source = status::Source {
+        file: file.to_path_buf(),
+        config,
+        mode,
+        started: Instant::now(),
+        counters,
+        exchanges: exchanges.clone(),
+        next_hops: neighbours.next_hops(),
+    };
     tokio::select! {
         () = metrics::serve(listener, counters, &exchanges) => {}
+        () = status::serve(&source) => {}
         result = messages.run() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
         () = report_every(config.stats_interval, counters) => {}

@@ -1,7 +1,8 @@
-//! The TCP connections that live in this network namespace, as the kernel lists
-//! them (sock_diag(7)).
+//! The TCP connections that live in this network namespace, and what listens in it,
+//! as the kernel lists them (sock_diag(7)).
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -22,6 +23,10 @@ const AF_INET6: u8 = 10;
 /// server has not), CLOSE and LISTEN, as bits of `enum tcp_state`.
 const STATES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 
+/// A socket that clients' first packets go to: TCP_LISTEN, and for UDP TCP_CLOSE, which
+/// the kernel has for sockets without a peer.
+const LISTENING: [(Protocol, u32); 2] = [(Protocol::TCP, 1 << 10), (Protocol::UDP, 1 << 7)];
+
 /// Bytes of `struct nlmsghdr` and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = 16 + 56;
 
@@ -31,26 +36,60 @@ const LOCAL_AT: usize = 8;
 const REMOTE_AT: usize = 24;
 const MESSAGE_BYTES: usize = 40;
 
+/// A socket that waits for clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// What it is bound to; unspecified: all of this machine's. Of IPv6 that is all of
+    /// IPv4, too, unless the program chose otherwise.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+}
+
+/// All sockets that wait for clients.
+pub fn listeners() -> io::Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    for (protocol, states) in LISTENING {
+        let listener = |flow: FlowKey| Listener {
+            protocol,
+            address: match flow.family {
+                Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
+                Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
+            },
+            port: flow.destination_port,
+        };
+        listeners.extend(list(protocol, states)?.into_iter().map(listener));
+    }
+    Ok(listeners)
+}
+
 /// All connections, each as the flow of its client's packets.
 pub fn connections() -> io::Result<Vec<FlowKey>> {
+    list(Protocol::TCP, STATES)
+}
+
+fn list(protocol: Protocol, states: u32) -> io::Result<Vec<FlowKey>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     let mut flows = Vec::new();
     for family in [AF_INET, AF_INET6] {
-        socket.send(&request(family), 0)?;
+        socket.send(&request(family, protocol, states), 0)?;
         while !read(&socket.recv_from_full()?.0, &mut flows)? {}
     }
+    flows.iter_mut().for_each(|flow| flow.protocol = protocol);
     Ok(flows)
 }
 
-fn request(family: u8) -> [u8; REQUEST_BYTES] {
+fn request(family: u8, protocol: Protocol, states: u32) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
     bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    bytes[16..18].copy_from_slice(&[family, Protocol::TCP.0]);
-    bytes[20..24].copy_from_slice(&STATES.to_ne_bytes());
+    bytes[16..18].copy_from_slice(&[family, protocol.0]);
+    bytes[20..24].copy_from_slice(&states.to_ne_bytes());
     bytes
 }
 
@@ -100,7 +139,7 @@ fn flow(body: &[u8]) -> Option<FlowKey> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
     use wire::ip;
 
@@ -110,13 +149,30 @@ mod tests {
     fn ends(flow: &FlowKey) -> (SocketAddr, SocketAddr) {
         let address = |bits: AddressBits| -> IpAddr {
             match flow.family {
-                Family::V4 => std::net::Ipv4Addr::from_bits(bits as u32).into(),
-                Family::V6 => std::net::Ipv6Addr::from_bits(bits).into(),
+                Family::V4 => Ipv4Addr::from_bits(bits as u32).into(),
+                Family::V6 => Ipv6Addr::from_bits(bits).into(),
             }
         };
         assert_eq!(ip::address_bits(address(flow.source)), flow.source);
         let client = SocketAddr::new(address(flow.source), flow.source_port);
         (client, SocketAddr::new(address(flow.destination), flow.destination_port))
+    }
+
+    #[test]
+    fn what_waits_for_clients_is_listed() {
+        for address in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
+            let address: IpAddr = address.parse().unwrap();
+            let stream = TcpListener::bind((address, 0)).unwrap();
+            let datagrams = UdpSocket::bind((address, 0)).unwrap();
+            let connected = TcpStream::connect(stream.local_addr().unwrap()).unwrap();
+            let listeners = listeners().unwrap();
+            let has = |protocol, at: SocketAddr| {
+                listeners.contains(&Listener { protocol, address: at.ip(), port: at.port() })
+            };
+            assert!(has(Protocol::TCP, stream.local_addr().unwrap()), "{address}");
+            assert!(has(Protocol::UDP, datagrams.local_addr().unwrap()), "{address}");
+            assert!(!has(Protocol::TCP, connected.local_addr().unwrap()), "{address}");
+        }
     }
 
     #[test]

@@ -28,12 +28,66 @@ pub fn index_of(name: &str) -> Result<u32, NoInterface> {
 
 /// Bytes of an IP packet that an interface carries.
 pub fn mtu_of(name: &str) -> io::Result<u32> {
+    let mut request = request(name);
+    // SAFETY: the request has no pointers.
+    unsafe { ask(libc::SIOCGIFMTU, &mut request) }?;
+    // SAFETY: the call has filled this member of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
+}
+
+/// Which received packets are merged into larger ones before a program sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveOffload {
+    /// By the device: large receive offload.
+    pub lro: bool,
+    /// By the kernel: generic receive offload.
+    pub gro: bool,
+}
+
+/// What an interface's device merges.
+pub fn receive_offload(name: &str) -> io::Result<ReceiveOffload> {
+    let lro = ethtool(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0;
+    Ok(ReceiveOffload { lro, gro: ethtool(name, ETHTOOL_GGRO)? != 0 })
+}
+
+// Of linux/ethtool.h, which libc lacks.
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// The answer to one of ethtool's commands that have a number for it.
+fn ethtool(name: &str, command: u32) -> io::Result<u32> {
+    /// struct ethtool_value.
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        value: u32,
+    }
+    let mut value = Value { command, value: 0 };
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the pointer in the request is to the structure of these commands, which
+    // lives through the call.
+    unsafe { ask(libc::SIOCETHTOOL, &mut request) }?;
+    Ok(value.value)
+}
+
+/// A request about an interface.
+fn request(name: &str) -> libc::ifreq {
     // SAFETY: all zeros are a value of this C structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let (name, room) = (name.as_bytes(), request.ifr_name.len() - 1);
     for (to, from) in request.ifr_name[..room].iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
+    request
+}
+
+/// netdevice(7).
+///
+/// # Safety
+/// A pointer in the request must be to what the command takes.
+unsafe fn ask(command: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: a call without pointers; the descriptor is new and ours alone.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
@@ -41,13 +95,10 @@ pub fn mtu_of(name: &str) -> io::Result<u32> {
     }
     // SAFETY: as above.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: the kernel reads and writes the structure, which lives through the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call has filled this member of the union.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
+    // SAFETY: the kernel reads and writes the structure, which lives through the call;
+    // what it points to the caller promises.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), command as _, &raw mut *request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The names of all interfaces, in the kernel's order.
@@ -86,6 +137,12 @@ mod tests {
         assert!(mtu_of("lo").unwrap() >= 1280);
         assert!(mtu_of("nonesuch0").is_err());
         assert!(mtu_of("an-overlong-interface-name").is_err());
+    }
+
+    #[test]
+    fn the_loopback_interface_says_what_it_merges() {
+        assert!(!receive_offload("lo").unwrap().lro);
+        assert!(receive_offload("nonesuch0").is_err());
     }
 
     #[test]

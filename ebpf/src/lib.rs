@@ -15,6 +15,6 @@ mod link;
 mod object;
 pub mod xdp;
 
-pub use interface::{NoInterface, index_of, mtu_of};
+pub use interface::{NoInterface, ReceiveOffload, index_of, mtu_of, receive_offload};
 pub use link::{Hook, Link};
 pub use object::{ObjectError, load, program, table, verify, with_causes};

@@ -25,7 +25,7 @@ pub struct Hop {
     pub weight: u16,
     /// The route's own limit.
     pub mtu: Option<u32>,
-    /// The route leads to whatever no other leads to.
+    /// The route is taken where no other fits.
     pub is_default: bool,
 }
 

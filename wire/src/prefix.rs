@@ -56,6 +56,13 @@ impl IpPrefix {
     pub fn len(&self) -> u8 {
         self.len
     }
+
+    /// True for an address that has the prefix.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4()
+            && IpPrefix::new(address, self.len) == Some(*self)
+    }
 }
 
 /// The prefix of one address alone.
@@ -115,6 +122,15 @@ mod tests {
         {
             assert!(text.parse::<IpPrefix>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_prefix_contains_its_addresses() {
+        let contains = |prefix: &str, address: &str| {
+            prefix.parse::<IpPrefix>().unwrap().contains(address.parse().unwrap())
+        };
+        assert!(contains("10.0.0.0/15", "10.1.2.3") && !contains("10.0.0.0/15", "10.2.0.0"));
+        assert!(contains("::/0", "ff::1") && !contains("::/0", "10.0.0.1"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use plan::{Found, Plan, Planner, Tracking, proto as plan_proto};
 use prost::Message;
 use wire::{FlowKey, Target};
 
+use super::Served;
 use super::datagram;
 use super::proto;
 use crate::config::Keys;
@@ -31,6 +32,7 @@ pub struct Counting {
     plan: Plan,
     hash: BucketHash,
     body_bytes_max: usize,
+    served: Vec<Served>,
 }
 
 impl Counting {
@@ -38,13 +40,20 @@ impl Counting {
     pub fn new(keys: &Keys, digest: u64, services: &[u8]) -> Result<Counting, String> {
         let services = proto::Services::decode(services)
             .map_err(|error| format!("its services cannot be read: {error}"))?;
+        let served = served(&services);
         let plan = Planner::default().plan(plan_of(services));
         Ok(Counting {
             digest,
             plan: plan.map_err(|error| format!("its services are refused: {error}"))?,
             hash: BucketHash::from_key(keys.bucket),
             body_bytes_max: datagram::body_bytes_max(keys),
+            served,
         })
+    }
+
+    /// Where clients reach the services here.
+    pub fn served(&self) -> &[Served] {
+        &self.served
     }
 
     /// How many of the flows are in each bucket.
@@ -94,6 +103,26 @@ impl Counting {
         }
         if parts.parts.is_empty() { uncounted(self.digest) } else { parts.bodies() }
     }
+}
+
+/// The addresses and ports of services that have both, one of each.
+fn served(services: &proto::Services) -> Vec<Served> {
+    use plan_proto::vip::Target::Address;
+    let mut served = Vec::new();
+    for vip in services.services.iter().flat_map(|service| &service.vips) {
+        let Some(Address(address)) = &vip.target else { continue };
+        let Ok(address) = address.parse() else { continue };
+        let protocol = match vip.protocol() {
+            plan_proto::Protocol::Tcp => "tcp",
+            plan_proto::Protocol::Udp => "udp",
+            plan_proto::Protocol::Any => continue,
+        };
+        for ports in vip.ports.iter().filter(|ports| ports.first == ports.last) {
+            let Ok(port) = u16::try_from(ports.first) else { continue };
+            served.push(Served { address, protocol: protocol.to_string(), port });
+        }
+    }
+    served
 }
 
 /// The one body of a state without counts.

@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -56,6 +57,19 @@ pub struct Exchange {
     pub answered_at: Option<f64>,
     /// Connections in the latest state, over all services and buckets.
     pub connections: u64,
+    /// Where clients reach the services here, as the controller has it.
+    pub services: Vec<Served>,
+}
+
+/// An address and port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Served {
+    /// The VIP.
+    pub address: IpAddr,
+    /// "tcp" or "udp".
+    pub protocol: String,
+    /// The VIP's port.
+    pub port: u16,
 }
 
 /// The exchanges with all controllers, as metrics read them.
@@ -89,6 +103,7 @@ impl Messages {
                 answers: [0; RESULTS.len()],
                 answered_at: None,
                 connections: 0,
+                services: Vec::new(),
             }))
         };
         Messages {
@@ -163,6 +178,7 @@ async fn connected(controller: SocketAddr) -> UdpSocket {
 /// The bodies of the next state.
 async fn bodies(session: &Session, exchange: &Mutex<Exchange>) -> Vec<Vec<u8>> {
     let Some(counting) = session.counting() else { return count::uncounted(0) };
+    locked(exchange).services = counting.served().to_vec();
     let counted = spawn_blocking(move || {
         let counts = counting.count(&sockets::connections()?);
         let connections = counts.values().flat_map(|buckets| buckets.values());

@@ -1,0 +1,145 @@
+//! Whether clients' packets, once out of their tunnel, find a socket here: nothing
+//! listens, or in another network namespace, or a firewall drops or translates them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use wire::{IpPrefix, Protocol};
+
+use super::Findings;
+use super::firewall::{Exchange, Harm, Ruleset};
+use super::machine::Machine;
+use super::network;
+use crate::config::Config;
+use crate::sockets::Listener;
+
+/// Exchanges that the firewall is asked about, at most.
+const EXCHANGES_MAX: usize = 256;
+
+/// Listeners of other namespaces that are named, at most.
+const HINTS_MAX: usize = 16;
+
+/// A service's address and port on this backend.
+type Port = (IpAddr, &'static str, u16);
+
+pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
+    let known = served(machine);
+    let ports = if known.is_empty() { listening(config, machine) } else { known.clone() };
+    listeners(config, machine, &known, findings);
+    firewall(config, machine, &ports, findings);
+}
+
+/// What the load balancers' controllers say that is served here.
+fn served(machine: &Machine) -> BTreeSet<Port> {
+    let Ok((_, status)) = &machine.status else { return BTreeSet::new() };
+    let protocol = |name: &str| if name == "udp" { "udp" } else { "tcp" };
+    status.services.iter().map(|one| (one.address, protocol(&one.protocol), one.port)).collect()
+}
+
+/// Else what listens at the VIPs themselves: sockets of all addresses may be for others.
+fn listening(config: &Config, machine: &Machine) -> BTreeSet<Port> {
+    let vips: Vec<&IpPrefix> = config.vips.iter().collect();
+    let at_vip = |listener: &&Listener| vips.iter().any(|vip| vip.contains(listener.address));
+    let port = |listener: &Listener| (listener.address, name(listener.protocol), listener.port);
+    machine.listeners.iter().filter(at_vip).map(port).collect()
+}
+
+fn name(protocol: Protocol) -> &'static str {
+    if protocol == Protocol::UDP { "udp" } else { "tcp" }
+}
+
+/// True if a packet to this address and port finds the socket.
+fn takes(listener: &Listener, (address, protocol, port): Port) -> bool {
+    let is_any = match listener.address {
+        IpAddr::V4(v4) => v4.is_unspecified() && address.is_ipv4(),
+        // Unless the program chose otherwise, for IPv4, too.
+        IpAddr::V6(v6) => v6.is_unspecified(),
+    };
+    name(listener.protocol) == protocol
+        && listener.port == port
+        && (is_any || listener.address == address)
+}
+
+fn listeners(config: &Config, machine: &Machine, known: &BTreeSet<Port>, findings: &mut Findings) {
+    let missing: Vec<&Port> = known
+        .iter()
+        .filter(|port| !machine.listeners.iter().any(|listener| takes(listener, **port)))
+        .collect();
+    for port in &missing {
+        let (address, protocol, number) = port;
+        let text = format!(
+            "nothing listens on {address} port {number} ({protocol}) in this network namespace"
+        );
+        let other = machine.elsewhere.iter().find(|(listener, _)| takes(listener, **port));
+        findings.fail("sockets", match other {
+            Some((_, process)) => format!("{text}, but in that of {process}: the agent finds sockets in its own alone; let the service use this one (host network), or run the agent there: ss -ltnp"),
+            None => format!("{text}: start the service, or take this backend out of the pool (ss -ltnup shows what listens)"),
+        });
+    }
+    if missing.is_empty() && !known.is_empty() {
+        findings
+            .ok("sockets", format!("all {} ports of services have a listener here", known.len()));
+    }
+    if known.is_empty() {
+        some_listener(config, machine, findings);
+    }
+}
+
+/// Without word from controllers no port is known: what is in no doubt is an address
+/// that no socket at all can be reached at.
+fn some_listener(config: &Config, machine: &Machine, findings: &mut Findings) {
+    let mut without = network::single(config).filter(|vip| {
+        let takes_any =
+            |listener: &Listener| takes(listener, (*vip, name(listener.protocol), listener.port));
+        !machine.listeners.iter().any(takes_any)
+    });
+    if let Some(vip) = without.next() {
+        let others = machine.elsewhere.iter().filter(|(l, _)| takes(l, (vip, "tcp", l.port)));
+        let hints: Vec<String> = others
+            .map(|(listener, process)| format!("; port {} in that of {process}", listener.port))
+            .take(HINTS_MAX)
+            .collect();
+        let hints = hints.concat();
+        findings.fail("sockets", format!("nothing listens on {vip} in this network namespace{hints}: start the service in it, or run the agent where the service is"));
+    }
+}
+
+fn firewall(config: &Config, machine: &Machine, ports: &BTreeSet<Port>, findings: &mut Findings) {
+    for table in &machine.legacy_tables {
+        findings.warn(
+            "firewall",
+            format!("rules of {table} (legacy) are not looked at: iptables-legacy-save shows them"),
+        );
+    }
+    let ruleset = match machine
+        .ruleset
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|text| Ruleset::parse(text))
+    {
+        Ok(ruleset) => ruleset,
+        Err(problem) => {
+            findings.warn(
+                "firewall",
+                format!(
+                    "its rules are not known: {problem}: install nftables to have them looked at"
+                ),
+            );
+            return;
+        }
+    };
+    let before = findings.problems();
+    for (vip, protocol, port) in ports.iter().take(EXCHANGES_MAX) {
+        let exchange = Exchange { vip: *vip, protocol, port: *port, interface: &config.interface };
+        for harm in ruleset.harms(&exchange) {
+            let at = format!("{vip} port {port} ({protocol})");
+            match harm {
+                Harm::Drops(by) => findings.fail("firewall", format!("packets of {at} are dropped by {by}: let them through before (nft -a list ruleset; nft insert rule)")),
+                Harm::Translates(by) => findings.fail("firewall", format!("packets to {at} go to another address by {by}: the agent finds no socket of theirs, and sends connections elsewhere; let the service listen on the VIP itself (containers: host network)")),
+            }
+        }
+    }
+    if findings.problems() == before && !ports.is_empty() {
+        findings.ok("firewall", format!("{} ports of services are let through", ports.len()));
+    }
+}

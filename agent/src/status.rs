@@ -1,0 +1,339 @@
+//! What the running agent does, as it says itself: for `guideway-agent status`, and for
+//! `doctor`.
+//!
+//! It is served on a unix socket with an abstract name. Such names belong to a network
+//! namespace, as interfaces do, so that agents of several namespaces do not meet; and
+//! nothing of it is left in the file system. What is said there is nothing that metrics
+//! do not show, too; nothing is read from who connects.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ebpf::xdp::Mode;
+use nexthops::Snapshot;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::config::Config;
+use crate::messages::{Exchange, Exchanges, Served};
+use crate::mss;
+use crate::outcome::OUTCOMES;
+use crate::program::Counters;
+
+/// How long the agent writes to one client, and a client waits for the agent.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Between two attempts to get the name, which a predecessor may still have.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// All that an agent says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// The config's file.
+    pub config_file: PathBuf,
+    /// Since its start.
+    pub uptime_seconds: u64,
+    /// How the program is attached: native or generic.
+    pub mode: String,
+    /// What the config says.
+    pub configured: Configured,
+    /// What VIPs announce at most, by family; absent where the MSS is left as it is.
+    pub mss_clamp: Option<BTreeMap<String, u32>>,
+    /// SYN/ACKs whose MSS was lowered, by family.
+    pub mss_clamped_packets: BTreeMap<String, u64>,
+    /// How other agents are reached.
+    pub other_agents: Vec<OtherAgent>,
+    /// What was said to controllers.
+    pub controllers: Vec<Controller>,
+    /// The stateless services' addresses and ports, as controllers name them.
+    pub services: Vec<Served>,
+    /// Packets by what became of them: `passed`, `decapsulated`, `forwarded`, `dropped`.
+    pub packets: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// The config's fields that decide over packets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    /// Where tunnelled packets arrive.
+    pub interface: String,
+    /// Where the program outlives the agent.
+    pub pin: Option<PathBuf>,
+    /// This agent among `agents`; empty where there are none.
+    pub name: String,
+    /// The agents of all backends.
+    pub agents: BTreeMap<String, Vec<IpAddr>>,
+    /// Whose tunnels are opened.
+    pub load_balancers: Vec<String>,
+    /// Where packets out of tunnels may go.
+    pub vips: Vec<String>,
+    /// Whether the MSS of what VIPs answer is lowered.
+    pub mss_clamp: bool,
+}
+
+/// Another agent, and how packets get there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherAgent {
+    /// Its name in the config.
+    pub name: String,
+    /// One of its addresses.
+    pub address: IpAddr,
+    /// The largest packet that is sent there; absent where none can be.
+    pub mtu: Option<u32>,
+    /// Why none can be.
+    pub problem: Option<String>,
+}
+
+/// A load balancer's controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Controller {
+    /// Where its messages go.
+    pub address: String,
+    /// States sent to it.
+    pub states_sent: u64,
+    /// Since its last answer; absent where it never answered.
+    pub answered_seconds_ago: Option<f64>,
+    /// Connections in the latest state sent to it.
+    pub connections: u64,
+}
+
+impl Configured {
+    /// Of a config.
+    #[must_use]
+    pub fn of(config: &Config) -> Configured {
+        let texts =
+            |prefixes: &[wire::IpPrefix]| prefixes.iter().map(ToString::to_string).collect();
+        Configured {
+            interface: config.interface.clone(),
+            pin: config.pin.clone(),
+            name: config.name.clone(),
+            agents: config.agents.clone(),
+            load_balancers: texts(&config.load_balancers),
+            vips: texts(&config.vips),
+            mss_clamp: config.clamps_mss,
+        }
+    }
+}
+
+/// Where an agent's status comes from.
+pub struct Source<'a> {
+    /// The config's file.
+    pub file: PathBuf,
+    /// What it says.
+    pub config: &'a Config,
+    /// How the program is attached.
+    pub mode: Mode,
+    /// When the agent started.
+    pub started: Instant,
+    /// What the program counts.
+    pub counters: &'a Counters,
+    /// With the controllers.
+    pub exchanges: Exchanges,
+    /// How other agents are reached; None: there are none.
+    pub next_hops: Option<watch::Receiver<Arc<Snapshot>>>,
+}
+
+impl Source<'_> {
+    fn read(&self) -> Result<Status, String> {
+        let exchanges = self.exchanges.read();
+        let mut packets = BTreeMap::<String, BTreeMap<String, u64>>::new();
+        for (outcome, count) in OUTCOMES.iter().zip(self.counters.read()?) {
+            let group = packets.entry(outcome.kind.verb().to_string()).or_default();
+            group.insert(outcome.name.to_string(), count);
+        }
+        let by_family =
+            |counts: [u64; 2]| mss::FAMILIES.iter().map(ToString::to_string).zip(counts).collect();
+        let announced = || {
+            let mtu = ebpf::mtu_of(&self.config.interface).unwrap_or_default();
+            let families = mss::FAMILIES.iter().map(ToString::to_string);
+            families.zip(mss::fitting(self.config, mtu)).collect()
+        };
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            config_file: self.file.clone(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            mode: self.mode.to_string(),
+            configured: Configured::of(self.config),
+            mss_clamp: self.config.clamps_mss.then(announced),
+            mss_clamped_packets: by_family(self.counters.clamped.read()?),
+            other_agents: self.other_agents(),
+            controllers: exchanges.iter().map(controller).collect(),
+            services: services(&exchanges),
+            packets,
+        })
+    }
+
+    fn other_agents(&self) -> Vec<OtherAgent> {
+        let Some(next_hops) = &self.next_hops else { return Vec::new() };
+        let snapshot = next_hops.borrow().clone();
+        let mut others = Vec::new();
+        for (name, addresses) in &self.config.agents {
+            for address in addresses.iter().filter(|_| *name != self.config.name) {
+                let (mtu, problem) = match snapshot.backends.get(address) {
+                    Some(Ok(hops)) => (hops.first().map(|hop| hop.mtu), None),
+                    Some(Err(problem)) => (None, Some(problem.to_string())),
+                    None => (None, Some("not looked up yet".to_string())),
+                };
+                others.push(OtherAgent { name: name.clone(), address: *address, mtu, problem });
+            }
+        }
+        others
+    }
+}
+
+fn controller(exchange: &Exchange) -> Controller {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    Controller {
+        address: exchange.controller.to_string(),
+        states_sent: exchange.states_sent,
+        answered_seconds_ago: exchange.answered_at.map(|at| (now - at).max(0.0)),
+        connections: exchange.connections,
+    }
+}
+
+/// Of all controllers: where one is a config behind, both count.
+fn services(exchanges: &[Exchange]) -> Vec<Served> {
+    let mut services: Vec<Served> =
+        exchanges.iter().flat_map(|exchange| exchange.services.iter().cloned()).collect();
+    services.sort();
+    services.dedup();
+    services
+}
+
+fn name_of(interface: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("guideway-agent/{interface}"))
+}
+
+/// Serves the status, for ever.
+pub async fn serve(source: &Source<'_>) {
+    let listener = bound(&source.config.interface).await;
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            sleep(RETRY).await;
+            continue;
+        };
+        let text = match source.read() {
+            Ok(status) => serde_json::to_string(&status).unwrap_or_default(),
+            Err(problem) => {
+                tracing::warn!("cannot read the status: {problem}");
+                continue;
+            }
+        };
+        // A client that is slow or gone is its own loss.
+        let _ = timeout(TIMEOUT, stream.write_all(text.as_bytes())).await;
+    }
+}
+
+/// A listener by the interface's name, once no other process has it.
+async fn bound(interface: &str) -> tokio::net::UnixListener {
+    let mut is_reported = false;
+    loop {
+        let listener = name_of(interface).and_then(|name| {
+            let listener = UnixListener::bind_addr(&name)?;
+            listener.set_nonblocking(true)?;
+            tokio::net::UnixListener::from_std(listener)
+        });
+        match listener {
+            Ok(listener) => return listener,
+            Err(error) if !is_reported => {
+                tracing::warn!(
+                    interface,
+                    "`guideway-agent status` does not reach this agent until another process releases the name: {error}"
+                );
+                is_reported = true;
+            }
+            Err(_) => {}
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// The status of the agent that runs for an interface of this network namespace.
+pub fn read(interface: &str) -> Result<Status, String> {
+    let text = name_of(interface).and_then(|name| {
+        let mut stream = UnixStream::connect_addr(&name)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        if !peer.is_root() && peer != rustix::process::geteuid() {
+            let problem = format!("a process of user {} answers for it", peer.as_raw());
+            return Err(io::Error::other(problem));
+        }
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    });
+    let text = text.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!(
+            "no agent runs for {interface} in this network namespace: systemctl start guideway-agent"
+        ),
+        _ => format!("the agent for {interface} cannot be asked: {error}"),
+    })?;
+    serde_json::from_str(&text)
+        .map_err(|error| format!("the agent for {interface} is of another version: {error}"))
+}
+
+/// For people.
+#[must_use]
+pub fn table(status: &Status) -> String {
+    let configured = &status.configured;
+    let mut lines = vec![
+        row("version", &format!("{}, up {}", status.version, duration(status.uptime_seconds))),
+        row("config", &status.config_file.display().to_string()),
+        row("interface", &format!("{}, {}", configured.interface, status.mode)),
+        row("VIPs", &configured.vips.join(" ")),
+        row("tunnels from", &configured.load_balancers.join(" ")),
+    ];
+    lines.extend(configured.pin.as_ref().map(|pin| row("pinned in", &pin.display().to_string())));
+    lines.extend(status.mss_clamp.iter().map(|clamp| {
+        let largest: Vec<String> =
+            clamp.iter().map(|(family, mss)| format!("{mss} ({family})")).collect();
+        row("MSS at most", &largest.join(", "))
+    }));
+    if !configured.name.is_empty() {
+        lines.push(row("name", &configured.name));
+    }
+    for other in &status.other_agents {
+        let reached = match (&other.mtu, &other.problem) {
+            (Some(mtu), _) => format!("reached, packets of up to {mtu} bytes"),
+            (None, problem) => format!("not reached: {}", problem.as_deref().unwrap_or("?")),
+        };
+        lines.push(row("agent", &format!("{} {} {reached}", other.name, other.address)));
+    }
+    for controller in &status.controllers {
+        let answered = controller
+            .answered_seconds_ago
+            .map_or_else(|| "never answered".to_string(), |ago| format!("answered {ago:.1} s ago"));
+        let Controller { address, states_sent, connections, .. } = controller;
+        let text =
+            format!("{address} {answered}, {states_sent} states sent, {connections} connections");
+        lines.push(row("controller", &text));
+    }
+    for (verb, outcomes) in &status.packets {
+        for (name, count) in outcomes.iter().filter(|(_, count)| **count > 0) {
+            lines.push(row(verb, &format!("{name} {count}")));
+        }
+    }
+    lines.concat()
+}
+
+fn row(name: &str, text: &str) -> String {
+    format!("{name:<13} {text}\n")
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}

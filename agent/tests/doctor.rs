@@ -1,0 +1,395 @@
+//! `guideway-agent doctor` and `status` on a backend in a namespace: it is well, then
+//! each thing is made wrong for real, found, and cured as doctor says. Needs root.
+//!
+//! ```text
+//!  network: load balancer 10.66.0.1, agent b 10.66.0.3  ══ veth ══  backend: agent a 10.66.0.2
+//!                                                                   VIPs on lo
+//! ```
+
+mod support;
+
+use std::net::{TcpListener, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::Agent;
+use tempfile::TempDir;
+use testnet::{Namespace, root_or_skip};
+
+const CONFIG: &str = "
+interface: eth0
+load_balancers: [10.66.0.1, 'fd66::1']
+vips: [203.0.113.10, '2001:db8:a::10']
+name: a
+agents: {a: [10.66.0.2, 'fd66::2'], b: [10.66.0.3, 'fd66::3']}
+";
+
+struct Backend {
+    network: Namespace,
+    namespace: Namespace,
+    folder: TempDir,
+    _sockets: Vec<(TcpListener, UdpSocket)>,
+}
+
+impl Backend {
+    fn new() -> Backend {
+        let (network, namespace) = (Namespace::new("network"), Namespace::new("backend"));
+        network.run(&format!(
+            "ip link add eth0 mtu 1600 type veth peer eth0 mtu 1600 netns {namespace}"
+        ));
+        for (namespace, addresses) in [
+            (&network, &["10.66.0.1/24", "10.66.0.3/24", "fd66::1/64", "fd66::3/64"][..]),
+            (&namespace, &["10.66.0.2/24", "fd66::2/64"]),
+        ] {
+            namespace.run("ip link set eth0 up");
+            for address in addresses {
+                let nodad = if address.contains(':') { "nodad" } else { "" };
+                namespace.run(&format!("ip addr add {address} dev eth0 {nodad}"));
+            }
+        }
+        for command in [
+            "ip addr add 203.0.113.10/32 dev lo",
+            "ip addr add 2001:db8:a::10/128 dev lo",
+            "ip route add default via 10.66.0.1",
+            "ip route add default via fd66::1",
+            "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+        ] {
+            namespace.run(command);
+        }
+        let sockets = namespace.inside(|| {
+            ["203.0.113.10", "2001:db8:a::10"]
+                .map(|vip| {
+                    (TcpListener::bind((vip, 80)).unwrap(), UdpSocket::bind((vip, 53)).unwrap())
+                })
+                .into()
+        });
+        let folder = TempDir::new().unwrap();
+        let backend = Backend { network, namespace, folder, _sockets: sockets };
+        backend.configure(CONFIG);
+        backend
+    }
+
+    fn configure(&self, text: &str) {
+        std::fs::write(self.file(), text).unwrap();
+    }
+
+    fn file(&self) -> String {
+        self.folder.path().join("agent.yaml").display().to_string()
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace.name, env!("CARGO_BIN_EXE_guideway-agent")]);
+        command.args(["--config", &self.file()]).args(arguments.split_whitespace());
+        command
+    }
+
+    /// An agent that has resolved the other one.
+    fn agent(&self) -> Agent {
+        let agent = Agent::start(self.command(""));
+        assert!(agent.ready.starts_with("ready: eth0"), "{}", agent.ready);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.status()["other_agents"].as_array().unwrap().iter().any(|o| o["mtu"].is_null()) {
+            assert!(Instant::now() < deadline, "{}", self.status());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        agent
+    }
+
+    fn status(&self) -> Value {
+        let output = self.command("status -o json").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What is not as it should be: grade, what, text. It ends with 1 if any fails.
+    fn problems(&self) -> Vec<[String; 3]> {
+        let output = self.command("doctor -o json").output().unwrap();
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!findings.is_empty());
+        let findings = findings.iter().map(|finding| {
+            ["grade", "what", "text"].map(|field| finding[field].as_str().unwrap().to_string())
+        });
+        let problems: Vec<[String; 3]> = findings.filter(|[grade, ..]| grade != "ok").collect();
+        let fails = problems.iter().any(|[grade, ..]| grade == "fail");
+        assert_eq!(output.status.code(), Some(i32::from(fails)), "{problems:?}");
+        problems
+    }
+
+    /// The only problem is this one, and its text has all of these.
+    fn has(&self, grade: &str, what: &str, texts: &[&str]) {
+        let problems = self.problems();
+        let is_it = |[g, w, text]: &[String; 3]| {
+            g == grade && w == what && texts.iter().all(|part| text.contains(part))
+        };
+        assert!(problems.iter().any(is_it), "{grade} {what} {texts:?} in {problems:#?}");
+        assert!(problems.iter().all(|[_, w, _]| w == what), "more than {what}: {problems:#?}");
+    }
+
+    fn is_well(&self, after: &str) {
+        let problems = self.problems();
+        assert!(problems.is_empty(), "{after}: {problems:#?}");
+    }
+
+    /// Makes something wrong, which doctor finds, and whose cure it names; then it is well.
+    fn fault(&self, make: &str, what: &str, texts: &[&str], cure: &str) {
+        self.namespace.run(make);
+        self.has("fail", what, &[texts, &[cure]].concat());
+        cure.split(" && ").for_each(|command| drop(self.namespace.run(command)));
+        self.is_well(cure);
+    }
+}
+
+#[test]
+fn a_backend_that_is_well_has_no_finding_and_each_fault_has_one() {
+    if !root_or_skip("a_backend_that_is_well_has_no_finding_and_each_fault_has_one") {
+        return;
+    }
+    let backend = Backend::new();
+    let run = |command: &str| drop(backend.namespace.run(command));
+    backend.has("fail", "agent", &["no agent runs for eth0", "systemctl start guideway-agent"]);
+    let agent = backend.agent();
+    backend.is_well("an agent");
+
+    backend.fault(
+        "ip addr del 203.0.113.10/32 dev lo",
+        "vips",
+        &["203.0.113.10/32 is no address of this machine"],
+        "ip address replace 203.0.113.10/32 dev lo",
+    );
+    backend.fault(
+        "ip addr del 2001:db8:a::10/128 dev lo",
+        "vips",
+        &["2001:db8:a::10/128 is no address of this machine"],
+        "ip address replace 2001:db8:a::10/128 dev lo",
+    );
+    run("ip addr del 203.0.113.10/32 dev lo");
+    backend.fault(
+        "ip addr add 203.0.113.10/32 dev eth0",
+        "vips",
+        &["is on eth0, which answers"],
+        "ip address del 203.0.113.10/32 dev eth0 && ip address replace 203.0.113.10/32 dev lo",
+    );
+    let setting = |name: &str| format!("sysctl -w net.ipv4.conf.all.{name}");
+    for (make, texts, cure) in [
+        ("arp_ignore=0", "arp_ignore is 0", "arp_ignore=1"),
+        ("arp_announce=0", "arp_announce is 0", "arp_announce=2"),
+    ] {
+        backend.fault(&setting(make), "arp", &[texts], &setting(cure));
+    }
+
+    // Answers leave by another device, as of a machine with two networks.
+    run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
+    backend.is_well("strict filtering where answers leave by the same interface");
+    run(&format!("ip link add eth1 type veth peer eth1 netns {}", backend.network));
+    run("ip addr add 10.67.0.2/24 dev eth1");
+    run("ip link set eth1 up");
+    backend.network.run("ip link set eth1 up");
+    backend.fault(
+        "ip route replace default via 10.67.0.1 dev eth1",
+        "rp_filter",
+        &["answers leave by eth1"],
+        "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0",
+    );
+    run("ip route replace default via 10.66.0.1 dev eth0");
+    run("ip link del eth1");
+
+    run("ip link set eth0 mtu 1500");
+    backend.has("warn", "mtu", &["1500: full segments", "mss_clamp: auto", "mtu 1556"]);
+    run("ip route replace default via 10.66.0.1 advmss 1404");
+    run("ip route replace default via fd66::1 advmss 1384");
+    backend.is_well("advmss");
+    run("ip route replace default via 10.66.0.1");
+    run("ip route replace default via fd66::1");
+    run("ip link set eth0 mtu 1600");
+
+    run("ip route add 10.66.0.3 dev eth0 mtu 1500");
+    backend.has("warn", "agents", &["the route to 10.66.0.3 has mtu 1500, and eth0 has 1600"]);
+    run("ip route del 10.66.0.3");
+
+    run("ip link set eth0 down");
+    let problems = backend.problems();
+    assert!(
+        problems
+            .iter()
+            .any(|[_, what, text]| what == "interface" && text.contains("ip link set eth0 up")),
+        "{problems:?}"
+    );
+    run("ip link set eth0 up");
+    run("ip route replace default via 10.66.0.1");
+    run("ip addr replace fd66::2/64 dev eth0 nodad");
+    run("ip route replace default via fd66::1");
+    drop(agent);
+
+    let agent = backend.agent();
+    backend.is_well("all is undone");
+    for (text, expected) in [
+        (CONFIG.replace("vips: [", "vips: [203.0.113.11, "), "203.0.113.11/32 is no address"),
+        (CONFIG.replace("name: a", "name: b"), "this machine has the address of a: write name: a"),
+        (
+            CONFIG.replace("10.66.0.2,", "10.66.0.9,"),
+            "10.66.0.9 is none of this machine's: write this machine's address",
+        ),
+        (CONFIG.replace("10.66.0.3", "10.66.0.33"), "another config"),
+        (CONFIG.replace("name: a", "name: c"), "\"c\" is none of the agents"),
+        (CONFIG.replace("eth0", "eth9"), "there is no eth9"),
+    ] {
+        backend.configure(&text);
+        let problems = backend.problems();
+        assert!(
+            problems.iter().any(|[grade, _, text]| grade == "fail" && text.contains(expected)),
+            "{expected} in {problems:#?}"
+        );
+    }
+    backend.configure(CONFIG);
+    backend.is_well("the config is back");
+    drop(agent);
+
+    // An agent that is named and not there.
+    backend.configure(&CONFIG.replace("10.66.0.3", "10.66.0.44"));
+    let _agent = Agent::start(backend.command(""));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !backend
+        .problems()
+        .iter()
+        .any(|[_, what, text]| what == "agents" && text.contains("b (10.66.0.44)"))
+    {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+/// A generic program meets what the kernel has merged.
+#[test]
+fn merged_packets_are_found() {
+    if !root_or_skip("merged_packets_are_found") {
+        return;
+    }
+    let backend = Backend::new();
+    backend.configure(&format!("{CONFIG}mode: generic\n"));
+    backend.namespace.run("ethtool -K eth0 gro off");
+    let _agent = backend.agent();
+    backend.is_well("generic without GRO");
+    backend.fault("ethtool -K eth0 gro on", "offload", &["GRO"], "ethtool -K eth0 gro off");
+}
+
+#[test]
+fn a_firewall_that_hurts_is_found() {
+    if !root_or_skip("a_firewall_that_hurts_is_found") {
+        return;
+    }
+    let backend = Backend::new();
+    let _agent = backend.agent();
+    let firewall = |rules: &str| {
+        let file = backend.folder.path().join("rules");
+        std::fs::write(&file, format!("flush ruleset\n{rules}\n")).unwrap();
+        backend.namespace.run(&format!("nft -f {}", file.display()));
+    };
+    let input = |policy: &str, rules: &str| {
+        format!(
+            "table inet filter {{\nset clients {{ type ipv4_addr\nelements = {{ 198.51.100.1 }}\n}}\n\
+             chain web {{\ntcp dport 80 accept\n}}\n\
+             chain input {{ type filter hook input priority 0; policy {policy};\n{rules}\n}}\n}}"
+        )
+    };
+    let common =
+        "ct state established,related accept\nct state invalid drop\niifname \"lo\" accept\n";
+    for rules in [
+        input("drop", &format!("{common}tcp dport {{ 22, 80 }} accept\nudp dport 53 accept")),
+        input("drop", &format!("{common}jump web\nudp dport 50-60 accept")),
+        input(
+            "drop",
+            &format!(
+                "{common}tcp dport vmap {{ 80 : accept, 23 : drop }}\nmeta l4proto udp accept"
+            ),
+        ),
+        input("drop", &format!("{common}ip saddr @clients accept\nip6 saddr 2001:db8::/32 accept")),
+        input("accept", "ip saddr @clients drop\ntcp dport 22 drop\nip daddr 203.0.113.99 drop"),
+        input("accept", "iifname != \"eth0\" drop\nlimit rate over 10/second drop"),
+    ] {
+        firewall(&rules);
+        backend.is_well(&rules);
+    }
+    for (rules, texts) in [
+        (input("drop", common), &["203.0.113.10 port 80 (tcp)", "inet filter input: policy drop"][..]),
+        (input("drop", &format!("{common}jump web")), &["port 53 (udp)", "policy drop"]),
+        (input("accept", "tcp dport 80 drop"), &["2001:db8:a::10 port 80", "inet filter input: drop"]),
+        (input("accept", "ip daddr 203.0.113.0/24 reject"), &["203.0.113.10 port 53", "reject"]),
+        (input("accept", "tcp dport vmap { 80 : drop }"), &["port 80", "drop"]),
+        (
+            "table ip raw {\nchain out { type filter hook output priority 0;\nip saddr 203.0.113.10 drop\n}\n}".into(),
+            &["203.0.113.10 port 80", "ip raw out: drop"],
+        ),
+        // As containers' ports are published.
+        (
+            "table ip nat {\nchain prerouting { type nat hook prerouting priority -100;\nfib daddr type local tcp dport 80 dnat to 172.17.0.2:8080\n}\n}".into(),
+            &["203.0.113.10 port 80", "go to another address", "host network"],
+        ),
+        (
+            "table ip nat {\nchain prerouting { type nat hook prerouting priority -100;\ntcp dport 80 redirect to :8080\n}\n}".into(),
+            &["203.0.113.10 port 80", "redirect"],
+        ),
+    ] {
+        firewall(&rules);
+        backend.has("fail", "firewall", texts);
+    }
+    firewall("");
+    backend.is_well("no rules");
+}
+
+/// As of a container with a network of its own.
+#[test]
+fn a_service_in_another_namespace_is_found() {
+    if !root_or_skip("a_service_in_another_namespace_is_found") {
+        return;
+    }
+    let mut backend = Backend::new();
+    let _agent = backend.agent();
+    backend.is_well("sockets here");
+    backend._sockets.clear();
+    backend.has("fail", "sockets", &["nothing listens on 203.0.113.10 in this network namespace"]);
+    let container = Namespace::new("container");
+    let mut server = Command::new("ip");
+    server.args(["netns", "exec", &container.name, env!("CARGO_BIN_EXE_guideway-agent")]);
+    let config = backend.folder.path().join("server.yaml");
+    // Any program that listens will do.
+    std::fs::write(&config, "{interface: lo, mode: generic, load_balancers: [10.66.0.1], vips: [203.0.113.10], metrics_listen: '0.0.0.0:8080'}").unwrap();
+    server.arg("--config").arg(config);
+    let _server = Agent::start(server);
+    backend.has("fail", "sockets", &["port 8080 in that of process"]);
+}
+
+#[test]
+fn status_shows_what_the_agent_does() {
+    if !root_or_skip("status_shows_what_the_agent_does") {
+        return;
+    }
+    let backend = Backend::new();
+    let output = backend.command("status").output().unwrap();
+    assert!(!output.status.success());
+    let problem = String::from_utf8(output.stderr).unwrap();
+    assert!(problem.contains("no agent runs for eth0"), "{problem}");
+    backend.configure(&format!("{CONFIG}mss_clamp: auto\n"));
+    let _agent = backend.agent();
+    let status = backend.status();
+    assert_eq!(status["mode"], "native");
+    assert_eq!(status["configured"]["name"], "a");
+    assert_eq!(
+        status["configured"]["vips"],
+        serde_json::json!(["203.0.113.10/32", "2001:db8:a::10/128"])
+    );
+    assert_eq!(status["mss_clamp"], serde_json::json!({"ipv4": 1444, "ipv6": 1424}));
+    assert_eq!(status["other_agents"][0]["name"], "b");
+    assert_eq!(status["other_agents"][0]["mtu"], 1600);
+    assert_eq!(status["config_file"], backend.file());
+    assert_eq!(status["packets"]["dropped"]["not_vip"], 0);
+    let output = backend.command("status").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "interface     eth0, native",
+        "MSS at most   1444 (ipv4), 1424 (ipv6)",
+        "agent         b 10.66.0.3 reached, packets of up to 1600 bytes",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
