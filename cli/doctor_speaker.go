@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
+	"github.com/guideway/guideway/controller/speaker"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
@@ -33,6 +35,9 @@ func (p *diagnosis) speaker(ctx context.Context, m machine) {
 		p.add(gradeFail, "speaker", "announces nothing: %s", why)
 	}
 	if why := state.GetProblem(); why != "" {
+		if strings.Contains(why, speaker.PortTaken) {
+			why += " (seen from here: " + speaker.PortHolder() + ")"
+		}
 		p.add(gradeFail, "speaker", "could not announce everything: %s", why)
 	}
 	if why := state.GetNotKept(); why != "" {

@@ -26,7 +26,7 @@ forwarder=$!
 setpriv --reuid guideway --regid guideway --init-groups --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
     $(command_of guideway-controller) 2>$STAGE/controller.log &
 controller=$!
-setpriv --reuid guideway-speaker --regid guideway-speaker --init-groups --bounding-set -all --inh-caps -all --no-new-privs \
+setpriv --reuid guideway-speaker --regid guideway-speaker --init-groups --bounding-set -all,+net_bind_service --inh-caps -all,+net_bind_service --ambient-caps -all,+net_bind_service --no-new-privs \
     $(command_of guideway-speaker) 2>$STAGE/speaker.log &
 speaker=$!
 trap 'kill $forwarder $controller $speaker; wait' EXIT
@@ -89,6 +89,11 @@ may_not guideway-speaker ls /var/lib/guideway
 may_not guideway ls /var/lib/guideway-speaker
 may_not bob ls /var/lib/guideway
 may_not guideway cat /run/guideway/forwarder.lock
+sed -i 's/^# bgp:/bgp:/; s/asn: 64513}/asn: 64513, passive: true}/' /etc/guideway/guideway.yaml
+may bob $g reload
+for i in $(seq 100); do ss -Hltnp 'sport = :179' | grep -q guideway && break; sleep 0.1; done
+ss -Hltnp 'sport = :179'
+$g show bgp
 `)
 	for _, wanted := range []string{
 		"/run/guideway/forwarder.sock root:guideway-operate 660",
@@ -102,6 +107,8 @@ may_not guideway cat /run/guideway/forwarder.lock
 		"wanted and running",
 		"member of the group guideway-operate",
 		"member of the group guideway-view",
+		"0.0.0.0:179", // with the unit's only capability
+		"waits for the router to connect",
 	} {
 		if !strings.Contains(said, wanted) {
 			t.Errorf("it did not say %q", wanted)

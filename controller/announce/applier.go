@@ -95,11 +95,13 @@ func (a *applier) once(ctx context.Context) (end bool) {
 	err := a.bgp.Set(ctx, want)
 	routes, failed := len(want.Routes), ""
 	if err != nil {
-		a.log.Error("BGP, trying again", "error", err)
 		routes, failed = len(a.bgp.Announced()), err.Error()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if failed != "" && failed != a.failed {
+		a.log.Error("BGP, trying again", "error", failed)
+	}
 	a.routes, a.failed = routes, failed
 	if err != nil {
 		a.done = false

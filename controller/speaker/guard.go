@@ -7,18 +7,12 @@ package speaker
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -82,105 +76,37 @@ func (g guardedSocket) holds(routers []netip.Addr) bool {
 	return g.inode != 0 && slices.Equal(g.routers, routers) && unix.Fstat(g.fd, &stat) == nil && stat.Ino == g.inode
 }
 
-var errNoSocket = errors.New("no socket on the port")
-
 // guardSocket finds this process's UDP socket on the port and puts the filter
 // on it.
 func guardSocket(port int, routers []netip.Addr) (guardedSocket, error) {
-	descriptors, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return guardedSocket{}, fmt.Errorf("look for the socket of port %d: %w", port, err)
+	var senders []sender
+	for _, router := range routers {
+		senders = append(senders, sender{address: router, only255: true})
 	}
-	for _, entry := range descriptors {
-		fd, err := strconv.Atoi(entry.Name())
-		what, _ := os.Readlink("/proc/self/fd/" + entry.Name()) // gone meanwhile: not it
-		if err != nil || !strings.HasPrefix(what, "socket:") {
-			continue
+	guarded := guardedSocket{}
+	isOne := func(fd int) bool { return guarded.inode == 0 && isUDP(fd, port) }
+	err := eachSocket(isOne, func(fd, original int) error {
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err != nil {
+			return &fs.PathError{Op: "fstat", Path: "BFD socket", Err: err}
 		}
-		// The number may be another file's by now: from here on it is ours.
-		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			continue
+		if err := attach(fd, senders); err != nil {
+			return err
 		}
-		inode, err := guard(own, port, routers)
-		_ = unix.Close(own)
-		if !errors.Is(err, errNoSocket) {
-			return guardedSocket{fd, inode, routers}, err
-		}
+		guarded = guardedSocket{original, stat.Ino, routers}
+		return nil
+	})
+	if err == nil && guarded.inode == 0 {
+		err = errNoSocket
 	}
-	return guardedSocket{}, errNoSocket
+	return guarded, err
 }
 
-func guard(fd, port int, routers []netip.Addr) (inode uint64, err error) {
+func isUDP(fd, port int) bool {
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || protocol != unix.IPPROTO_UDP {
-		return 0, errNoSocket
+		return false
 	}
 	local, err := unix.Getsockname(fd)
-	if err != nil || portOf(local) != port {
-		return 0, errNoSocket
-	}
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return 0, &fs.PathError{Op: "fstat", Path: "BFD socket", Err: err}
-	}
-	program, err := bpf.Assemble(bfdFilter(routers))
-	if err != nil {
-		return 0, fmt.Errorf("assemble the filter: %w", err)
-	}
-	instructions := make([]unix.SockFilter, 0, len(program))
-	for _, i := range program {
-		instructions = append(instructions, unix.SockFilter{Code: i.Op, Jt: i.Jt, Jf: i.Jf, K: i.K})
-	}
-	filter := unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter); err != nil {
-		return 0, fmt.Errorf("attach the filter: %w", err)
-	}
-	return stat.Ino, nil
-}
-
-func portOf(address unix.Sockaddr) int {
-	switch a := address.(type) {
-	case *unix.SockaddrInet4:
-		return a.Port
-	case *unix.SockaddrInet6:
-		return a.Port
-	}
-	return 0
-}
-
-// Loads beyond this begin at the IP header (SKF_NET_OFF of linux/filter.h).
-const networkHeader = 0xfff0_0000
-
-// bfdFilter lets a packet through whose TTL (hop limit) is 255 and whose
-// source is one of these.
-func bfdFilter(routers []netip.Addr) []bpf.Instruction {
-	byteAt := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: networkHeader + offset, Size: 1} }
-	wordAt := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: networkHeader + offset, Size: 4} }
-	drop, pass := bpf.RetConstant{}, bpf.RetConstant{Val: 0xffff}
-
-	only255 := func(offset uint32) []bpf.Instruction {
-		return []bpf.Instruction{byteAt(offset), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 255, SkipTrue: 1}, drop}
-	}
-	ipv4, ipv6 := append(only255(8), wordAt(12)), only255(7)
-	for _, router := range routers {
-		if router.Is4() {
-			address := router.As4()
-			ipv4 = append(ipv4, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(address[:]), SkipTrue: 1}, pass)
-			continue
-		}
-		address := router.As16()
-		for i := range uint32(4) {
-			rest := uint8(2*(3-i) + 1) // to the next router
-			ipv6 = append(ipv6, wordAt(8+4*i), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(address[4*i:]), SkipTrue: rest})
-		}
-		ipv6 = append(ipv6, pass)
-	}
-	ipv4, ipv6 = append(ipv4, drop), append(ipv6, drop)
-	program := []bpf.Instruction{
-		byteAt(0), bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 4, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(ipv4))},
-	}
-	program = append(program, ipv4...)
-	return append(program, ipv6...)
+	return err == nil && portOf(local) == port
 }

@@ -30,12 +30,14 @@ type side struct {
 	ttlSecurity, bfd    bool
 	multihop            int
 	withExtendedNextHop bool
+	// We are; the router connects.
+	passive bool
 }
 
 func over4() side { return side{local: "192.0.2.254", neighbor: "192.0.2.1", asn: 64513} }
 
 func (s side) neighbors() []Neighbor {
-	return []Neighbor{{Address: netip.MustParseAddr(s.local), ASN: s.asn, HoldTime: 9 * time.Second, Password: s.password, TTLSecurity: s.ttlSecurity}}
+	return []Neighbor{{Address: netip.MustParseAddr(s.local), ASN: s.asn, HoldTime: 9 * time.Second, Password: s.password, TTLSecurity: s.ttlSecurity, Passive: s.passive}}
 }
 
 // withEachRouter runs a test with every kind of router.
@@ -66,6 +68,9 @@ func startBirdFor(t *testing.T, n *namespace, s side) *bird {
 	}
 	if s.multihop > 0 {
 		extra = append(extra, fmt.Sprintf("multihop %d;", s.multihop))
+	}
+	if s.passive {
+		extra = append(extra, "connect delay time 1; connect retry time 1; error wait time 1, 1;")
 	}
 	channel := ""
 	if s.withExtendedNextHop {
