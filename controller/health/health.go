@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ const (
 	Interval = 100 * time.Millisecond
 	// Timeout of a request. The thread that answers does so within a
 	// millisecond; a machine that gives it no processor for this long does not
-	// forward well either. One that hangs is found out before (starved.go).
+	// forward well either. One that hangs is found out before (late.go).
 	Timeout = time.Second
 
 	// After a connection was closed, so that a socket that closes each one is
@@ -49,7 +50,9 @@ type Answer struct {
 	Asked time.Time
 	// nil: Err says why there is none.
 	Health *forwarderv1.Health
-	Err    error
+	// Its threads that will not go round any more.
+	Hanging []string
+	Err     error
 }
 
 // Judged is the answer as package judge takes it; there must be one.
@@ -61,7 +64,9 @@ func (a Answer) Judged() judge.Answer {
 		Stopping:    h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_STOPPING,
 	}
 	for _, t := range h.Threads {
-		answer.Threads = append(answer.Threads, judge.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
+		answer.Threads = append(answer.Threads, judge.Thread{
+			Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond, Hangs: slices.Contains(a.Hanging, t.Name),
+		})
 	}
 	for _, d := range h.Devices {
 		answer.Devices = append(answer.Devices, judge.Device{Interface: d.Interface, Up: d.Up})
@@ -81,6 +86,9 @@ func Watch(ctx context.Context, runDir string, report func(Answer)) {
 			return
 		}
 		report(answer)
+		if len(c.late) > 0 {
+			next = time.Now().Add(latePause)
+		}
 		c.pause(ctx, next)
 	}
 }
@@ -92,6 +100,7 @@ type client struct {
 	sequence uint64
 	conn     *net.UnixConn // nil: not connected
 	pid      uint32        // of the latest answer; 0: none yet
+	late     map[string]lateThread
 }
 
 // ask once. A connection that was closed meanwhile (the forwarder restarted,
@@ -104,9 +113,10 @@ func (c *client) ask() Answer {
 		health, err = c.exchange(asked.Add(Timeout))
 	}
 	if err != nil {
+		c.late = nil
 		return Answer{Asked: asked, Err: fmt.Errorf("%s: %w", c.socket, reasonOf(err))}
 	}
-	return Answer{Asked: asked, Health: health}
+	return Answer{Asked: asked, Health: health, Hanging: c.hanging(time.Now(), health)}
 }
 
 // exchange one request for its answer, connecting first if need be.

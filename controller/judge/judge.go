@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// HeartbeatAgeMax: a thread without a heartbeat for this long hangs. Less, and
-	// a machine short of processor time loses its routes, which moves and may
-	// break connections. A dead forwarder is seen at once, by its socket.
+	// HeartbeatAgeMax: a thread without a heartbeat for this long hangs, whatever
+	// the kernel says of it. Less, and a machine short of processor time loses its
+	// routes, which moves and may break connections. One that does not wait for a
+	// processor is found before (Thread.Hangs). A dead forwarder is seen at once, by
+	// its socket.
 	HeartbeatAgeMax = time.Second
 	// AnswerAgeMax: a forwarder of whose health nothing was heard for this long
 	// counts as gone. More than a request may take.
@@ -51,6 +53,9 @@ type Answer struct {
 type Thread struct {
 	Name         string
 	HeartbeatAge time.Duration
+	// It will not have another heartbeat: it neither runs nor waits for a
+	// processor, or runs without going round its loop.
+	Hangs bool
 }
 
 // Device that it forwards on.
@@ -200,6 +205,9 @@ func (f *Forwarder) unwell(a Answer) string {
 		return "it is stopping"
 	}
 	for _, t := range a.Threads {
+		if t.Hangs {
+			return fmt.Sprintf("thread %s hangs: no heartbeat for %v, and it does not wait for a processor", t.Name, t.HeartbeatAge)
+		}
 		if t.HeartbeatAge > HeartbeatAgeMax {
 			return fmt.Sprintf("thread %s hangs: no heartbeat for %v", t.Name, t.HeartbeatAge)
 		}

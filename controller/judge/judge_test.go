@@ -24,6 +24,7 @@ func TestOnlyAForwarderThatForwardsIsWell(t *testing.T) {
 		"a later plan":          {func(a *Answer) { a.Generation = 8 }, ""},
 		"no plan":               {func(a *Answer) { a.Generation, a.Threads, a.Devices = 0, nil, nil }, "it has no plan"},
 		"an older plan":         {func(a *Answer) { a.Generation = 6 }, "it forwards by plan 6, older than 7, which it had accepted"},
+		"a thread is blocked":   {func(a *Answer) { a.Threads[0].Hangs, a.Threads[0].HeartbeatAge = true, 130*time.Millisecond }, "thread worker-0 hangs: no heartbeat for 130ms, and it does not wait for a processor"},
 		"a thread hangs":        {func(a *Answer) { a.Threads[0].HeartbeatAge = HeartbeatAgeMax + 1 }, "thread worker-0 hangs: no heartbeat for 1.000000001s"},
 		"no threads":            {func(a *Answer) { a.Threads = nil }, "it has a plan but no threads that forward"},
 		"a device is down":      {func(a *Answer) { a.Devices[0].Up = false }, "device eth1 is down"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -15,14 +16,17 @@ import (
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
 // aHangingThreadWithdrawsTheRoutes: whichever of the threads that packets need.
 // A tracer stops one thread of the forwarder and nothing else of it.
-func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine string) {
-	for _, thread := range []string{"slow-path", "steering", "worker-0"} {
+func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine string, threads ...string) {
+	for _, thread := range threads {
+		gone := watchWithdrawal(t, running, machine)
+		began := time.Now()
 		resume := hang(t, running, machine, thread)
-		waitWithdrawn(t, running, machine)
+		checkWithdrawn(t, gone().Sub(began), "had its thread "+thread+" hang")
 		resume()
 		if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
 			t.Fatalf("thread %s goes on: %v", thread, err)
@@ -30,6 +34,50 @@ func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine 
 		if _, err := askDatagram(t, running, netip.Addr{}, topology.EchoVIPs[0], 100); err != nil {
 			t.Errorf("thread %s goes on: %v", thread, err)
 		}
+	}
+}
+
+// aStarvedThreadKeepsTheRoutes: programs that the kernel prefers have the worker's
+// processor again and again for longer than a thread that hangs would be given.
+func aStarvedThreadKeepsTheRoutes(t *testing.T, running *hosts.Lab, machine string) {
+	defer keepEyeOnRoutes(t, running)()
+	worker := func() *forwarderv1.Thread {
+		status, err := running.ForwarderStatus(t.Context(), machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thread := range status.GetThreads() {
+			if thread.GetName() == "worker-0" {
+				return thread
+			}
+		}
+		t.Fatal("there is no worker")
+		return nil
+	}
+	cpu, oldest := worker().GetCpu(), uint64(0)
+	if cpu < 0 {
+		t.Fatal("the worker is not pinned")
+	}
+	for range 8 {
+		hog := exec.Command("timeout", "0.4", "chrt", "--rr", "1", "taskset", "-c", fmt.Sprint(cpu), "sh", "-c", "while :; do :; done")
+		if err := hog.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { _ = hog.Wait(); close(ended) }() // told to stop by timeout
+		for running := true; running; {
+			select {
+			case <-ended:
+				running = false
+			case <-time.After(20 * time.Millisecond):
+				oldest = max(oldest, worker().GetHeartbeatAgeMs())
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	t.Logf("the oldest heartbeat was of %d ms before", oldest)
+	if oldest < 200 {
+		t.Errorf("the oldest heartbeat was of %d ms before: nothing was starved, so this says nothing", oldest)
 	}
 }
 

@@ -24,6 +24,12 @@ func speakerApart(t *testing.T, o topology.Options) {
 	running := up(t, o)
 	t.Run("a_controller_that_is_away_changes_no_route", func(t *testing.T) { controllerAway(t, running) })
 	t.Run("without_a_controller_routes_follow_the_forwarder", func(t *testing.T) { forwarderAlone(t, running) })
+	t.Run("a_thread_that_hangs_withdraws_the_routes", func(t *testing.T) {
+		aHangingThreadWithdrawsTheRoutes(t, running, machineUnderTest, "worker-0", "slow-path", "worker-0", "slow-path")
+	})
+	t.Run("a_thread_that_waits_for_a_processor_withdraws_nothing", func(t *testing.T) {
+		aStarvedThreadKeepsTheRoutes(t, running, machineUnderTest)
+	})
 	t.Run("a_speaker_that_is_killed_announces_again_by_itself", func(t *testing.T) { speakerKilled(t, running) })
 	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
 	t.Run("each_pair_of_deaths_at_once", func(t *testing.T) { pairsOfDeaths(t, running) })

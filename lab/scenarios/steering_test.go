@@ -41,7 +41,7 @@ func TestSoftwareSteering(t *testing.T) {
 		floodGoesRound(t, running, hosts[1])
 	})
 	t.Run("a hanging thread withdraws the routes", func(t *testing.T) {
-		aHangingThreadWithdrawsTheRoutes(t, running, "lb-1")
+		aHangingThreadWithdrawsTheRoutes(t, running, "lb-1", "slow-path", "steering", "worker-0")
 	})
 	checkAtRest(t, running)
 }
