@@ -32,7 +32,7 @@ func (c *client) receiveSoon(receive func() error, asked, deadline time.Time) er
 		if last || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		if found, ok := c.lookAt(answeringThread); !ok || found.runnable {
+		if found, ok := c.sample(answeringThread); !ok || found.runnable {
 			idle = 0
 		} else if idle++; idle >= looksMax {
 			return errHangs

@@ -38,8 +38,8 @@ const (
 	sameHeartbeat = 10 * time.Millisecond
 )
 
-// look is what the kernel says of a thread at one time.
-type look struct {
+// threadSample is what the kernel says of a thread at one time.
+type threadSample struct {
 	at       time.Time
 	runnable bool
 	used     time.Duration // of a processor, since it began
@@ -48,7 +48,7 @@ type look struct {
 // lateThread is one without a heartbeat.
 type lateThread struct {
 	heartbeat   time.Time
-	first, last look
+	first, last threadSample
 	blocked     int // looks in a row that found it so
 	ran         int // looks that found that it had run
 }
@@ -65,7 +65,7 @@ func (c *client) hanging(asked time.Time, health *forwarderv1.Health) []string {
 		if heartbeat := asked.Add(-age); !known || heartbeat.Sub(thread.heartbeat) > sameHeartbeat {
 			thread = lateThread{heartbeat: heartbeat}
 		}
-		if found, ok := c.lookAt(t.GetName()); ok {
+		if found, ok := c.sample(t.GetName()); ok {
 			thread.see(found)
 		}
 		if thread.hangs() {
@@ -77,7 +77,7 @@ func (c *client) hanging(asked time.Time, health *forwarderv1.Health) []string {
 	return hanging
 }
 
-func (t *lateThread) see(now look) {
+func (t *lateThread) see(now threadSample) {
 	switch {
 	case t.first.at.IsZero():
 		t.first = now
@@ -96,29 +96,29 @@ func (t *lateThread) hangs() bool {
 	return t.blocked >= looksMax || t.ran >= looksMax && t.last.used-t.first.used >= usedMax
 }
 
-// lookAt a thread of the forwarder that has this name; false: nothing is known.
-func (c *client) lookAt(name string) (look, bool) {
+// sample a thread of the forwarder that has this name; false: nothing is known.
+func (c *client) sample(name string) (threadSample, bool) {
 	if c.pid == 0 {
-		return look{}, false
+		return threadSample{}, false
 	}
 	comms, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", c.pid)) // the pattern is good
 	for _, comm := range comms {
 		if text, err := os.ReadFile(comm); err == nil && strings.TrimSpace(string(text)) == name {
-			return lookAtTask(filepath.Dir(comm))
+			return taskSample(filepath.Dir(comm))
 		}
 	}
-	return look{}, false
+	return threadSample{}, false
 }
 
-func lookAtTask(task string) (look, bool) {
+func taskSample(task string) (threadSample, bool) {
 	stat, err := os.ReadFile(filepath.Join(task, "stat"))
 	if err != nil {
-		return look{}, false
+		return threadSample{}, false
 	}
 	// The name is in parentheses; the state comes behind it.
 	text := string(stat)
 	state := strings.TrimSpace(text[strings.LastIndexByte(text, ')')+1:])
-	found := look{at: time.Now(), runnable: strings.HasPrefix(state, "R")}
+	found := threadSample{at: time.Now(), runnable: strings.HasPrefix(state, "R")}
 	// Nanoseconds that it ran come first. A kernel without CONFIG_SCHED_INFO has
 	// none: such a thread counts as waiting.
 	times, _ := os.ReadFile(filepath.Join(task, "schedstat"))

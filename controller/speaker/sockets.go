@@ -1,6 +1,6 @@
 package speaker
 
-// GoBGP's own sockets, which it hands to nobody, found among this process's
+// GoBGP's own sockets, which it has no interface to, found among this process's
 // descriptors; and the kernel's filter by sender on one.
 
 import (

@@ -203,7 +203,7 @@ func (s *Speaker) Announced() []brain.Route {
 
 // A changed identity ends every session, since it is part of each OPEN; so does
 // the first passive neighbor, because the server listens from its start or never.
-// One that is gone leaves the port open, answering nobody. Where the port cannot
+// Without passive neighbors the port stays open and answers no address. Where the port cannot
 // be had, the other neighbors are served without it.
 func (s *Speaker) setIdentity(ctx context.Context, want Identity, passive bool) error {
 	listen := s.listening
