@@ -66,6 +66,8 @@ type backendSetup struct {
 	port uint16
 	// What the QUIC servers of its services make connection ids by.
 	quic []config.QUICSettings
+	// By which clients join connections of Multipath TCP, each once, in order.
+	joins []netip.AddrPort
 	// Backends with an address of the same family, itself included.
 	reachable []config.Backend
 }
@@ -104,6 +106,7 @@ func newBackendSetup(c *config.Config, name, device string) (*backendSetup, erro
 		}
 	}
 	s.quic = config.QUICSettingsOf(c, name, content)
+	s.joins = joinsOf(c, name)
 	if c.Agents == nil {
 		return s, nil
 	}
@@ -134,6 +137,24 @@ func vipsOf(c *config.Config, backend string) []netip.Prefix {
 	}
 	slices.SortFunc(vips, netip.Prefix.Compare)
 	return slices.Compact(vips)
+}
+
+// joinsOf the services that have the backend: its own ports on their VIPs.
+func joinsOf(c *config.Config, backend string) []netip.AddrPort {
+	var joins []netip.AddrPort
+	for i := range c.Services {
+		port := config.JoinPortOf(&c.Services[i], backend)
+		if port == 0 {
+			continue
+		}
+		for _, vip := range c.Services[i].VIPs {
+			if vip.Protocol != config.ProtocolUDP {
+				joins = append(joins, netip.AddrPortFrom(vip.Address, port))
+			}
+		}
+	}
+	slices.SortFunc(joins, netip.AddrPort.Compare)
+	return slices.Compact(joins)
 }
 
 // prefixesOf a VIP: its address, or the prefixes that have its suffix.
@@ -200,6 +221,7 @@ func (s *backendSetup) print(w io.Writer) error {
 	}
 	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
 	s.printQUIC(line)
+	s.printJoins(line)
 	line("guideway-agent --check")
 	line("systemctl enable guideway-agent")
 	line("systemctl restart guideway-agent")
@@ -229,6 +251,22 @@ func (s *backendSetup) printQUIC(line func(string, ...any)) {
 	if len(s.quic) > 0 {
 		line("")
 	}
+}
+
+// printJoins says by which ports clients join connections of Multipath TCP.
+func (s *backendSetup) printJoins(line func(string, ...any)) {
+	if len(s.joins) == 0 {
+		return
+	}
+	line("")
+	line("# Multipath TCP: clients join connections by ports of this backend (docs/mptcp.md).")
+	line("sysctl -w net.mptcp.enabled=1 net.mptcp.allow_join_initial_addr_port=0")
+	line("ip mptcp limits set subflows 8")
+	for _, join := range s.joins {
+		endpoint := fmt.Sprintf("%s port %d", join.Addr(), join.Port())
+		line("ip mptcp endpoint show | grep -qF '%s id ' || ip mptcp endpoint add %s signal", endpoint, endpoint)
+	}
+	line("")
 }
 
 // file as a command that writes it.

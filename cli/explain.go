@@ -149,6 +149,8 @@ func (e explanation) lines() []explainedLine {
 		say("", "affinity is client: the source address alone selects, by %s", t.Selector)
 	}
 	switch {
+	case t.Mode == "join_port":
+		say("port", "a backend's own, for joins of Multipath TCP")
 	case t.Slot == nil:
 		say("slot", "none: no backend takes new connections")
 	case t.Mode == "stateless":
@@ -156,9 +158,12 @@ func (e explanation) lines() []explainedLine {
 	default:
 		say("slot", "%d of %d, which is %s", t.GetSlot(), t.TableSize, t.BackendByHash)
 	}
-	if t.Mode == "stateless" {
+	switch t.Mode {
+	case "stateless":
 		say("tracked", "never: the service is stateless, each packet goes by its bucket")
-	} else {
+	case "join_port":
+		say("tracked", "never: each packet goes by its port")
+	default:
 		say("tracked", "%s", e.tracked())
 	}
 	if t.Backend != "" {

@@ -348,10 +348,30 @@ def quic_lb():
             "connection_ids": ids}
 
 
+def join_ports():
+    """A backend's port follows from its name; of those that want one, the first by name gets it, others the next."""
+    def wanted(name):
+        return int.from_bytes(hashlib.sha256(b"guideway join port\0" + name.encode()).digest()[:8], "big") % 4096
+
+    def ports(first, backends):
+        by_port = {}
+        for name in sorted(backends, key=str.encode):
+            offset = wanted(name)
+            while offset in by_port:
+                offset = (offset + 1) % 4096
+            by_port[offset] = name
+        return {name: first + offset for offset, name in by_port.items()}
+
+    # The names that want the last port, so that the later ones find theirs at the beginning.
+    last = [name for name in (f"web-{number}" for number in range(30000)) if wanted(name) == 4095][:4]
+    backends = [[f"web-{number}" for number in range(1, 301)], ["zürich", "10.1.0.11"], last]
+    return [{"join_ports": first, "ports": ports(first, names)} for first, names in zip((20000, 1024, 61440), backends)]
+
+
 FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
          "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace,
          "route_option.json": route_options, "agent_messages.json": agent_messages,
-         "quic_lb.json": quic_lb}
+         "quic_lb.json": quic_lb, "join_ports.json": join_ports}
 
 
 def text_of(value, indent=""):

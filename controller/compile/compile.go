@@ -87,6 +87,9 @@ func service(s *config.Service, states States) *planv1.Service {
 		Unmatched:        unmatcheds[s.Unmatched],
 	}
 	compiled.QuicLb = quicLB(s)
+	for _, join := range config.JoinPortsOf(s) {
+		compiled.JoinPorts = append(compiled.JoinPorts, &planv1.JoinPort{Port: uint32(join.Port), Backend: join.Backend})
+	}
 	if s.SecondChance {
 		compiled.SecondChance = &planv1.SecondChance{PacketsPerSecond: uint64(s.SecondChanceRate)}
 	}

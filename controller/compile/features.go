@@ -25,6 +25,7 @@ const (
 	FeatureProbing          = "probing"
 	FeatureQUICLB           = "quic-lb"
 	FeatureSecondChance     = "second-chance"
+	FeatureJoinPorts        = "join-ports"
 )
 
 // encapFeature is the name of an encapsulation as a feature; GRE is what every
@@ -54,6 +55,7 @@ func requires(plan *planv1.Plan) []string {
 		used[FeatureFragments] = used[FeatureFragments] || service.GetFragments() == planv1.Fragments_FRAGMENTS_ON
 		used[FeatureQUICLB] = used[FeatureQUICLB] || service.GetQuicLb() != nil
 		used[FeatureSecondChance] = used[FeatureSecondChance] || service.GetSecondChance() != nil
+		used[FeatureJoinPorts] = used[FeatureJoinPorts] || len(service.GetJoinPorts()) > 0
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0
 	}
 	delete(used, "") // an encapsulation that every forwarder knows

@@ -60,6 +60,7 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 		b.errorf(path+".buckets", "is for stateless services: remove it, or set `mode: stateless`")
 	}
 	service.QUICLB = b.quicLB(path+".quic_lb", given.QuicLb)
+	service.JoinPorts = b.joinPorts(path+".mptcp", given.GetMptcp())
 	if service.SecondChance = given.GetSecondChance(); service.SecondChance {
 		service.SecondChanceRate = or(given.GetSecondChanceRate(), secondChanceRateDefault)
 	} else if given.SecondChanceRate != nil {

@@ -18,6 +18,7 @@ func (b *builder) check() {
 	b.checkTables()
 	b.checkBuckets()
 	b.checkQUICLB()
+	b.checkJoinPorts()
 	b.checkSecondChances()
 	b.checkOverlaps()
 	b.checkBackendVIPs()
@@ -60,6 +61,9 @@ func matchesOf(service Service) int {
 	n := 0
 	for _, vip := range service.VIPs {
 		n += 2 * max(1, len(vip.Ports))
+		if service.JoinPorts != 0 {
+			n += len(service.Members)
+		}
 	}
 	return n
 }
@@ -172,15 +176,23 @@ type claim struct {
 func (b *builder) checkOverlaps() {
 	claims := map[string][]claim{}
 	order := 0
+	add := func(shard, target, path string, one claim) {
+		one.target, one.vip, one.order = target, path, order
+		key := shard + " " + target + " " + one.protocol
+		claims[key] = append(claims[key], one)
+	}
 	for i, service := range b.config.Services {
+		joins := map[string]bool{}
 		for j, vip := range service.VIPs {
 			order++
 			path := fmt.Sprintf("services[%d].vips[%d]", i, j)
 			for _, target := range b.targets(vip) {
 				for _, one := range claimsOf(vip) {
-					one.target, one.vip, one.order = target, path, order
-					key := service.Shard + " " + target + " " + one.protocol
-					claims[key] = append(claims[key], one)
+					add(service.Shard, target, path, one)
+				}
+				if service.JoinPorts != 0 && vip.Protocol != ProtocolUDP && !joins[target] {
+					joins[target] = true
+					add(service.Shard, target, fmt.Sprintf("services[%d].mptcp.join_ports", i), joinPortClaim(&service))
 				}
 			}
 		}

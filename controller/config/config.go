@@ -160,6 +160,8 @@ type Service struct {
 	Buckets uint32
 	// Of a stateless service; nil: it has none.
 	QUICLB *QUICLB
+	// The first of the ports that backends have for joins; 0: they have none.
+	JoinPorts uint16
 	// Of a stateful service whose encap is geneve; and then the rate, at least 1.
 	SecondChance     bool
 	SecondChanceRate uint32

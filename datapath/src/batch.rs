@@ -356,7 +356,7 @@ impl<'m> Datapath<'m> {
     fn of_service<'v>(&self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
         match matched.tracking {
             Tracking::Tracked => Stage::Service(matched, home),
-            Tracking::Stateless => {
+            Tracking::Stateless | Tracking::JoinPort => {
                 self.uses_buckets.set(true);
                 Stage::Stateless(matched)
             }

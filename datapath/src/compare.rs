@@ -16,7 +16,7 @@
 //! different ways, an entry's outcome is known only if it is the same by all.
 
 use plan::compare::NextServices;
-use plan::{Affinity, Plan, ServiceId};
+use plan::{Affinity, Plan, Service, ServiceId};
 
 use crate::decide::{ServiceRules, Signal, Why, decide};
 use crate::table::{Entry, EntryClass, Lifetimes, Ticks};
@@ -62,7 +62,7 @@ impl<'p> PlanChange<'p> {
     /// decides nothing already now.
     #[must_use]
     pub fn outcome(&self, entry: Entry, hash: u64, ticks: &Ticks) -> Option<Outcome> {
-        let rules = self.before.rules(entry.service)?;
+        let (_, rules) = self.before.rules(entry.service)?;
         let now = decide(&rules.at(ticks), Some(entry), Signal::Data, || hash, || false);
         if now.why != Why::Tracked {
             return None;
@@ -80,16 +80,14 @@ impl<'p> PlanChange<'p> {
         hash: u64,
         ticks: &Ticks,
     ) -> Outcome {
-        let Some(of_service) = service.and_then(|id| self.after.rules(id)) else {
+        let Some((service, rules)) = service.and_then(|id| self.after.rules(id)) else {
             return Outcome::Breaks;
         };
-        let service = of_service.service;
         // Buckets go by another hash than the entry's.
         if service.tracking.is_stateless() {
             return Outcome::Unknown;
         }
-        let decision =
-            |entry| decide(&of_service.at(ticks), entry, Signal::Data, || hash, || false);
+        let decision = |entry| decide(&rules.at(ticks), entry, Signal::Data, || hash, || false);
         if service.id == entry.service && decision(Some(entry)).why == Why::Tracked {
             return Outcome::Stays;
         }
@@ -117,8 +115,8 @@ fn is_tcp(class: EntryClass) -> Option<bool> {
 }
 
 impl Side<'_> {
-    fn rules(&self, service: ServiceId) -> Option<ServiceRules<'_>> {
+    fn rules(&self, service: ServiceId) -> Option<(&Service, ServiceRules<'_>)> {
         let service = self.plan.service(service)?;
-        Some(ServiceRules { service, lifetimes: &self.lifetimes })
+        Some((service, ServiceRules::of_service(service, &self.lifetimes)))
     }
 }

@@ -37,15 +37,19 @@
 //! section 3): there is no entry, and none is made. A QUIC packet goes where its
 //! connection id says, as long as that backend is active, draining, or down with
 //! `on_down: keep`; else by its bucket, as all others.
+//!
+//! A packet to a join port goes to the backend whose port it is, unless that is
+//! disabled: a connection that joins lives there and nowhere else.
 
 use plan::group::Selected;
-use plan::{Admission, BackendId, Group, Service, ServiceId, Tracking};
+use plan::{Admission, BackendId, Group, Matched, Service, ServiceId, Tracking};
 use wire::tunnel::route_option::Emitted;
 use wire::{PacketMeta, Protocol, tcp};
 
 use crate::clock::Now;
 use crate::recorder::Lookup;
 use crate::table::{Entry, EntryClass, Expiry, Lifetimes, TableReader, Ticks};
+use crate::view::View;
 
 /// What one service's packets are decided by at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -64,20 +68,37 @@ pub struct Rules<'v> {
 #[derive(Debug, Clone, Copy)]
 pub struct ServiceRules<'v> {
     /// The service.
-    pub service: &'v Service,
+    pub service: ServiceId,
+    /// Whether its connections are tracked.
+    pub tracking: Tracking,
+    /// Its members.
+    pub group: &'v Group,
     /// When entries expire.
     pub lifetimes: &'v Lifetimes,
 }
 
 impl<'v> ServiceRules<'v> {
-    pub(crate) fn at(self, ticks: &'v Ticks) -> Rules<'v> {
-        let ServiceRules { service, lifetimes } = self;
-        Rules {
-            service: service.id,
-            tracking: service.tracking,
-            group: &service.group,
-            expiry: Expiry { lifetimes, ticks },
+    /// Those of packets of that match.
+    #[must_use]
+    pub fn of_match(view: &'v View, matched: &Matched) -> ServiceRules<'v> {
+        ServiceRules {
+            service: matched.service,
+            tracking: matched.tracking,
+            group: view.plan.group_of(matched),
+            lifetimes: &view.lifetimes,
         }
+    }
+
+    /// Those of most of a service's packets.
+    #[must_use]
+    pub fn of_service(service: &'v Service, lifetimes: &'v Lifetimes) -> ServiceRules<'v> {
+        let Service { id, tracking, ref group, .. } = *service;
+        ServiceRules { service: id, tracking, group, lifetimes }
+    }
+
+    pub(crate) fn at(self, ticks: &'v Ticks) -> Rules<'v> {
+        let ServiceRules { service, tracking, group, lifetimes } = self;
+        Rules { service, tracking, group, expiry: Expiry { lifetimes, ticks } }
     }
 }
 
@@ -157,6 +178,8 @@ pub enum Why {
     Stateless,
     /// The same, and the packet's QUIC connection id names the backend.
     ConnectionId,
+    /// The packet is to a port that is a backend's own.
+    JoinPort,
 }
 
 impl Decision {
@@ -179,7 +202,7 @@ impl Why {
     pub fn lookup(self) -> Lookup {
         match self {
             Why::Tracked => Lookup::Hit,
-            Why::Stateless | Why::ConnectionId => Lookup::None,
+            Why::Stateless | Why::ConnectionId | Why::JoinPort => Lookup::None,
             Why::Untracked | Why::Expired | Why::Gone | Why::Opened | Why::SecondChance => {
                 Lookup::Miss
             }
@@ -209,6 +232,7 @@ pub fn decide(
     allows: impl FnOnce() -> bool,
 ) -> Decision {
     let why = match entry {
+        _ if rules.tracking == Tracking::JoinPort => return by_join_port(rules.group),
         _ if rules.tracking.is_stateless() => {
             return by_bucket(decide_stateless(rules.group, selector()));
         }
@@ -270,6 +294,11 @@ fn by_bucket(selected: Option<Selected>) -> Decision {
     }
 }
 
+/// Decides about a packet to a port that is a backend's own: the group has no other.
+fn by_join_port(group: &Group) -> Decision {
+    Decision { why: Why::JoinPort, slot: None, ..by_bucket(group.select(0)) }
+}
+
 /// As [`decide`] decides, without an effect, about data whose flow's entry is
 /// steady: written in this tick, with this backend. None: ask `decide`.
 #[inline(always)]
@@ -303,34 +332,30 @@ pub struct TrackedBy {
 #[must_use]
 pub fn decide_by_tables(
     tables: &[TableReader<'_>],
-    of_service: ServiceRules<'_>,
+    rules: ServiceRules<'_>,
     hash: u64,
     signal: Signal,
     selector: u64,
 ) -> (Decision, Option<TrackedBy>) {
-    let tables = match of_service.service.tracking {
-        Tracking::Tracked => tables,
-        Tracking::Stateless | Tracking::StatelessQuic => &[],
-    };
+    let tables = if rules.tracking.is_stateless() { &[] } else { tables };
     let mut undecided = None;
     for (worker, table) in tables.iter().enumerate() {
-        let Some((entry, idle_ms)) = table.find(hash, of_service.service.id) else { continue };
+        let Some((entry, idle_ms)) = table.find(hash, rules.service) else { continue };
         let ticks = table.ticks();
-        let rules = of_service.at(&ticks);
-        let by_table = decide(&rules, Some(entry), signal, || selector, || true);
+        let by_table = decide(&rules.at(&ticks), Some(entry), signal, || selector, || true);
         let tracked = Some(TrackedBy { worker, entry, idle_ms });
         if by_table.why == Why::Tracked {
             return (by_table, tracked);
         }
         undecided.get_or_insert((by_table, tracked));
     }
-    undecided.unwrap_or_else(|| (decide_untracked(of_service, signal, selector), None))
+    undecided.unwrap_or_else(|| (decide_untracked(rules, signal, selector), None))
 }
 
 /// Decides about a flow without an entry, for those who only read.
 #[must_use]
-pub fn decide_untracked(of_service: ServiceRules<'_>, signal: Signal, selector: u64) -> Decision {
-    decide(&of_service.at(&Ticks::new(Now(0))), None, signal, || selector, || true)
+pub fn decide_untracked(rules: ServiceRules<'_>, signal: Signal, selector: u64) -> Decision {
+    decide(&rules.at(&Ticks::new(Now(0))), None, signal, || selector, || true)
 }
 
 /// The entry's member, if it still decides.

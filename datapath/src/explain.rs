@@ -80,11 +80,11 @@ pub fn explain(
     told.matched = Some(matched);
     let service = view.plan.service_of(&matched);
     told.selector = hash.selector(service, flow, || *key);
-    let rules = ServiceRules { service, lifetimes: &view.lifetimes };
+    let rules = ServiceRules::of_match(view, &matched);
     let signal = data_of(key);
     let untracked = decide_untracked(rules, signal, told.selector);
     told.slot = untracked.slot;
-    told.by_hash = untracked.chosen.map(|chosen| chosen.backend);
+    told.by_hash = untracked.slot.and(untracked.chosen).map(|chosen| chosen.backend);
     let (decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
     told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
         let decides = decision.why == Why::Tracked;

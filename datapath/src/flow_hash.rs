@@ -240,7 +240,9 @@ impl FlowHash {
     fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
         match service.tracking {
             Tracking::Tracked => self.client(key),
-            Tracking::Stateless | Tracking::StatelessQuic => self.bucket(service.affinity, key),
+            Tracking::Stateless | Tracking::StatelessQuic | Tracking::JoinPort => {
+                self.bucket(service.affinity, key)
+            }
         }
     }
 

@@ -144,7 +144,7 @@ impl<'m> Datapath<'m> {
         let meta = headers.meta();
         let found = match matched.tracking {
             Tracking::Tracked => self.table.find(hash, matched.service),
-            Tracking::Stateless | Tracking::StatelessQuic => None,
+            Tracking::Stateless | Tracking::StatelessQuic | Tracking::JoinPort => None,
         };
         let flow = Flow { hash, found, remember };
         let named = self.named_member(view, &matched, frame, headers, recorder);
@@ -156,7 +156,7 @@ impl<'m> Datapath<'m> {
         let connections = &self.counters.connections;
         match decision.why {
             Why::Tracked => connections.hits.add(1),
-            Why::Stateless | Why::ConnectionId => {}
+            Why::Stateless | Why::ConnectionId | Why::JoinPort => {}
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {

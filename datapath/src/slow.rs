@@ -9,7 +9,7 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Matched, Service, Tracking};
+use plan::{BackendId, Found, Matched, Service};
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
@@ -210,19 +210,19 @@ impl<'m> SlowPath<'m> {
         let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&key);
         recorder.hashed(hash);
-        let tracked = self.tracked(view, service, hash, Signal::Data);
-        recorder.tracked(lookup(service, tracked));
+        let tracked = self.tracked(view, &matched, hash, Signal::Data);
+        recorder.tracked(lookup(&matched, tracked));
         // Agents take it where the connection is whose segment it quotes.
         let signal = match key.protocol {
             Protocol::TCP => Signal::Data,
             _ => Signal::Datagram,
         };
-        let decision = self.select(view, service, (&key, signal), hash, recorder);
+        let decision = self.select(view, &matched, (&key, signal), hash, recorder);
         let selected = decision.chosen.map(|chosen| chosen.backend);
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
             // No peer knows more.
-            Some(_) if service.tracking.is_stateless() => {}
+            Some(_) if matched.tracking.is_stateless() => {}
             None if tracked.is_none() || tracked == selected => {
                 return Err(DropReason::IcmpCopyRedundant);
             }
@@ -284,17 +284,16 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let tracked = self.tracked(view, service, hash, (&headers.meta()).into());
-        recorder.tracked(lookup(service, tracked));
+        let tracked = self.tracked(view, &matched, hash, (&headers.meta()).into());
+        recorder.tracked(lookup(&matched, tracked));
         let (backend, slot) = match tracked {
             Some(_) => (tracked, None),
             // No second chance: later fragments have no ports, so agents send none on.
             None => {
                 let packet = (&headers.key, Signal::Datagram);
-                let selected = self.select(view, service, packet, hash, recorder);
+                let selected = self.select(view, &matched, packet, hash, recorder);
                 (selected.chosen.map(|chosen| chosen.backend), selected.slot)
             }
         };
@@ -407,7 +406,7 @@ impl<'m> SlowPath<'m> {
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
         let Packet { headers, hash, .. } = *packet;
-        let service = view.plan.service_of(matched);
+        let (service, group) = (view.plan.service_of(matched), view.plan.group_of(matched));
         let class = self.tables.iter().find_map(|table| table.find(hash, service.id));
         let answering = Answering {
             limiter: self.answers.of(class.map(|(entry, _)| entry.class)),
@@ -420,12 +419,12 @@ impl<'m> SlowPath<'m> {
             return spill(view, frame, service, packet, answering, outbox);
         };
         recorder.backend(backend);
-        let (member, _) = service.group.member(backend).ok_or(DropReason::NoBackend)?;
+        let (member, _) = group.member(backend).ok_or(DropReason::NoBackend)?;
         let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
         let option = slot.and_then(|slot| match second_chance {
-            true => service.group.earlier_option(slot),
-            false => service.group.route_option(slot, backend),
+            true => group.earlier_option(slot),
+            false => group.route_option(slot, backend),
         });
         let outer = OuterHeaders { template, option };
         let verdict = send(frame, &headers.meta(), hash, outer, |_| answering, outbox)?;
@@ -438,11 +437,11 @@ impl<'m> SlowPath<'m> {
     fn tracked(
         &self,
         view: &View,
-        service: &Service,
+        matched: &Matched,
         hash: u64,
         signal: Signal,
     ) -> Option<BackendId> {
-        let rules = ServiceRules { service, lifetimes: &view.lifetimes };
+        let rules = ServiceRules::of_match(view, matched);
         let (decision, _) = decide_by_tables(&self.tables, rules, hash, signal, hash);
         decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
     }
@@ -451,15 +450,14 @@ impl<'m> SlowPath<'m> {
     fn select(
         &self,
         view: &View,
-        service: &Service,
+        matched: &Matched,
         (key, signal): (&FlowKey, Signal),
         hash: u64,
         recorder: &mut impl Recorder,
     ) -> decide::Decision {
-        let selector = self.hash.selector(service, hash, || *key);
+        let selector = self.hash.selector(view.plan.service_of(matched), hash, || *key);
         recorder.selects(selector);
-        let rules = ServiceRules { service, lifetimes: &view.lifetimes };
-        let decision = decide_untracked(rules, signal, selector);
+        let decision = decide_untracked(ServiceRules::of_match(view, matched), signal, selector);
         if let Some(slot) = decision.slot {
             recorder.selected(slot);
         }
@@ -477,11 +475,11 @@ impl<'m> SlowPath<'m> {
 }
 
 /// What the tables said.
-fn lookup(service: &Service, tracked: Option<BackendId>) -> Lookup {
-    match (service.tracking, tracked) {
-        (Tracking::Stateless | Tracking::StatelessQuic, _) => Lookup::None,
-        (Tracking::Tracked, None) => Lookup::Miss,
-        (Tracking::Tracked, Some(_)) => Lookup::Hit,
+fn lookup(matched: &Matched, tracked: Option<BackendId>) -> Lookup {
+    match tracked {
+        _ if matched.tracking.is_stateless() => Lookup::None,
+        None => Lookup::Miss,
+        Some(_) => Lookup::Hit,
     }
 }
 

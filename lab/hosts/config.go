@@ -115,11 +115,15 @@ func servicesConfig(network topology.Network, self topology.Node, settings topol
 	if settings.SecondChance {
 		tcp += ", second_chance: true"
 	}
+	echo := tcp
+	if settings.JoinPorts != 0 {
+		echo += fmt.Sprintf(", mptcp: {join_ports: %d}", settings.JoinPorts)
+	}
 	return groups + fmt.Sprintf(`services:
 - {name: web, vips: [%s], pools: [web]%s}
 - {name: echo, vips: [%s], pools: [echo]%s}
 - {name: echo-udp, vips: [%s], pools: [echo-v6], fragments: true%s}
-`, vips(topology.WebVIPs, topology.HTTPPort, "tcp"), tcp, vips(topology.EchoVIPs, topology.EchoPort, "tcp"), tcp, vips(topology.EchoVIPs, topology.EchoPort, "udp"), tail)
+`, vips(topology.WebVIPs, topology.HTTPPort, "tcp"), tcp, vips(topology.EchoVIPs, topology.EchoPort, "tcp"), echo, vips(topology.EchoVIPs, topology.EchoPort, "udp"), tail)
 }
 
 func quotedPrefixes(prefixes []netip.Prefix) string {

@@ -102,6 +102,12 @@ func converseFrom(t *testing.T, running *hosts.Lab, source, vip netip.Addr) conv
 	if err != nil {
 		t.Fatalf("connect to %s: %v", vip, err)
 	}
+	return greeted(t, connection)
+}
+
+// greeted by the echo service, which says where the connection is.
+func greeted(t *testing.T, connection net.Conn) conversation {
+	t.Helper()
 	t.Cleanup(func() { _ = connection.Close() })
 	if err := connection.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -109,7 +115,7 @@ func converseFrom(t *testing.T, running *hosts.Lab, source, vip netip.Addr) conv
 	var name []byte
 	for one := make([]byte, 1); ; name = append(name, one[0]) {
 		if _, err := connection.Read(one); err != nil {
-			t.Fatalf("greeting of %s: %v", vip, err)
+			t.Fatalf("greeting of %s: %v", connection.RemoteAddr(), err)
 		}
 		if one[0] == '\n' {
 			return conversation{Conn: connection, backend: string(name)}

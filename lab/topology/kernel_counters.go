@@ -8,7 +8,8 @@ import (
 )
 
 // KernelCounters of a node (client, lb-1, be-2 ...) since the lab was built:
-// `Tcp.InCsumErrors` as in /proc/net/snmp, `Icmp6InPktTooBigs` as in snmp6.
+// `Tcp.InCsumErrors` as in /proc/net/snmp, `MPTcpExt.MPJoinAckRx` as in netstat,
+// `Icmp6InPktTooBigs` as in snmp6.
 func (network Network) KernelCounters(name string) (map[string]uint64, error) {
 	n, err := network.Node(name)
 	if err != nil {
@@ -24,11 +25,16 @@ func kernelCounters(namespace string) (map[string]uint64, error) {
 		if err != nil {
 			return err
 		}
+		netstat, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
 		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
 		if err != nil {
 			return err
 		}
 		parseSnmp(string(snmp), counters)
+		parseSnmp(string(netstat), counters)
 		parseSnmp6(string(snmp6), counters)
 		return nil
 	})
@@ -53,7 +59,7 @@ func (network Network) ChecksumErrors() (uint64, error) {
 	return sum, nil
 }
 
-// parseSnmp of /proc/net/snmp: for each protocol a line of names, then one of
+// parseSnmp of /proc/net/snmp and netstat: for each protocol a line of names, then one of
 // values.
 func parseSnmp(snmp string, counters map[string]uint64) {
 	lines := strings.Split(snmp, "\n")

@@ -94,6 +94,9 @@ type Settings struct {
 	Stateless bool
 	// SecondChance: TCP services have it; Encap is geneve. Reconfigure changes it.
 	SecondChance bool
+	// JoinPorts: the echo service has ports for joins of Multipath TCP from here on; 0:
+	// none. Reconfigure changes it.
+	JoinPorts int
 	// TCPOverIPv6: the tunnels of TCP services are IPv6, as those of UDP always
 	// are. Reconfigure changes it.
 	TCPOverIPv6 bool

@@ -79,7 +79,7 @@ pub struct SpillTo {
     pub down: bool,
 }
 
-/// Whether a service's connections are tracked.
+/// Whether connections are tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tracking {
     /// An entry in a connection table decides first.
@@ -89,6 +89,8 @@ pub enum Tracking {
     Stateless,
     /// The same, but where a QUIC connection id names a backend, by that.
     StatelessQuic,
+    /// Each packet goes to the backend whose port it is to. Of matches, not of services.
+    JoinPort,
 }
 
 impl Tracking {

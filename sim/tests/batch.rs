@@ -75,6 +75,12 @@ fn plan(random: &mut Random) -> proto::Plan {
             let packets_per_second = random.pick(&[1, 20, 1000]);
             service.second_chance = Some(proto::SecondChance { packets_per_second });
         }
+        let members = group.map_or(&[][..], |group| &group.members);
+        if !members.is_empty() && random.one_in(2) {
+            let member = random.below(members.len() as u64) as usize;
+            let backend = members[member].backend.clone();
+            service.join_ports = vec![proto::JoinPort { port: 53, backend }];
+        }
     }
     plan
 }

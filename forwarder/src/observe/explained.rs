@@ -46,7 +46,7 @@ pub fn explained(
     if let (Some(matched), Some(service)) = (told.matched, service) {
         let entry = &plan.matches[matched.matched as usize];
         response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);
-        describe_service(&mut response, service);
+        describe_service(&mut response, service, matched.tracking);
     }
     let spill = match told.end {
         Some(DropReason::NoBackend) => service.and_then(|service| spill(view, service, key)),
@@ -67,7 +67,7 @@ fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
     }
 }
 
-fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
+fn describe_service(response: &mut proto::ExplainResponse, service: &Service, tracking: Tracking) {
     response.service.clone_from(&service.name);
     response.table_size = service.group.selector().map_or(0, |table| table.entries().len() as u32);
     let affinity = match service.affinity {
@@ -75,9 +75,10 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service) {
         Affinity::Client => "client",
     };
     response.affinity = affinity.to_owned();
-    let mode = match service.tracking {
+    let mode = match tracking {
         Tracking::Tracked => "stateful",
         Tracking::Stateless | Tracking::StatelessQuic => "stateless",
+        Tracking::JoinPort => "join_port",
     };
     response.mode = mode.to_owned();
     response.encap = service.tunnel.encap.name().to_owned();

@@ -60,7 +60,7 @@ fn answer(plan: &Plan, hash: &FlowHash, flow: &str, key: &FlowKey) -> serde_json
     };
     let service = plan.service_of(&matched);
     let selector = hash.selector(service, hash.flow(key), || *key);
-    let selected = service.group.select(selector);
+    let selected = plan.group_of(&matched).select(selector);
     let backend = selected.and_then(|selected| plan.backend(selected.backend));
     json!({
         "flow": flow,

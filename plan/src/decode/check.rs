@@ -82,8 +82,10 @@ pub(super) fn check_limits(message: &proto::Plan) -> Result<(), PlanError> {
     let matches = message
         .services
         .iter()
-        .flat_map(|service| &service.vips)
-        .map(|vip| vip.ports.len().max(1) * 2)
+        .flat_map(|service| {
+            let joins = service.join_ports.len();
+            service.vips.iter().map(move |vip| vip.ports.len().max(1) * 2 + joins)
+        })
         .sum();
     check("services[].vips[].ports", matches, limits::MATCHES_MAX)?;
     let connections_max = message.forwarder.as_ref().map_or(0, |own| own.connections_max);

@@ -10,6 +10,7 @@ mod counting;
 mod earlier;
 mod groups;
 mod ids;
+mod join_ports;
 mod machine;
 mod probing;
 mod quic_lb;
@@ -47,6 +48,7 @@ pub fn features() -> Vec<String> {
         "encapsulators",
         "fragments",
         "groups",
+        "join-ports",
         "path-mtu-learn",
         "probing",
         "quic-lb",

@@ -86,11 +86,13 @@ impl<'m> Decoding<'m, '_> {
             group: self.group(&service.group),
             tracking,
             alone: counted.alone
+                && message.join_ports.is_empty()
                 && vips.iter().map(|(_, _, ports)| ports.len()).sum::<usize>() == 1,
         };
         for ((path, vip, ports), index) in vips.into_iter().zip(0..) {
             self.vip(&path, (index, vip), ports, matched, info)?;
         }
+        self.join_ports(&path, message, matched, info)?;
         self.services.push(service);
         Ok(())
     }
@@ -112,7 +114,7 @@ impl<'m> Decoding<'m, '_> {
     }
 
     /// The index of that group.
-    fn group(&mut self, group: &Arc<Group>) -> u32 {
+    pub(super) fn group(&mut self, group: &Arc<Group>) -> u32 {
         *self.group_indices.entry(Arc::as_ptr(group)).or_insert_with(|| {
             self.own_groups.push(Arc::clone(group));
             self.own_groups.len() as u32 - 1

@@ -1136,6 +1136,10 @@ type Service struct {
 	// make such ids (docs/quic.md). `{}` for the defaults. Default: packets of QUIC go
 	// by their flow, as all others.
 	QuicLb *QuicLb `protobuf:"bytes,30,opt,name=quic_lb,json=quicLb,proto3" json:"quic_lb,omitempty"`
+	// How further subflows of Multipath TCP reach the backend that has the connection
+	// (docs/mptcp.md). Default: they go by their flow, as all others, and most joins
+	// fail.
+	Mptcp *Mptcp `protobuf:"bytes,31,opt,name=mptcp,proto3" json:"mptcp,omitempty"`
 	// Whether TCP packets of connections that this machine does not know name the
 	// backends that earlier tables had for them, so that these connections go on when
 	// the machine that knew them has died or the router sends them here. Needs
@@ -1340,6 +1344,13 @@ func (x *Service) GetQuicLb() *QuicLb {
 	return nil
 }
 
+func (x *Service) GetMptcp() *Mptcp {
+	if x != nil {
+		return x.Mptcp
+	}
+	return nil
+}
+
 func (x *Service) GetSecondChance() bool {
 	if x != nil && x.SecondChance != nil {
 		return *x.SecondChance
@@ -1350,6 +1361,56 @@ func (x *Service) GetSecondChance() bool {
 func (x *Service) GetSecondChanceRate() uint32 {
 	if x != nil && x.SecondChanceRate != nil {
 		return *x.SecondChanceRate
+	}
+	return 0
+}
+
+// Multipath TCP (RFC 8684).
+type Mptcp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first of 4096 TCP ports, of which each backend has one on all of the service's
+	// VIPs. Backends signal it to their clients, which join connections by it; packets
+	// to it go to that backend alone. Such ports go by the backends' names, so they are
+	// the same on all machines; `guideway config backend NAME` prints what to set there.
+	// For VIPs with an address and up to 1024 backends.
+	JoinPorts     *uint32 `protobuf:"varint,1,opt,name=join_ports,json=joinPorts,proto3,oneof" json:"join_ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mptcp) Reset() {
+	*x = Mptcp{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mptcp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mptcp) ProtoMessage() {}
+
+func (x *Mptcp) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mptcp.ProtoReflect.Descriptor instead.
+func (*Mptcp) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Mptcp) GetJoinPorts() uint32 {
+	if x != nil && x.JoinPorts != nil {
+		return *x.JoinPorts
 	}
 	return 0
 }
@@ -1366,7 +1427,7 @@ type QuicLb struct {
 
 func (x *QuicLb) Reset() {
 	*x = QuicLb{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1439,7 @@ func (x *QuicLb) String() string {
 func (*QuicLb) ProtoMessage() {}
 
 func (x *QuicLb) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1452,7 @@ func (x *QuicLb) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
 func (*QuicLb) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QuicLb) GetConfigs() []*QuicLbConfig {
@@ -1422,7 +1483,7 @@ type QuicLbConfig struct {
 
 func (x *QuicLbConfig) Reset() {
 	*x = QuicLbConfig{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1495,7 @@ func (x *QuicLbConfig) String() string {
 func (*QuicLbConfig) ProtoMessage() {}
 
 func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1508,7 @@ func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
 func (*QuicLbConfig) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QuicLbConfig) GetId() uint32 {
@@ -1499,7 +1560,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1572,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1585,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1578,7 +1639,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1651,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1664,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1646,7 +1707,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1719,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1732,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1717,7 +1778,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1790,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1803,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Pool) GetName() string {
@@ -1811,7 +1872,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1884,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1897,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1878,7 +1939,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1951,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1964,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Backend) GetName() string {
@@ -1973,7 +2034,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2046,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2059,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2122,7 +2183,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2195,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2208,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2226,7 +2287,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2299,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2312,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2331,7 +2392,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2404,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2417,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2397,7 +2458,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2470,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2483,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2451,7 +2512,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2524,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2537,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2529,7 +2590,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2602,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2615,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2597,7 +2658,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2670,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2683,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2681,7 +2742,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2754,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2767,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2754,7 +2815,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +2827,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +2840,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2817,7 +2878,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2829,7 +2890,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2842,7 +2903,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -2942,7 +3003,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3015,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3028,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3066,7 +3127,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3139,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3152,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3127,7 +3188,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3200,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3213,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3191,7 +3252,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3264,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3277,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Interface) GetName() string {
@@ -3257,7 +3318,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3330,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3343,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3390,7 +3451,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x06_learn\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xf0\v\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa1\f\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
@@ -3418,7 +3479,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\vcommunities\x18\x14 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\vcommunities\x125\n" +
 	"\x11large_communities\x18\x15 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10 R\x10largeCommunities\x12:\n" +
 	"\bannounce\x18\x16 \x01(\tB\x19\xbaH\x16r\x14R\aaddressR\taggregateH\rR\bannounce\x88\x01\x01\x123\n" +
-	"\aquic_lb\x18\x1e \x01(\v2\x1a.guideway.config.v1.QuicLbR\x06quicLb\x12(\n" +
+	"\aquic_lb\x18\x1e \x01(\v2\x1a.guideway.config.v1.QuicLbR\x06quicLb\x12/\n" +
+	"\x05mptcp\x18\x1f \x01(\v2\x19.guideway.config.v1.MptcpR\x05mptcp\x12(\n" +
 	"\rsecond_chance\x18\x18 \x01(\bH\x0eR\fsecondChance\x88\x01\x01\x12@\n" +
 	"\x12second_chance_rate\x18\x19 \x01(\rB\r\xbaH\n" +
 	"*\b\x18\x80\x94\xeb\xdc\x03(\x01H\x0fR\x10secondChanceRate\x88\x01\x01B\b\n" +
@@ -3442,7 +3504,11 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\b_bucketsB\v\n" +
 	"\t_announceB\x10\n" +
 	"\x0e_second_chanceB\x15\n" +
-	"\x13_second_chance_rate\"N\n" +
+	"\x13_second_chance_rate\"H\n" +
+	"\x05Mptcp\x120\n" +
+	"\n" +
+	"join_ports\x18\x01 \x01(\rB\f\xbaH\t*\a\x18\x80\xe0\x03(\x80\bH\x00R\tjoinPorts\x88\x01\x01B\r\n" +
+	"\v_join_ports\"N\n" +
 	"\x06QuicLb\x12D\n" +
 	"\aconfigs\x18\x01 \x03(\v2 .guideway.config.v1.QuicLbConfigB\b\xbaH\x05\x92\x01\x02\x10\aR\aconfigs\"\xe7\x01\n" +
 	"\fQuicLbConfig\x12\x19\n" +
@@ -3690,7 +3756,7 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Agents)(nil),              // 1: guideway.config.v1.Agents
@@ -3707,31 +3773,32 @@ var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*PathMtu)(nil),             // 12: guideway.config.v1.PathMtu
 	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
 	(*Service)(nil),             // 14: guideway.config.v1.Service
-	(*QuicLb)(nil),              // 15: guideway.config.v1.QuicLb
-	(*QuicLbConfig)(nil),        // 16: guideway.config.v1.QuicLbConfig
-	(*Vip)(nil),                 // 17: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 18: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 19: guideway.config.v1.Spill
-	(*Pool)(nil),                // 20: guideway.config.v1.Pool
-	(*Damping)(nil),             // 21: guideway.config.v1.Damping
-	(*Backend)(nil),             // 22: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 23: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 24: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 25: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 26: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 27: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 28: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 29: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 30: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 31: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 32: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 33: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 34: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 35: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 36: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 37: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 38: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
+	(*Mptcp)(nil),               // 15: guideway.config.v1.Mptcp
+	(*QuicLb)(nil),              // 16: guideway.config.v1.QuicLb
+	(*QuicLbConfig)(nil),        // 17: guideway.config.v1.QuicLbConfig
+	(*Vip)(nil),                 // 18: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 19: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 20: guideway.config.v1.Spill
+	(*Pool)(nil),                // 21: guideway.config.v1.Pool
+	(*Damping)(nil),             // 22: guideway.config.v1.Damping
+	(*Backend)(nil),             // 23: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 24: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 25: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 26: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 27: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 28: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 29: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 30: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 31: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 32: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 33: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 34: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 35: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 36: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 37: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 38: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 39: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 40: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	8,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
@@ -3740,56 +3807,57 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	11, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
 	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
 	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	20, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	23, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	33, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	36, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	38, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	21, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	24, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	34, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	37, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	39, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
 	12, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
 	3,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
 	6,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
 	2,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	39, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	40, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
 	1,  // 16: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
 	4,  // 17: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
 	5,  // 18: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
 	7,  // 19: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	17, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	18, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	19, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	15, // 23: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
-	16, // 24: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	39, // 25: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	39, // 26: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	39, // 27: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	39, // 28: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	22, // 29: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	21, // 30: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	39, // 31: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	39, // 32: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	39, // 33: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	24, // 34: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	25, // 35: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	27, // 36: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	28, // 37: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	29, // 38: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	30, // 39: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	31, // 40: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	32, // 41: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	39, // 42: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	39, // 43: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	26, // 44: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	26, // 45: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	34, // 46: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	39, // 47: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	35, // 48: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	39, // 49: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	37, // 50: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	18, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	19, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	20, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	16, // 23: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	15, // 24: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
+	17, // 25: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	40, // 26: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	40, // 27: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	40, // 28: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	40, // 29: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	23, // 30: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	22, // 31: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	40, // 32: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	40, // 33: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	40, // 34: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	25, // 35: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	26, // 36: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	28, // 37: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	29, // 38: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	30, // 39: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	31, // 40: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	32, // 41: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	33, // 42: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	40, // 43: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	40, // 44: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	27, // 45: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	27, // 46: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	35, // 47: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	40, // 48: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	36, // 49: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	40, // 50: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	38, // 51: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3806,16 +3874,16 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[29].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[31].OneofWrappers = []any{}
@@ -3826,13 +3894,14 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -2354,7 +2354,7 @@ type ExplainResponse struct {
 	// The address in another cluster that the packet is spilled to, because no
 	// backend is left.
 	Spill string `protobuf:"bytes,18,opt,name=spill,proto3" json:"spill,omitempty"`
-	// stateful, stateless
+	// stateful, stateless; join_port: the packet is to a port that is a backend's own
 	Mode string `protobuf:"bytes,19,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Addresses of the backends that agents try next, in order: the packet carries
 	// them in a route option.

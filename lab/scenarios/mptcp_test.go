@@ -1,0 +1,211 @@
+package scenarios_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// A client with two links, and the kernels' own Multipath TCP: without join ports
+// most joins reach a backend that does not have the connection; with them each does,
+// and connections outlive the link on which they began.
+func TestJoinPorts(t *testing.T) {
+	const connections = 10 // of each family
+	running := up(t, options(t, "join-ports"))
+	useBothLinks(t, running)
+
+	before := joins(t, running)
+	for range connections {
+		for _, vip := range topology.EchoVIPs {
+			_ = converseByMPTCP(t, running, vip).Close()
+		}
+	}
+	eventually(t, 10*time.Second, "joins reach a backend that does not have the connection", func() error {
+		if failed := joins(t, running).unknown - before.unknown; failed == 0 {
+			return fmt.Errorf("none of %d connections' did", 2*connections)
+		}
+		return nil
+	})
+
+	if err := running.Reconfigure(t.Context(), func(s *topology.Settings) { s.JoinPorts = 20000 }); err != nil {
+		t.Fatal(err)
+	}
+	signalJoinPorts(t, running)
+	before = joins(t, running)
+	var conversations []conversation
+	for range connections {
+		for _, vip := range topology.EchoVIPs {
+			conversations = append(conversations, converseByMPTCP(t, running, vip))
+		}
+	}
+	eventually(t, 10*time.Second, "every connection is joined", func() error {
+		now := joins(t, running)
+		if now.unknown != before.unknown || now.forged != before.forged {
+			return fmt.Errorf("%d joins reached another backend, %d had a wrong HMAC", now.unknown-before.unknown, now.forged-before.forged)
+		}
+		// From the second link's address; the kernel also joins from the first.
+		if done := now.done - before.done; done < uint64(len(conversations)) {
+			return fmt.Errorf("%d joins of %d connections", done, len(conversations))
+		}
+		return nil
+	})
+
+	checkExplained(t, running, conversations[0].backend)
+	transferWhile(t, conversations, func() {
+		if err := running.Network.SetLink(t.Context(), running.Network.Client, "down"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := running.Network.SetLink(t.Context(), running.Network.Client, "up"); err != nil {
+		t.Fatal(err)
+	}
+	checkAtRest(t, running)
+}
+
+// transferWhile something is done a second after all conversations have begun to
+// transfer; each goes on until some transfers of its own have begun after that.
+func transferWhile(t *testing.T, conversations []conversation, do func()) {
+	t.Helper()
+	const size, after = 100_000, 3
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for _, c := range conversations {
+		all.Go(func() {
+			for left := after; left > 0; {
+				select {
+				case <-done:
+					left--
+				default:
+				}
+				if err := c.transfer(size, 40*time.Second); err != nil {
+					t.Errorf("%s at %s: %v", c.client(), c.backend, err)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	do()
+	close(done)
+	all.Wait()
+}
+
+// checkExplained: a packet to a backend's port is said to go there, and why.
+func checkExplained(t *testing.T, running *hosts.Lab, backend string) {
+	t.Helper()
+	machine := running.LoadBalancers()[0]
+	plan, err := running.Plan(t.Context(), machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow := &forwarderv1.FlowKey{
+		Protocol: tcp, Source: "10.11.0.1", SourcePort: 40000,
+		Destination: topology.EchoVIPs[0].String(), DestinationPort: portOf(plan, backend),
+	}
+	client, connection, err := running.Forwarder(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	told, err := client.Explain(t.Context(), &forwarderv1.ExplainRequest{Flow: flow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if told.Mode != "join_port" || told.Backend != backend || told.Tracked != nil || told.Slot != nil {
+		t.Errorf("a packet to the port of %s: %v", backend, told)
+	}
+}
+
+// portOf a backend; 0: it has none.
+func portOf(plan *planv1.Plan, backend string) uint32 {
+	for _, service := range plan.GetServices() {
+		for _, join := range service.GetJoinPorts() {
+			if join.GetBackend() == backend {
+				return join.GetPort()
+			}
+		}
+	}
+	return 0
+}
+
+// useBothLinks of the client for each connection.
+func useBothLinks(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	sources, err := running.Network.AddClientLink(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := []string{"mptcp limits set subflows 8 add_addr_accepted 8"}
+	for _, source := range sources {
+		lines = append(lines, fmt.Sprintf("mptcp endpoint add %s dev eth1 subflow fullmesh", source))
+	}
+	if err := topology.IPBatch(t.Context(), running.Network.Client.Namespace, lines); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signalJoinPorts on every backend, by what `guideway config backend` prints for it.
+func signalJoinPorts(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	machine := filepath.Join(running.Options().RunDir, running.LoadBalancers()[0])
+	for _, n := range running.Network.Backends[:len(running.Weights())] {
+		command := exec.Command(filepath.Join(running.Options().BinDir, "guideway"), "config", "backend", n.Name, "config.yaml")
+		command.Dir = machine
+		text, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("config backend %s: %v\n%s", n.Name, err, text)
+		}
+		var script bytes.Buffer
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "mptcp") && !strings.HasPrefix(line, "#") {
+				script.WriteString(line)
+			}
+		}
+		if !strings.Contains(script.String(), "endpoint add") {
+			t.Fatalf("config backend %s prints no endpoint:\n%s", n.Name, text)
+		}
+		if _, err := topology.Output(t.Context(), script.String(), "ip", "netns", "exec", n.Namespace, "sh", "-e"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// converseByMPTCP as converse, by Multipath TCP.
+func converseByMPTCP(t *testing.T, running *hosts.Lab, vip netip.Addr) conversation {
+	t.Helper()
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	dialer.SetMultipathTCP(true)
+	connection, err := topology.DialInside(t.Context(), running.Network.Client.Namespace, dialer, "tcp", netip.AddrPortFrom(vip, topology.EchoPort).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is, err := connection.(*net.TCPConn).MultipathTCP(); err != nil || !is {
+		t.Fatalf("the connection to %s is one of Multipath TCP: %v, %v", vip, is, err)
+	}
+	return greeted(t, connection)
+}
+
+// joinCounts of all backends' kernels.
+type joinCounts struct{ done, unknown, forged uint64 }
+
+func joins(t *testing.T, running *hosts.Lab) (sum joinCounts) {
+	t.Helper()
+	for _, n := range running.Network.Backends {
+		sum.done += kernelCounter(t, running, n.Name, "MPTcpExt.MPJoinAckRx")
+		sum.unknown += kernelCounter(t, running, n.Name, "MPTcpExt.MPJoinNoTokenFound")
+		sum.forged += kernelCounter(t, running, n.Name, "MPTcpExt.MPJoinAckHMacFailure")
+	}
+	return sum
+}
