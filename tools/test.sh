@@ -62,7 +62,7 @@ fuzz_a_little() {
 
 lab_tests() {
     step "The lab"
-    .cache/bin/gotest -count=1 -p 1 -timeout 20m ./lab/...
+    .cache/bin/gotest -count=1 -p 1 -timeout 30m ./lab/...
 }
 
 summary() {
