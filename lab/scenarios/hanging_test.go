@@ -38,9 +38,11 @@ func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine 
 }
 
 // aStarvedThreadKeepsTheRoutes: programs that the kernel prefers have the worker's
-// processor again and again for longer than a thread that hangs would be given.
-func aStarvedThreadKeepsTheRoutes(t *testing.T, running *hosts.Lab, machine string) {
-	defer keepEyeOnRoutes(t, running)()
+// processor again and again, for longer than a thread that hangs is given. The speaker
+// is asked, not the router: one that was on that processor as well would miss BFD.
+func aStarvedThreadKeepsTheRoutes(t *testing.T, running *hosts.Lab, runDir, machine string) {
+	log := filepath.Join(runDir, machine, "speaker.log")
+	before := withdrawals(t, log)
 	worker := func() *forwarderv1.Thread {
 		status, err := running.ForwarderStatus(t.Context(), machine)
 		if err != nil {
@@ -75,10 +77,23 @@ func aStarvedThreadKeepsTheRoutes(t *testing.T, running *hosts.Lab, machine stri
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+	if after := withdrawals(t, log); after != before {
+		t.Errorf("the routes were withdrawn %d times: see %s", after-before, log)
+	}
 	t.Logf("the oldest heartbeat was of %d ms before", oldest)
 	if oldest < 200 {
 		t.Errorf("the oldest heartbeat was of %d ms before: nothing was starved, so this says nothing", oldest)
 	}
+}
+
+// withdrawals of everything, by the speaker's log.
+func withdrawals(t *testing.T, log string) int {
+	t.Helper()
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "nothing is announced")
 }
 
 // hang one thread of a load balancer's forwarder, until the returned function

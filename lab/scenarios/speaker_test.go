@@ -28,7 +28,7 @@ func speakerApart(t *testing.T, o topology.Options) {
 		aHangingThreadWithdrawsTheRoutes(t, running, machineUnderTest, "worker-0", "slow-path", "worker-0", "slow-path")
 	})
 	t.Run("a_thread_that_waits_for_a_processor_withdraws_nothing", func(t *testing.T) {
-		aStarvedThreadKeepsTheRoutes(t, running, machineUnderTest)
+		aStarvedThreadKeepsTheRoutes(t, running, o.RunDir, machineUnderTest)
 	})
 	t.Run("a_speaker_that_is_killed_announces_again_by_itself", func(t *testing.T) { speakerKilled(t, running) })
 	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
