@@ -25,6 +25,7 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/statedir"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -173,13 +174,13 @@ func (h *history) prepare(r record) (record, error) {
 	}
 	file, err := os.CreateTemp(h.dir, unfinished+"*") // made with 0600
 	if err != nil {
-		return r, fmt.Errorf("record the config: %w", err)
+		return r, fmt.Errorf("record the config in %s: %w", h.dir, statedir.Cause(err))
 	}
 	_, err = file.Write(append(data, '\n'))
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err != nil {
 		_ = os.Remove(file.Name()) // what it holds is no use
-		return r, fmt.Errorf("record the config: %w", err)
+		return r, fmt.Errorf("record the config in %s: %w", h.dir, statedir.Cause(err))
 	}
 	r.written, r.onDisk = file.Name(), int64(len(data)+1)
 	return r, nil

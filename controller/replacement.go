@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/guideway/guideway/controller/statedir"
 )
 
 // Replacement of a file by another of its name, with its owner and mode.
@@ -53,7 +55,7 @@ func (r *Replacement) PutBack() error {
 func (r *Replacement) write(data []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(r.Path), "."+filepath.Base(r.Path)+"-*")
 	if err != nil {
-		return fmt.Errorf("write the config file %s: %w", r.Path, err)
+		return fmt.Errorf("write the config file %s: %w", r.Path, statedir.Cause(err))
 	}
 	defer os.Remove(file.Name()) // gone after the rename
 	_, err = file.Write(data)
@@ -65,7 +67,7 @@ func (r *Replacement) write(data []byte) error {
 		err = syncDirectory(filepath.Dir(r.Path))
 	}
 	if err != nil {
-		return fmt.Errorf("write the config file %s: %w", r.Path, err)
+		return fmt.Errorf("write the config file %s: %w", r.Path, statedir.Cause(err))
 	}
 	return nil
 }
