@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
 )
@@ -26,7 +27,9 @@ func TestFleet(t *testing.T) {
 			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
 		}
 	}
-	running := up(t, options(t, "fleet"))
+	o := options(t, "fleet")
+	o.BinDir = ownPrograms(t, o) // where the test replaces them
+	running := up(t, o)
 	weights := running.Weights()
 	weights[running.Backends()[2]] = 0
 	if err := running.SetWeights(t.Context(), weights); err != nil {
@@ -217,6 +220,7 @@ func (e *etcds) forwarders(t *testing.T) map[string]uint32 {
 // their API; meanwhile backends come and are drained.
 func (e *etcds) restartFleet(t *testing.T) {
 	before := e.forwarders(t)
+	installNext(t, e.running)
 	type outcome struct {
 		out string
 		err error
@@ -247,6 +251,10 @@ func (e *etcds) restartFleet(t *testing.T) {
 	t.Logf("in %v, with %d changes of backends meanwhile:\n%s", time.Since(began).Round(time.Millisecond), changes, o.out)
 	if changes == 0 {
 		t.Error("no backend changed meanwhile")
+	}
+	folder := e.running.Options().BinDir
+	if forwarders, others := replaced(t, folder, "guideway-forwarder"), replaced(t, folder, "guideway"); forwarders != 0 || others != 2 {
+		t.Errorf("%d forwarders and %d controllers and speakers run the former program, not the two speakers alone", forwarders, others)
 	}
 	for _, machine := range e.running.LoadBalancers() {
 		if !strings.Contains(o.out, machine+": forwarder ") {
@@ -281,5 +289,25 @@ func (e *etcds) restartStops(t *testing.T) {
 	})
 	if after := e.forwarders(t); !maps.Equal(before, after) {
 		t.Errorf("forwarders were %v and are %v", before, after)
+	}
+}
+
+// installNext puts other programs in the place of those that run: the same with a
+// byte more, which is another file with another digest.
+func installNext(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	folder := running.Options().BinDir
+	for _, program := range []string{"guideway", "guideway-forwarder"} {
+		at := filepath.Join(folder, program)
+		content, err := os.ReadFile(at)
+		if err == nil {
+			err = replaceProgram(at, append(content, 0))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if forwarders, others := replaced(t, folder, "guideway-forwarder"), replaced(t, folder, "guideway"); forwarders != 2 || others != 4 {
+		t.Fatalf("%d forwarders and %d controllers and speakers run the former program, of two machines", forwarders, others)
 	}
 }
