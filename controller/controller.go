@@ -144,7 +144,9 @@ func Run(ctx context.Context, options Options) error {
 		go watchMachines(work, c)
 		registered := make(chan struct{})
 		go func() { defer close(registered); c.shared.registrar.Run(work) }()
-		defer func() { stopWork(); <-registered }()
+		agreed := make(chan struct{})
+		go func() { defer close(agreed); c.shared.maps.Run(work) }()
+		defer func() { stopWork(); <-registered; <-agreed }()
 	}
 	if options.Watch {
 		go watchFiles(work, c)
@@ -291,6 +293,9 @@ func (c *Controller) decide(event brain.Event) {
 	c.agents.SetBusy(c.brain.MovesOpen())
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
+	if c.shared != nil {
+		c.shared.maps.Set(want.Agreement)
+	}
 	if want.PlanChanged {
 		c.forwarder.Set(want.Plan)
 	}

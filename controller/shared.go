@@ -31,7 +31,9 @@ type sharedConfig struct {
 	store     *fleet.Store
 	follower  *fleet.Follower
 	registrar *fleet.Registrar
-	seen      machinesSeen
+	// Of stateless services.
+	maps *fleet.Maps
+	seen machinesSeen
 	// This machine's, by the config in use; empty: there is none yet.
 	machineName func() string
 
@@ -112,6 +114,7 @@ func (c *Controller) openShared(files, lastGood []config.Source) (start *fleet.C
 	s.machineName = c.machineName
 	s.follower = fleet.NewFollower(s.store, c.log, s.running(), fleet.Events{Machine: c.machineName, Take: c.takeShared, Check: c.checkLater})
 	s.registrar = fleet.NewRegistrar(s.store, c.log, newRegistration(c).describe)
+	s.maps = fleet.NewMaps(fleet.NewStore(*settings), c.log, c.enqueue)
 	c.shared = s
 	stored, err := s.read(context.Background())
 	switch {

@@ -34,6 +34,8 @@ type Seen struct {
 	Told map[string]Told
 	// Of controllers that live, by machine.
 	Verdicts map[string]Verdicts
+	// Why etcd refuses what this machine writes; empty: it does not.
+	Refused string
 }
 
 // Stored map of a service.

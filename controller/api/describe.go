@@ -95,6 +95,17 @@ func describeService(s brain.ServiceView) *controllerv1.Service {
 	return described
 }
 
+func describeAgreement(a *brain.AgreementView) *controllerv1.BucketAgreement {
+	if a == nil {
+		return nil
+	}
+	described := &controllerv1.BucketAgreement{Leader: a.Leader, Problem: a.Problem, MadeAlone: a.MadeAlone, LoadBalancers: a.LoadBalancers}
+	for _, lag := range a.Lags {
+		described.Lags = append(described.Lags, &controllerv1.BucketLag{Machine: lag.Machine, Generation: lag.Generation, Silent: lag.Silent})
+	}
+	return described
+}
+
 func describeBuckets(b *brain.BucketsView) *controllerv1.Buckets {
 	if b == nil {
 		return nil
@@ -108,6 +119,7 @@ func describeBuckets(b *brain.BucketsView) *controllerv1.Buckets {
 			Backend: use.Backend, Owned: uint32(use.Owned), Next: uint32(use.Next), Earlier: uint32(use.Earlier),
 		})
 	}
+	described.Agreement = describeAgreement(b.Agreement)
 	for _, m := range b.Moves {
 		move := &controllerv1.BucketMove{From: m.From, To: m.To, Buckets: uint32(m.Buckets), Moved: m.Moved, Since: Timestamp(m.Since)}
 		if !m.CountedAt.IsZero() {

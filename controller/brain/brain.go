@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
@@ -78,6 +79,8 @@ type Desired struct {
 	// Step before, or is gone: to be kept before the plan is pushed.
 	Maps        map[string]*buckets.Map
 	MapsChanged []string
+	// What is to be in etcd of it; nil: nothing. The same pointer: the same.
+	Agreement *Agreement
 	// When a Tick is wanted, at the latest; zero: none.
 	Again time.Time
 	// A drain waits for Traffic.
@@ -114,7 +117,8 @@ type State struct {
 	drainedServices map[string]*drain
 
 	// Of stateless services.
-	buckets bucketState
+	buckets   bucketState
+	agreement agreementState
 	// By group with a second chance; nil: no plan was seen yet.
 	tables map[string]groupTables
 
@@ -185,6 +189,7 @@ func New(now time.Time) *State {
 		speaker:         speakerState{reason: "not yet connected"},
 		drainedServices: map[string]*drain{},
 		buckets:         newBucketState(),
+		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}, dirty: true},
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
@@ -199,6 +204,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
 	s.checkBucketsDue()
+	s.checkAgreementDue()
 	if s.flushDue() {
 		s.flush()
 	}
@@ -241,7 +247,7 @@ func (s *State) flush() {
 
 func (s *State) desired() Desired {
 	d := s.changed
-	d.Plan, d.Maps = s.forwarder.wanted, s.buckets.maps
+	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
 		d.Probing = s.forwarder.running.probing
@@ -273,6 +279,7 @@ func (s *State) again() time.Time {
 	}
 	next.add(s.health.againFirst)
 	next.add(s.buckets.closes)
+	next.add(s.agreement.again)
 	return next.at
 }
 

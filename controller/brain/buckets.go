@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/controller/buckets"
-	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -39,6 +38,9 @@ type bucketState struct {
 	next map[string]*buckets.Map
 	// Generations of the maps that the forwarder has.
 	acknowledged map[string]uint64
+	// Maps that were read from the forwarder's plan, which does not say of which agreed
+	// map they were made.
+	uncertain map[string]bool
 	// By backend.
 	counts map[string]map[string]buckets.Count
 	// Services whose maps may go a step on.
@@ -50,13 +52,13 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
+		uncertain: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
 	}
 }
 
 func (b bucketState) snapshot() bucketState {
 	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
-	b.counts, b.due = maps.Clone(b.counts), maps.Clone(b.due)
+	b.counts, b.due, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due), maps.Clone(b.uncertain)
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
 	}
@@ -88,19 +90,35 @@ func (s *State) markBucketsDue(service string) {
 // they are later than ours, ours are lost.
 func (s *State) inheritBuckets(plan *planv1.Plan) {
 	addresses := addressesOf(plan)
-	s.buckets.acknowledged = map[string]uint64{}
+	s.buckets.acknowledged, s.agreement.dirty = map[string]uint64{}, true
 	for _, service := range plan.GetServices() {
 		running, name := service.GetBucketMap(), service.GetName()
 		if running == nil {
 			continue
 		}
-		s.buckets.acknowledged[name] = running.GetGeneration()
-		if known := s.buckets.maps[name]; known == nil || known.Generation < running.GetGeneration() {
-			s.buckets.maps[name] = buckets.FromPlan(running, addresses, s.now)
+		known := s.buckets.maps[name]
+		s.buckets.acknowledged[name] = runs(known, running.GetGeneration())
+		if known == nil || known.Generation < running.GetGeneration() {
+			if len(running.GetByBucket()) == 0 && known == nil && s.current.agrees() {
+				continue // it never had one
+			}
+			s.buckets.maps[name], s.buckets.uncertain[name] = buckets.FromPlan(running, addresses, s.now), true
+			if s.current.agrees() {
+				s.buckets.acknowledged[name] = 0
+			}
 			s.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
 		}
 		s.markBucketsDue(name)
 	}
+}
+
+// runs is the agreed generation of what a forwarder runs, which is that of a known map,
+// or an earlier one.
+func runs(known *buckets.Map, running uint64) uint64 {
+	if known != nil && running <= known.Generation {
+		return min(running, known.Agreed())
+	}
+	return running
 }
 
 func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
@@ -115,6 +133,15 @@ func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
 
 // nextBuckets of a service: the map that goes into the plan.
 func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv1.BucketMap {
+	if s.current.agrees() {
+		delete(s.buckets.due, service.Name)
+		next := s.nextAgreed(service, group)
+		if next == nil {
+			return &planv1.BucketMap{}
+		}
+		s.buckets.next[service.Name] = next
+		return next.Plan()
+	}
 	former := s.buckets.maps[service.Name]
 	if former == nil && !s.health.firstRound {
 		// Else the first backend that answers gets all, and most of it moves on
@@ -123,24 +150,19 @@ func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv
 		return &planv1.BucketMap{}
 	}
 	delete(s.buckets.due, service.Name)
-	situation := compile.BucketSituation(service, group)
-	for i, m := range group.GetMembers() {
-		if m.GetState() == stateDown && !s.judgedBefore(service.Members[i]) {
-			known := situation.Backends[m.GetBackend()]
-			known.State = buckets.Unprobed
-			situation.Backends[m.GetBackend()] = known
-		}
+	if former != nil && former.MadeOf > 0 { // there are no others any more that it is to agree with
+		own := *former
+		own.MadeOf, former = 0, &own
 	}
+	situation := s.situation(service, group)
 	situation.Acknowledged = s.buckets.acknowledged[service.Name]
-	situation.Counts = s.buckets.counts[service.Name]
-	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
 	next := former.Next(situation)
 	s.buckets.next[service.Name] = next
 	return next.Plan()
 }
 
 func (s *State) bucketsDue(service string) bool {
-	return s.buckets.due[service] && (s.health.firstRound || s.buckets.maps[service] != nil)
+	return s.buckets.due[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
 }
 
 // commitBuckets: the maps that were made are those of the plan that is wanted.
@@ -160,6 +182,7 @@ func (s *State) commitBuckets() {
 		}
 	}
 	clear(s.buckets.next)
+	s.agreement.dirty = true
 	s.buckets.closes = s.bucketsClose()
 }
 
@@ -212,6 +235,7 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 		if _, isThere := generations[name]; !isThere && !s.isStateless(name) {
 			delete(s.buckets.maps, name)
 			delete(s.buckets.counts, name)
+			delete(s.buckets.uncertain, name)
 			s.changed.MapsChanged = append(s.changed.MapsChanged, name)
 		}
 	}
@@ -220,18 +244,20 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 			s.markBucketsDue(name)
 		}
 	}
-	s.buckets.acknowledged = generations
+	s.buckets.acknowledged, s.agreement.dirty = generations, true
 }
 
-// bucketGenerations of a plan's maps.
-func bucketGenerations(plan *planv1.Plan) map[string]uint64 {
-	generations := map[string]uint64{}
-	for _, service := range plan.GetServices() {
-		if m := service.GetBucketMap(); m != nil {
-			generations[service.GetName()] = m.GetGeneration()
-		}
+// renumberBuckets: the plan is as it was, and the maps in it may be agreed on since.
+func (s *State) renumberBuckets() {
+	f := &s.forwarder
+	generations := s.bucketGenerations(f.wanted)
+	if pending, known := f.pending[f.numbered]; known {
+		pending.maps = generations
+		f.pending[f.numbered] = pending
 	}
-	return generations
+	if f.accepted == f.numbered && !maps.Equal(generations, s.buckets.acknowledged) {
+		s.acknowledgeBuckets(generations)
+	}
 }
 
 func (s *State) viewBuckets(service string) *BucketsView {
@@ -240,7 +266,7 @@ func (s *State) viewBuckets(service string) *BucketsView {
 		return nil
 	}
 	return &BucketsView{
-		Summary: m.Summarize(s.buckets.counts[service]), Count: len(m.Buckets), Generation: m.Generation,
+		Summary: m.Summarize(s.buckets.counts[service]), Count: len(m.Buckets), Generation: m.Agreed(), Agreement: s.viewAgreement(service),
 		Acknowledged: s.buckets.acknowledged[service], Waiting: m.Waiting, MoveAgeMax: s.current.config.MoveAgeMax,
 	}
 }

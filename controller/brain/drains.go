@@ -143,6 +143,7 @@ func (d *drain) outcome() string {
 }
 
 func (e DrainBackend) apply(s *State) {
+	s.agreement.dirty = true
 	if e.Drain {
 		s.health.drained[e.Backend] = true
 	} else {
@@ -180,6 +181,8 @@ func (e DrainMachine) apply(s *State) {
 		s.machine.drain = nil
 		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
+	s.agreement.dirty = true
+	s.agreeAgain()
 }
 
 func (e Traffic) apply(s *State) {
@@ -207,6 +210,7 @@ func (e Traffic) apply(s *State) {
 func (s *State) noteWithdrawn() {
 	if d := s.machine.drain; d != nil && !d.withdrawn && !s.machineDraining() {
 		d.withdrawn = true
+		s.agreeAgain()
 		if d.waits {
 			s.note("machine", s.machineName(), "draining", "drained", d.outcome())
 		}

@@ -58,6 +58,7 @@ func (s *State) Snapshot() Snapshot {
 		copied.machine.drain = &d
 	}
 	copied.buckets = s.buckets.snapshot()
+	copied.agreement.proposals = maps.Clone(s.agreement.proposals)
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
 	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
 	copied.routes.neighbors = maps.Clone(s.routes.neighbors)

@@ -33,6 +33,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
 		s.commitBuckets()
+		s.renumberBuckets()
 		s.servePlanAlready()
 		return
 	}
@@ -45,7 +46,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	s.commitBuckets()
 	s.tables = s.tablesAfter(plan, s.health.firstRound)
 	s.changed.PlanChanged = true
-	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: bucketGenerations(plan)}
+	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: s.bucketGenerations(plan)}
 }
 
 // servePlanAlready: the config has changed, but the plan is the same by both.

@@ -225,6 +225,8 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 			}
 		case !s.runs(a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
+		case s.whyBucketsWait(service) != "":
+			reason = s.whyBucketsWait(service)
 		default:
 			return s.whyUnresolved(a, r)
 		}

@@ -80,6 +80,8 @@ type BucketsView struct {
 	Generation, Acknowledged uint64
 	Waiting                  int
 	MoveAgeMax               time.Duration
+	// nil: one load balancer alone assigns them.
+	Agreement *AgreementView
 }
 
 // BackendView is one backend as the services of one group use it.

@@ -26,8 +26,8 @@ func (b *builder) checkBuckets() {
 		if service.Encap != EncapGeneve {
 			b.errorf(path+".encap", "is %s, and a stateless service needs geneve: set `encap: geneve`", service.Encap)
 		}
-		if len(b.config.Peers) > 0 {
-			b.errorf(path+".mode", "is stateless, and there are `peers`: their machines would assign buckets each by its own probes; use stateful, or one machine")
+		if len(b.config.Peers) > 0 && b.config.Etcd == nil {
+			b.errorf(path+".mode", "is stateless, and there are `peers`: their machines would assign buckets each by its own probes; have them agree by etcd (`etcd` in each machine's file, docs/etcd.md), use stateful, or one machine")
 		}
 	}
 }

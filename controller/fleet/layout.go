@@ -7,12 +7,17 @@
 //	/guideway/<cluster>/config/candidate             what machines check before it is current
 //	/guideway/<cluster>/config/canary                what one machine runs before the others
 //	/guideway/<cluster>/machines/<name>              a machine whose controller lives
+//	/guideway/<cluster>/maps/<service>               the bucket map of a stateless service
+//	/guideway/<cluster>/leader/<shard>               the machine that assigns its buckets
+//	/guideway/<cluster>/verdicts/<name>              what a live controller finds of backends
+//	/guideway/<cluster>/acknowledgements/<name>      which maps a machine's forwarder runs
 //
 // It guarantees that a generation's text, once `current` names it, never changes,
 // that of two who apply at once one is refused, that text which does not match its
-// digest is not handed on, and that a machine's key is written by that machine
-// alone. It does not know what a machine makes of a config, and nothing that it
-// finds of other machines changes what this one forwards or announces.
+// digest is not handed on, that a machine's key is written by that machine alone,
+// and that a bucket map is replaced by the leader, who has seen it. It does not know
+// what a machine makes of a config, and nothing that it finds of other machines changes
+// what this one forwards or announces, but for bucket maps.
 package fleet
 
 import (
@@ -67,6 +72,17 @@ func (k keys) canary() string    { return k.configs() + "canary" }
 func (k keys) machines() string { return k.prefix + "machines/" }
 
 func (k keys) machine(name string) string { return k.machines() + name }
+
+// Of bucket maps.
+func (k keys) maps() string             { return k.prefix + "maps/" }
+func (k keys) leaders() string          { return k.prefix + "leader/" }
+func (k keys) verdicts() string         { return k.prefix + "verdicts/" }
+func (k keys) acknowledgements() string { return k.prefix + "acknowledgements/" }
+
+// shared are all of these.
+func (k keys) shared() []string {
+	return []string{k.maps(), k.leaders(), k.verdicts(), k.acknowledgements()}
+}
 
 // generationOf a key below configs; isRecord: it is no part.
 func (k keys) generationOf(key string) (generation uint64, isRecord, ok bool) {

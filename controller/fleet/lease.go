@@ -14,13 +14,15 @@ import (
 const (
 	// A holder that dies, or is cut off from etcd, is missed after this long.
 	leaseTTL = 15 * time.Second
-	// Two renewals may fail before it ends.
-	leaseRenewal = leaseTTL / 3
+	// A lease is renewed so often within its time: two renewals may fail before it ends.
+	leaseRenewals = 3
 )
 
 // lease of one holder, whose goroutine alone uses it.
 type lease struct {
 	store *Store
+	// The holder is missed after that long.
+	ttl time.Duration
 	// 0: none, or it has ended.
 	id      clientv3.LeaseID
 	renewed time.Time
@@ -33,7 +35,7 @@ func (l *lease) hold(ctx context.Context) (isNew bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if l.id != 0 && time.Since(l.renewed) < leaseRenewal {
+	if l.id != 0 && time.Since(l.renewed) < l.ttl/leaseRenewals {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -50,7 +52,7 @@ func (l *lease) hold(ctx context.Context) (isNew bool, err error) {
 		}
 		l.id = 0
 	}
-	granted, err := client.Grant(ctx, int64(leaseTTL/time.Second))
+	granted, err := client.Grant(ctx, int64(l.ttl/time.Second))
 	if err != nil {
 		return false, l.store.explain(err)
 	}

@@ -48,7 +48,7 @@ type Registrar struct {
 
 // NewRegistrar writes nothing until Run.
 func NewRegistrar(store *Store, log *slog.Logger, describe func(context.Context) *fleetv1.Machine) *Registrar {
-	return &Registrar{store: store, log: log, describe: describe, interval: describeInterval, wake: make(chan struct{}, 1), lease: lease{store: store}, problem: "it has just started"}
+	return &Registrar{store: store, log: log, describe: describe, interval: describeInterval, wake: make(chan struct{}, 1), lease: lease{store: store, ttl: leaseTTL}, problem: "it has just started"}
 }
 
 // Problem is why the machine is not registered; empty: it is.

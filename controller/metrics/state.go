@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,8 @@ var (
 	moving      = describe("guideway_buckets_moving", "Buckets with an open move: their connections may live on several backends.", "service")
 	waiting     = describe("guideway_buckets_waiting", "Buckets that should move, and cannot before a former move closes.", "service")
 	moveAge     = describe("guideway_bucket_move_age_ratio", "Age of the oldest open move, of move_age_max; 0: none is open.", "service")
+	leads       = describe("guideway_bucket_leader", "1: this machine assigns the service's buckets, of several; absent where one machine alone does.", "service")
+	acked       = describe("guideway_bucket_map_acknowledged", "1: the machine's forwarder has the bucket map that the load balancers agreed on; 0: moves wait for it. Absent where one machine alone assigns buckets, and while etcd is away.", "service", "machine")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
@@ -57,7 +60,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, mapped, mapTaken, moving, waiting, moveAge, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, mapped, mapTaken, moving, waiting, moveAge, leads, acked, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
 		descriptions <- d
 	}
 }
@@ -110,6 +113,13 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 			gauge(moving, float64(s.Buckets.Moving), s.Name)
 			gauge(waiting, float64(s.Buckets.Waiting), s.Name)
 			gauge(moveAge, oldestMove(s.Buckets), s.Name)
+			if agreement := s.Buckets.Agreement; agreement != nil {
+				gauge(leads, bit(agreement.Leader != "" && agreement.Leader == state.Machine.GetName()), s.Name)
+				for _, machine := range agreement.LoadBalancers {
+					isLagging := slices.ContainsFunc(agreement.Lags, func(lag *controllerv1.BucketLag) bool { return lag.Machine == machine })
+					gauge(acked, bit(!isLagging), s.Name, machine)
+				}
+			}
 		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}

@@ -1057,8 +1057,8 @@ type Service struct {
 	Pools []string `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`
 	// `stateful`: connections are tracked, and selected by Maglev hashing.
 	// `stateless`: every packet is decided alone, by its bucket; needs
-	// `encap: geneve`, agents on all backends, and a machine without `peers`
-	// (docs/stateless.md). Default: `stateful`.
+	// `encap: geneve`, agents on all backends, and with `peers` etcd, by which
+	// they agree on buckets (docs/stateless.md). Default: `stateful`.
 	Mode *string `protobuf:"bytes,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
 	// `flow`: each connection is selected by itself. `client`: all connections
 	// from one source address go to one backend. Default: `flow`.

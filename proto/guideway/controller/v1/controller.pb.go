@@ -969,8 +969,10 @@ type Buckets struct {
 	// When a move closes at the latest, after it moved.
 	MoveAgeMax *durationpb.Duration `protobuf:"bytes,6,opt,name=move_age_max,json=moveAgeMax,proto3" json:"move_age_max,omitempty"`
 	// In order of name.
-	Backends      []*BucketUse  `protobuf:"bytes,7,rep,name=backends,proto3" json:"backends,omitempty"`
-	Moves         []*BucketMove `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
+	Backends []*BucketUse  `protobuf:"bytes,7,rep,name=backends,proto3" json:"backends,omitempty"`
+	Moves    []*BucketMove `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Absent: this machine alone assigns them.
+	Agreement     *BucketAgreement `protobuf:"bytes,9,opt,name=agreement,proto3" json:"agreement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1061,6 +1063,159 @@ func (x *Buckets) GetMoves() []*BucketMove {
 	return nil
 }
 
+func (x *Buckets) GetAgreement() *BucketAgreement {
+	if x != nil {
+		return x.Agreement
+	}
+	return nil
+}
+
+// How several load balancers agree on a service's bucket map, in etcd.
+type BucketAgreement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The machine that assigns buckets. Empty: none does now.
+	Leader string `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Load balancers that do not have the agreed map yet, so that moves wait for them.
+	Lags []*BucketLag `protobuf:"bytes,2,rep,name=lags,proto3" json:"lags,omitempty"`
+	// Why moves do not go on otherwise. Empty: they do.
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// This machine has moved buckets of dead backends by itself while etcd was away.
+	MadeAlone bool `protobuf:"varint,4,opt,name=made_alone,json=madeAlone,proto3" json:"made_alone,omitempty"`
+	// The machines that moves wait for, and this one's name is among them unless it has
+	// withdrawn.
+	LoadBalancers []string `protobuf:"bytes,5,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketAgreement) Reset() {
+	*x = BucketAgreement{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketAgreement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketAgreement) ProtoMessage() {}
+
+func (x *BucketAgreement) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketAgreement.ProtoReflect.Descriptor instead.
+func (*BucketAgreement) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BucketAgreement) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *BucketAgreement) GetLags() []*BucketLag {
+	if x != nil {
+		return x.Lags
+	}
+	return nil
+}
+
+func (x *BucketAgreement) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *BucketAgreement) GetMadeAlone() bool {
+	if x != nil {
+		return x.MadeAlone
+	}
+	return false
+}
+
+func (x *BucketAgreement) GetLoadBalancers() []string {
+	if x != nil {
+		return x.LoadBalancers
+	}
+	return nil
+}
+
+// A load balancer that moves wait for.
+type BucketLag struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Machine string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Of the agreed map that its forwarder has; 0: none.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// It has not said anything in etcd.
+	Silent        bool `protobuf:"varint,3,opt,name=silent,proto3" json:"silent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketLag) Reset() {
+	*x = BucketLag{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketLag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketLag) ProtoMessage() {}
+
+func (x *BucketLag) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketLag.ProtoReflect.Descriptor instead.
+func (*BucketLag) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BucketLag) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *BucketLag) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BucketLag) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
 // What a backend has of a service's buckets.
 type BucketUse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1077,7 +1232,7 @@ type BucketUse struct {
 
 func (x *BucketUse) Reset() {
 	*x = BucketUse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1244,7 @@ func (x *BucketUse) String() string {
 func (*BucketUse) ProtoMessage() {}
 
 func (x *BucketUse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1257,7 @@ func (x *BucketUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketUse.ProtoReflect.Descriptor instead.
 func (*BucketUse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BucketUse) GetBackend() string {
@@ -1153,7 +1308,7 @@ type BucketMove struct {
 
 func (x *BucketMove) Reset() {
 	*x = BucketMove{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1320,7 @@ func (x *BucketMove) String() string {
 func (*BucketMove) ProtoMessage() {}
 
 func (x *BucketMove) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1333,7 @@ func (x *BucketMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketMove.ProtoReflect.Descriptor instead.
 func (*BucketMove) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BucketMove) GetFrom() string {
@@ -1258,7 +1413,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1425,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1438,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Backend) GetService() string {
@@ -1386,7 +1541,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1553,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1566,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -1433,7 +1588,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1600,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1613,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -1505,7 +1660,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1672,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1685,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1642,7 +1797,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1809,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1822,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1730,7 +1885,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1897,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1910,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1832,7 +1987,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1999,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2012,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -1923,7 +2078,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2090,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2103,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Peer) GetName() string {
@@ -1996,7 +2151,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2163,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2176,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReloadRequest) GetAcceptOlder() bool {
@@ -2040,7 +2195,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2207,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2220,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -2088,7 +2243,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2255,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2268,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -2145,7 +2300,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2312,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2325,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 type DrainServiceRequest struct {
@@ -2189,7 +2344,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2356,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2369,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -2255,7 +2410,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2422,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2435,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -2303,7 +2458,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2470,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2483,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -2360,7 +2515,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2527,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2540,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -2399,7 +2554,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2566,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2579,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -2450,7 +2605,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2617,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2630,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -2510,7 +2665,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2677,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2690,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PlanConfigResponse) GetGeneration() uint64 {
@@ -2615,7 +2770,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2782,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2795,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -2683,7 +2838,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2850,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2863,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FieldChange) GetField() string {
@@ -2753,7 +2908,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +2920,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +2933,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -2849,7 +3004,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +3016,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +3029,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -2911,7 +3066,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +3078,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3091,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -2980,7 +3135,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3147,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3005,7 +3160,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -3049,7 +3204,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3216,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3229,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -3116,7 +3271,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3283,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3296,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -3198,7 +3353,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3365,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3378,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -3281,7 +3436,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3448,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3461,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3331,7 +3486,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3498,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3511,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3370,7 +3525,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3537,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3550,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3440,7 +3595,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3607,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3620,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3555,7 +3710,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3722,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3735,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3600,7 +3755,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3612,7 +3767,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3625,7 +3780,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3650,7 +3805,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3662,7 +3817,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3675,7 +3830,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 type GetFleetResponse struct {
@@ -3696,7 +3851,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3863,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3876,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -3780,7 +3935,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3792,7 +3947,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3805,7 +3960,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -3844,7 +3999,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3856,7 +4011,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3869,7 +4024,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 type RestartResponse struct {
@@ -3887,7 +4042,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4054,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4067,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -4034,7 +4189,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fbackends_min\x18\n" +
 	" \x01(\rR\vbackendsMin\x123\n" +
 	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
-	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xe0\x02\n" +
+	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xa7\x03\n" +
 	"\aBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
 	"\n" +
@@ -4046,7 +4201,21 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fmove_age_max\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"moveAgeMax\x12=\n" +
 	"\bbackends\x18\a \x03(\v2!.guideway.controller.v1.BucketUseR\bbackends\x128\n" +
-	"\x05moves\x18\b \x03(\v2\".guideway.controller.v1.BucketMoveR\x05moves\"i\n" +
+	"\x05moves\x18\b \x03(\v2\".guideway.controller.v1.BucketMoveR\x05moves\x12E\n" +
+	"\tagreement\x18\t \x01(\v2'.guideway.controller.v1.BucketAgreementR\tagreement\"\xc0\x01\n" +
+	"\x0fBucketAgreement\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader\x125\n" +
+	"\x04lags\x18\x02 \x03(\v2!.guideway.controller.v1.BucketLagR\x04lags\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12\x1d\n" +
+	"\n" +
+	"made_alone\x18\x04 \x01(\bR\tmadeAlone\x12%\n" +
+	"\x0eload_balancers\x18\x05 \x03(\tR\rloadBalancers\"]\n" +
+	"\tBucketLag\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06silent\x18\x03 \x01(\bR\x06silent\"i\n" +
 	"\tBucketUse\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x14\n" +
 	"\x05owned\x18\x02 \x01(\rR\x05owned\x12\x12\n" +
@@ -4307,7 +4476,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -4319,154 +4488,158 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*Forwarder)(nil),                  // 7: guideway.controller.v1.Forwarder
 	(*Service)(nil),                    // 8: guideway.controller.v1.Service
 	(*Buckets)(nil),                    // 9: guideway.controller.v1.Buckets
-	(*BucketUse)(nil),                  // 10: guideway.controller.v1.BucketUse
-	(*BucketMove)(nil),                 // 11: guideway.controller.v1.BucketMove
-	(*Backend)(nil),                    // 12: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),          // 13: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),         // 14: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),               // 15: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                      // 16: guideway.controller.v1.Probe
-	(*Route)(nil),                      // 17: guideway.controller.v1.Route
-	(*Neighbor)(nil),                   // 18: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                       // 19: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),              // 20: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),             // 21: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),        // 22: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),       // 23: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),        // 24: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),       // 25: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),        // 26: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),       // 27: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                 // 28: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),          // 29: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),         // 30: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),               // 31: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 32: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 33: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 34: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 35: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 36: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 37: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 38: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 39: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 40: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 41: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 42: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 43: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 44: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 45: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 46: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 47: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 48: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 49: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 50: guideway.controller.v1.RestartResponse
-	(*timestamppb.Timestamp)(nil),      // 51: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 52: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 53: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 54: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 55: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 56: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 57: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 58: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 59: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 60: guideway.forwarder.v1.GetDropSamplesResponse
+	(*BucketAgreement)(nil),            // 10: guideway.controller.v1.BucketAgreement
+	(*BucketLag)(nil),                  // 11: guideway.controller.v1.BucketLag
+	(*BucketUse)(nil),                  // 12: guideway.controller.v1.BucketUse
+	(*BucketMove)(nil),                 // 13: guideway.controller.v1.BucketMove
+	(*Backend)(nil),                    // 14: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),          // 15: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),         // 16: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),               // 17: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                      // 18: guideway.controller.v1.Probe
+	(*Route)(nil),                      // 19: guideway.controller.v1.Route
+	(*Neighbor)(nil),                   // 20: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                       // 21: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),              // 22: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),             // 23: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),        // 24: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),       // 25: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),        // 26: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),       // 27: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),        // 28: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),       // 29: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                 // 30: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),          // 31: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),         // 32: guideway.controller.v1.PlanConfigResponse
+	(*ConfigChange)(nil),               // 33: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 34: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 35: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 36: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 37: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 38: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 39: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 40: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 41: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 42: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 43: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 44: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 45: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 46: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 47: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 48: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 49: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 50: guideway.controller.v1.FleetMachine
+	(*RestartRequest)(nil),             // 51: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 52: guideway.controller.v1.RestartResponse
+	(*timestamppb.Timestamp)(nil),      // 53: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 54: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 55: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 56: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 57: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 58: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 59: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 60: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 61: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 62: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
 	5,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
 	7,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
 	8,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	12, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	17, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	18, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	19, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	14, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	19, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	20, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	21, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	51, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	51, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	51, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	51, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	53, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	53, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	53, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	53, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	51, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	52, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	51, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	53, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	54, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	53, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	53, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
-	10, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
-	11, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	51, // 23: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	51, // 24: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	51, // 25: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	12, // 26: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	15, // 27: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	53, // 28: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	53, // 29: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	51, // 30: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	16, // 31: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	53, // 32: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	51, // 33: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	51, // 34: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	51, // 35: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	51, // 36: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	51, // 37: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	53, // 38: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	53, // 39: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	28, // 40: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	31, // 41: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	33, // 42: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	36, // 43: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	32, // 44: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	34, // 45: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	35, // 46: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	35, // 47: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	28, // 48: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	38, // 49: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	43, // 50: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	51, // 51: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	43, // 52: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	28, // 53: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	48, // 54: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	51, // 55: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	52, // 56: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	54, // 57: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 58: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	13, // 59: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	20, // 60: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	29, // 61: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	37, // 62: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	40, // 63: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	49, // 64: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	41, // 65: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	44, // 66: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	22, // 67: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	24, // 68: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	26, // 69: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	46, // 70: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	55, // 71: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	56, // 72: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	57, // 73: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 74: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	14, // 75: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	21, // 76: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	30, // 77: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	39, // 78: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	39, // 79: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	50, // 80: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	42, // 81: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	45, // 82: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	23, // 83: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	25, // 84: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	27, // 85: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	47, // 86: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	58, // 87: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	59, // 88: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	60, // 89: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	74, // [74:90] is the sub-list for method output_type
-	58, // [58:74] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	55, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	12, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	13, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	10, // 23: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
+	11, // 24: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
+	53, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	53, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	53, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	14, // 28: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	17, // 29: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	55, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	55, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	53, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	18, // 33: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	55, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	53, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	53, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	53, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	53, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	53, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	55, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	55, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	30, // 42: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	33, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	35, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	38, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	34, // 46: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	36, // 47: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	37, // 48: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	37, // 49: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	30, // 50: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	40, // 51: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	45, // 52: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	53, // 53: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	45, // 54: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	30, // 55: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	50, // 56: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	53, // 57: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	54, // 58: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	56, // 59: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 60: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	15, // 61: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	22, // 62: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	31, // 63: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	39, // 64: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	42, // 65: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	51, // 66: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	43, // 67: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	46, // 68: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	24, // 69: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	26, // 70: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	28, // 71: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	48, // 72: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	57, // 73: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	58, // 74: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	59, // 75: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 76: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	16, // 77: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	23, // 78: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	32, // 79: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	41, // 80: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	41, // 81: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	52, // 82: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	44, // 83: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	47, // 84: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	25, // 85: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	27, // 86: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	29, // 87: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	49, // 88: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	60, // 89: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	61, // 90: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	62, // 91: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	76, // [76:92] is the sub-list for method output_type
+	60, // [60:76] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -4475,14 +4648,14 @@ func file_guideway_controller_v1_controller_proto_init() {
 		return
 	}
 	file_guideway_controller_v1_controller_proto_msgTypes[4].OneofWrappers = []any{}
-	file_guideway_controller_v1_controller_proto_msgTypes[11].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

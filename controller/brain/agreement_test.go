@@ -1,0 +1,303 @@
+package brain
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/controller/agreement"
+	"github.com/guideway/guideway/controller/config"
+)
+
+// fleet is several brains that share what a model of etcd holds.
+type fleet struct {
+	t        *testing.T
+	machines []*world
+	leader   string
+	away     map[string]bool
+	revision int64
+	stored   map[string]agreement.Stored
+	told     map[string]agreement.Told
+	verdicts map[string]agreement.Verdicts
+}
+
+func sharing(t *testing.T, machine int) *config.Config {
+	t.Helper()
+	missing := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
+	_, shared, _ := strings.Cut(stateless, "addresses: [10.0.0.1]}\n")
+	own := fmt.Sprintf("machine: {name: lb-%d, addresses: [10.0.0.%d]}\netcd: {cluster: c1, endpoints: [\"http://10.0.0.9:2379\"]}\n", machine, machine)
+	shared += "cluster: {name: c1}\npeers: [{name: lb-1, addresses: [10.0.0.1]}, {name: lb-2, addresses: [10.0.0.2]}, {name: lb-3, addresses: [10.0.0.3]}]\n"
+	c, err := config.Parse([]config.Source{{Name: "own.yaml", Data: []byte(own)}, {Name: "etcd", Data: []byte(shared), Generation: 1}}, missing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func startFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{
+		t: t, leader: "lb-1", away: map[string]bool{},
+		stored: map[string]agreement.Stored{}, told: map[string]agreement.Told{}, verdicts: map[string]agreement.Verdicts{},
+	}
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 3 {
+		w := &world{t: t, state: New(began), now: began, accepts: true}
+		f.machines = append(f.machines, w)
+		w.do(ConfigLoaded{Config: sharing(t, i+1)})
+		w.connect(nil)
+		w.probe("10.1.0.11", true)
+		w.probe("10.1.0.12", true)
+	}
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	return f
+}
+
+func (f *fleet) name(w *world) string { return w.state.machineName() }
+
+// exchange what is desired of each machine in etcd, and what it reads there.
+func (f *fleet) exchange() {
+	for _, w := range f.machines {
+		want := w.last.Agreement
+		if f.away[f.name(w)] || want == nil {
+			continue
+		}
+		f.verdicts[want.Machine] = want.Verdicts
+		f.tell(want)
+		for service, p := range want.Proposals {
+			f.write(want.Machine, service, p)
+		}
+	}
+	for _, w := range f.machines {
+		if f.away[f.name(w)] {
+			w.do(AgreementAway{Reason: "connection refused"})
+			continue
+		}
+		w.do(AgreementSeen{Seen: &agreement.Seen{
+			Leader: f.leader, Leads: f.leader == f.name(w),
+			Maps: maps.Clone(f.stored), Told: maps.Clone(f.told), Verdicts: maps.Clone(f.verdicts),
+		}})
+	}
+}
+
+func (f *fleet) tell(want *Agreement) {
+	for service, revision := range want.Rejoins {
+		if f.stored[service].Revision != revision {
+			return
+		}
+	}
+	if former, isThere := f.told[want.Machine]; !isThere || former.Number != want.Told.Number {
+		f.revision++
+		told := want.Told
+		told.Revision = f.revision
+		f.told[want.Machine] = told
+	}
+}
+
+func (f *fleet) write(machine, service string, p *agreement.Proposal) {
+	if p.AsLeader && f.leader != machine || f.stored[service].Revision != p.Previous {
+		return
+	}
+	f.revision++
+	if p.Map == nil {
+		delete(f.stored, service)
+		return
+	}
+	f.stored[service] = agreement.Stored{Map: p.Map, Revision: f.revision}
+}
+
+func (f *fleet) pass(d time.Duration) {
+	for range d / (50 * time.Millisecond) {
+		for _, w := range f.machines {
+			w.pass(50 * time.Millisecond)
+		}
+		f.exchange()
+	}
+}
+
+func (f *fleet) probe(address string, ok bool, machines ...int) {
+	for range 3 {
+		for _, i := range machines {
+			f.machines[i].probe(address, ok)
+		}
+		f.pass(200 * time.Millisecond)
+	}
+}
+
+func (f *fleet) expectOwners(want map[string]int) {
+	f.t.Helper()
+	for _, w := range f.machines {
+		if got := w.owners(); !maps.Equal(got, want) {
+			f.t.Errorf("%s: buckets of backends: %v, want %v", f.name(w), got, want)
+		}
+		m := f.stored["web"].Map
+		if own := w.last.Maps["web"]; own != m {
+			f.t.Errorf("%s has another map than etcd", f.name(w))
+		}
+	}
+}
+
+func TestLoadBalancersRunTheMapThatTheLeaderWrites(t *testing.T) {
+	f := startFleet(t)
+	f.machines[1].do(DrainBackend{Backend: "web-1", Drain: true}) // on one that does not lead
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-2": 256})
+	f.machines[1].do(DrainBackend{Backend: "web-1"})
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+}
+
+func TestEachStepWaitsForEveryLoadBalancer(t *testing.T) {
+	f := startFleet(t)
+	f.machines[2].accepts = false
+	f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+	f.pass(5 * time.Second)
+	for _, w := range f.machines[:2] {
+		w.expectOwners(map[string]int{"web-1": 128, "web-2": 128}) // prepared
+		w.expectMoves(128)
+		view := w.state.View(false).Services[0].Buckets.Agreement
+		if len(view.Lags) != 1 || view.Lags[0].Machine != "lb-3" || view.Leader != "lb-1" {
+			t.Errorf("%+v", view)
+		}
+	}
+	// Its lease is lost, and its controller dies: that changes nothing.
+	f.away["lb-3"] = true
+	delete(f.verdicts, "lb-3")
+	f.pass(5 * time.Second)
+	f.machines[0].expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	f.away["lb-3"] = false
+	f.machines[2].accept()
+	f.machines[2].accepts = true
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-2": 256})
+}
+
+func TestTheNextLeaderGoesOnInEachStep(t *testing.T) {
+	for steps := range 8 {
+		f := startFleet(t)
+		f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+		f.pass(time.Duration(steps) * 50 * time.Millisecond)
+		f.leader = ""
+		f.away["lb-1"] = true // its forwarder goes on
+		f.pass(time.Second)
+		f.leader = "lb-2"
+		f.pass(time.Second)
+		f.away["lb-1"] = false
+		f.pass(5 * time.Second)
+		if steps == 0 {
+			continue // etcd did not hear of the drain before the leader was killed; it does now
+		}
+		f.expectOwners(map[string]int{"web-2": 256})
+	}
+}
+
+func TestABackendIsDeadByTheMajority(t *testing.T) {
+	f := startFleet(t)
+	f.probe("10.1.0.12", false, 0) // the leader alone
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	f.probe("10.1.0.12", false, 1)
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 256})
+}
+
+func TestWhileEtcdIsAwayOnlyDeadBackendsBucketsMove(t *testing.T) {
+	f := startFleet(t)
+	f.away = map[string]bool{"lb-1": true, "lb-2": true, "lb-3": true}
+	f.pass(time.Second)
+	for _, w := range f.machines {
+		w.do(DrainBackend{Backend: "web-1", Drain: true})
+	}
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	for _, w := range f.machines {
+		w.do(DrainBackend{Backend: "web-1"})
+	}
+	f.probe("10.1.0.12", false, 0, 1, 2)
+	for _, w := range f.machines {
+		w.expectOwners(map[string]int{"web-1": 256})
+		if view := w.state.View(false).Services[0].Buckets.Agreement; !view.MadeAlone || view.Problem == "" {
+			t.Errorf("%+v", view)
+		}
+	}
+	made := f.machines[1].bucketMap()
+	clear(f.away)
+	f.pass(20 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 256})
+	if now := f.machines[1].bucketMap(); !slices.Equal(now.ByBucket, made.ByBucket) {
+		t.Error("the leader has not taken up what all had made")
+	}
+}
+
+// What one alone found dead goes back to it when etcd answers.
+func TestTheAgreedMapWins(t *testing.T) {
+	f := startFleet(t)
+	f.away["lb-3"] = true
+	f.probe("10.1.0.12", false, 2)
+	f.machines[2].expectOwners(map[string]int{"web-1": 256})
+	f.away["lb-3"] = false
+	f.pass(12 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+}
+
+func TestAWithdrawnMachineIsNotWaitedForAndComesBackWithThePresentMap(t *testing.T) {
+	f := startFleet(t)
+	w := f.machines[2]
+	w.do(DrainMachine{Drain: true})
+	f.pass(10 * time.Second)
+	if !f.told["lb-3"].Withdrawn {
+		t.Fatal("not withdrawn")
+	}
+	f.away["lb-3"] = true
+	f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+	f.pass(2 * time.Second)
+	f.machines[0].expectOwners(map[string]int{"web-2": 256})
+	w.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	w.do(DrainMachine{})
+	f.pass(2 * time.Second)
+	w.expectRoutes() // it cannot have the present map
+	f.away["lb-3"] = false
+	f.pass(3 * time.Second)
+	w.expectRoutes(vip)
+	f.expectOwners(map[string]int{"web-2": 256})
+	if f.told["lb-3"].Withdrawn {
+		t.Error("moves do not wait for it")
+	}
+}
+
+func TestADamagedOrLostMapIsBroughtBack(t *testing.T) {
+	for what, stored := range map[string]map[string]agreement.Stored{
+		"damaged": {"web": {Problem: "no JSON", Revision: 1000}},
+		"lost":    {},
+	} {
+		f := startFleet(t)
+		f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+		f.pass(2 * time.Second)
+		f.stored, f.revision = stored, 1000
+		f.exchange()
+		if view := f.machines[1].state.View(false).Services[0].Buckets.Agreement; view.Problem == "" {
+			t.Errorf("%s: nothing is said", what)
+		}
+		f.pass(3 * time.Second)
+		f.expectOwners(map[string]int{"web-2": 256})
+	}
+}
+
+func TestAMachineThatStartsHasNoMapBeforeEtcdDoes(t *testing.T) {
+	f := startFleet(t)
+	again := &world{t: t, state: New(f.machines[2].now), now: f.machines[2].now, accepts: true}
+	again.do(ConfigLoaded{Config: sharing(t, 3)})
+	again.connect(nil)
+	again.settle(true, "10.1.0.11", "10.1.0.12")
+	again.expectOwners(map[string]int{})
+	again.expectRoutes()
+	f.machines[2] = again
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	again.expectRoutes(vip)
+}
