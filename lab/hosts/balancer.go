@@ -33,8 +33,17 @@ func (lab *Lab) baseWeights() map[string]uint32 {
 
 // writeConfigs for all load balancers, by the present weights.
 func (lab *Lab) writeConfigs() error {
+	if agrees(lab.Network, lab.settings) {
+		shared := sharedConfig(lab.Network, lab.Network.LoadBalancers[0], lab.weights, lab.settings)
+		if err := writeWhole(lab.sharedFile(), []byte(shared), 0o644); err != nil {
+			return err
+		}
+	}
 	for _, n := range lab.Network.LoadBalancers {
-		content := machineConfig(lab.Network, n, lab.weights, lab.settings)
+		content := ownConfig(lab.Network, n, lab.settings)
+		if !agrees(lab.Network, lab.settings) {
+			content = machineConfig(lab.Network, n, lab.weights, lab.settings)
+		}
 		if err := writeWhole(lab.path(n, "config.yaml"), []byte(content), 0o644); err != nil {
 			return err
 		}
@@ -188,6 +197,9 @@ func (lab *Lab) reload(weights map[string]uint32, settings topology.Settings) er
 	lab.weights, lab.settings = maps.Clone(weights), settings
 	if err := lab.writeConfigs(); err != nil {
 		return err
+	}
+	if agrees(lab.Network, settings) {
+		return lab.applyShared()
 	}
 	for _, n := range lab.Network.LoadBalancers {
 		controller, known := lab.find(n.Name, "controller")

@@ -16,16 +16,37 @@ import (
 // machineConfig of one load balancer. Weights hold the backends that are in
 // the config; one of weight 0 drains.
 func machineConfig(network topology.Network, self topology.Node, weights map[string]uint32, settings topology.Settings) string {
+	return ownConfig(network, self, settings) + sharedConfig(network, self, weights, settings)
+}
+
+// ownConfig is what differs between machines, but for their peers.
+func ownConfig(network topology.Network, self topology.Node, settings topology.Settings) string {
+	text := fmt.Sprintf(`# Written by guideway-lab for %s.
+machine: {name: %s, addresses: [%s, "%s"]}
+bgp: {asn: %d, neighbors: [{address: %s, asn: %d, hold_time: 9s, bfd: {interval: 200ms, multiplier: 5}}]}
+forwarder: {interfaces: [{name: eth0, driver: af_xdp}], steering: %s, connections_max: %d}
+metrics: {listen: %q}
+`, self.Name, self.Name, self.Address(0), self.Address(1),
+		topology.ASNMachines, self.Gateway(0), topology.ASNRouter, cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax), controllerMetrics)
+	if agrees(network, settings) {
+		text += fmt.Sprintf("etcd: {cluster: %s, endpoints: [\"http://%s:%d\"]}\n", network.Clusters()[self.Cluster].Name, self.Gateway(0), etcdPort)
+	}
+	return text
+}
+
+// sharedConfig is the rest, which etcd has where it runs.
+func sharedConfig(network topology.Network, self topology.Node, weights map[string]uint32, settings topology.Settings) string {
 	own := network.Clusters()[self.Cluster]
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Written by guideway-lab for %s.
-cluster: {name: %s, secret_file: %q, prefixes: [%s]}
-machine: {name: %s, addresses: [%s, "%s"]}
-`, self.Name, own.Name, "../"+secretFile, quotedPrefixes(own.Prefixes), self.Name, self.Address(0), self.Address(1))
+	fmt.Fprintf(&b, "cluster: {name: %s, secret_file: %q, prefixes: [%s]}\n", own.Name, "../"+secretFile, quotedPrefixes(own.Prefixes))
 	if settings.Stateless {
 		b.WriteString("agents: {}\n")
 	}
-	b.WriteString(peersConfig(own, self))
+	if agrees(network, settings) {
+		b.WriteString(peersConfig(own, topology.Node{})) // each machine leaves itself out
+	} else {
+		b.WriteString(peersConfig(own, self))
+	}
 	b.WriteString(encapsulatorsConfig(network, self, settings))
 	b.WriteString(servicesConfig(network, self, settings))
 	b.WriteString("pools:\n")
@@ -47,10 +68,6 @@ machine: {name: %s, addresses: [%s, "%s"]}
 - {name: tcp-echo, tcp: {port: %d}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 `, topology.HTTPPort, topology.EchoPort)
 	b.WriteString(tunnelChecks)
-	fmt.Fprintf(&b, `bgp: {asn: %d, neighbors: [{address: %s, asn: %d, hold_time: 9s, bfd: {interval: 200ms, multiplier: 5}}]}
-forwarder: {interfaces: [{name: eth0, driver: af_xdp}], steering: %s, connections_max: %d}
-metrics: {listen: %q}
-`, topology.ASNMachines, self.Gateway(0), topology.ASNRouter, cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax), controllerMetrics)
 	return b.String()
 }
 

@@ -90,7 +90,7 @@ func complete(o topology.Options) (topology.Options, error) {
 		}
 		o.BinDir = filepath.Dir(self)
 	}
-	for _, name := range append(neededPrograms, routerPrograms(o)...) {
+	for _, name := range slices.Concat(neededPrograms, routerPrograms(o), etcdPrograms(o)) {
 		if _, err := exec.LookPath(name); err != nil {
 			return o, fmt.Errorf("program %s is missing: tools/install-deps.sh installs it", name)
 		}
@@ -147,6 +147,11 @@ func (lab *Lab) build(ctx context.Context) error {
 	}
 	if err := lab.writeConfigs(); err != nil {
 		return err
+	}
+	if agrees(lab.Network, lab.settings) {
+		if err := lab.startEtcd(ctx); err != nil {
+			return err
+		}
 	}
 	for _, n := range lab.Network.LoadBalancers {
 		if err := lab.startLoadBalancer(n); err != nil {

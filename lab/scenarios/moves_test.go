@@ -11,11 +11,12 @@ import (
 	"github.com/guideway/guideway/lab/topology"
 )
 
-// movesLab is one load balancer with stateless services, a load on it, and
-// connections that say nothing unless they are asked.
+// movesLab has stateless services, a load on them, and connections that say nothing
+// unless they are asked.
 type movesLab struct {
 	*hosts.Lab
-	t    *testing.T
+	t *testing.T
+	// The load balancer that gets commands.
 	name string
 	idle []conversation
 }
@@ -91,11 +92,18 @@ func (m *movesLab) setWeight(backend string, weight uint32) {
 }
 
 // waitOwners until exactly these have buckets of the services that have them by
-// these names, and the forwarder has the map.
+// these names, and all forwarders have the map.
 func (m *movesLab) waitOwners(want ...string) {
 	m.t.Helper()
-	eventually(m.t, 20*time.Second, fmt.Sprintf("%v have all buckets", want), func() error {
-		out, err := on(m.t, m.Lab, m.name, "show", "buckets", "-o", "json")
+	for _, machine := range m.LoadBalancers() {
+		m.waitOwnersAt(machine, want...)
+	}
+}
+
+func (m *movesLab) waitOwnersAt(machine string, want ...string) {
+	m.t.Helper()
+	eventually(m.t, 30*time.Second, fmt.Sprintf("%v have all buckets at %s", want, machine), func() error {
+		out, err := on(m.t, m.Lab, machine, "show", "buckets", "-o", "json")
 		if err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ type Settings struct {
 	Encapsulators []string
 	// Encap of every service; empty: gre. Reconfigure changes it.
 	Encap string
-	// Stateless: services are; Encap is geneve, and there is one load balancer.
+	// Stateless: services are; Encap is geneve. Several load balancers have etcd.
 	Stateless bool
 	// SecondChance: TCP services have it; Encap is geneve. Reconfigure changes it.
 	SecondChance bool
