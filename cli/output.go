@@ -27,6 +27,8 @@ type listing struct {
 	named    int
 	// Said when there are no rows.
 	none string
+	// Lines below the table.
+	notes []string
 }
 
 // What terminals show, and mails quote.
@@ -41,8 +43,10 @@ func (l listing) print(w io.Writer, format string) error {
 
 func (l listing) printTable(w io.Writer, wide bool) error {
 	if len(l.rows) == 0 {
-		_, err := fmt.Fprintln(w, l.none)
-		return err
+		if _, err := fmt.Fprintln(w, l.none); err != nil {
+			return err
+		}
+		return l.printNotes(w)
 	}
 	columns := len(l.header)
 	if l.wideFrom > 0 && !wide {
@@ -56,7 +60,22 @@ func (l listing) printTable(w io.Writer, wide bool) error {
 	for _, row := range rows {
 		fmt.Fprintln(table, strings.Join(row[:columns], "\t"))
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return l.printNotes(w)
+}
+
+func (l listing) printNotes(w io.Writer) error {
+	for i, note := range l.notes {
+		if i == 0 {
+			note = "\n" + note
+		}
+		if _, err := fmt.Fprintln(w, note); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wrapLast breaks the last column's cells into rows that fit.

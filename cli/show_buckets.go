@@ -22,6 +22,11 @@ type shownBuckets struct {
 	// Of the service's map, and of the one that the forwarder has.
 	Generation             uint64 `json:"generation"`
 	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
+	// Of several load balancers, the one that assigns the service's buckets, and those
+	// that do not have the agreed map.
+	Leader  string   `json:"leader,omitempty"`
+	Waiting []string `json:"waiting_for,omitempty"`
+	Problem string   `json:"problem,omitempty"`
 }
 
 func showBuckets(ctx context.Context, m machine, _ io.Writer) (listing, error) {
@@ -39,6 +44,7 @@ func showBuckets(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 			one := shownBuckets{
 				Service: s.Name, Backend: use.Backend, Buckets: use.Owned, Share: float64(use.Owned) / float64(s.Buckets.Count),
 				Next: use.Next, Earlier: use.Earlier, Generation: s.Buckets.Generation, GenerationAcknowledged: s.Buckets.GenerationAcknowledged,
+				Leader: s.Buckets.Agreement.GetLeader(), Waiting: lagging(s.Buckets), Problem: s.Buckets.Agreement.GetProblem(),
 			}
 			shown = append(shown, one)
 			found.rows = append(found.rows, []string{
@@ -46,8 +52,53 @@ func showBuckets(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 			})
 		}
 	}
-	found.value = shown
+	found.value, found.notes = shown, agreementNotes(services)
 	return found, nil
+}
+
+// lagging machines, and what they have: moves wait for them.
+func lagging(b *controllerv1.Buckets) (machines []string) {
+	for _, lag := range b.Agreement.GetLags() {
+		machines = append(machines, lag.Machine)
+	}
+	return machines
+}
+
+// agreementNotes say who assigns the buckets of services that several load balancers
+// have, and what moves wait for.
+func agreementNotes(services []*controllerv1.Service) (notes []string) {
+	for _, s := range services {
+		a := s.Buckets.Agreement
+		if a == nil {
+			continue
+		}
+		note := s.Name + ": " + leaderWords(a.Leader) + " assigns the buckets"
+		for _, lag := range a.Lags {
+			note += fmt.Sprintf("; moves wait for %s, which %s", lag.Machine, lagWords(lag, s.Buckets.Generation))
+		}
+		if a.Problem != "" {
+			note += "; " + a.Problem
+		}
+		if a.MadeAlone {
+			note += "; this machine has moved buckets of dead backends by itself"
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+func leaderWords(leader string) string {
+	if leader == "" {
+		return "no machine"
+	}
+	return leader
+}
+
+func lagWords(lag *controllerv1.BucketLag, agreed uint64) string {
+	if lag.Silent {
+		return "has said nothing in etcd"
+	}
+	return fmt.Sprintf("has acknowledged map %d", lag.Generation)
 }
 
 func (b shownBuckets) generation() string {
@@ -100,6 +151,7 @@ func showMoves(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 		header: []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
 		none:   "no bucket moves",
 	}
+	found.notes = agreementNotes(services)
 	for _, one := range shown {
 		found.rows = append(found.rows, []string{
 			one.Service, dash(one.From), dash(one.To), fmt.Sprint(one.Buckets), one.Step, one.ago, number(one.Connections), one.left,
