@@ -12,8 +12,8 @@
  * live: a packet of none that lives here goes on to the first of them. What is
  * ours and wrong is dropped, each kind counted under its own name.
  *
- *   tunnel.h ─► inner.h ─┬─► connection.h: here? ─► strip, XDP_PASS
- *   route.h              └─► onward.h: the next agent's, XDP_TX
+ *   tunnel.h ─► inner.h ─► connection.h: here? ─┬─► strip, XDP_PASS
+ *   route.h                flow.h               └─► onward.h: the next agent's, XDP_TX
  *
  * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h).
  */
@@ -98,12 +98,10 @@ int guideway_agent(struct xdp_md *ctx)
 		return counted(outcome, XDP_PASS);
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
-	if (!names_addresses(&t))
-		return deliver(ctx, &t);
 	outcome = place_of(ctx, &t);
 	if (outcome == t.kind)
 		return deliver(ctx, &t);
-	if (outcome > OTHER_TIME_WAIT)
+	if (outcome > NO_FLOW)
 		return counted(outcome, XDP_DROP);
 	sent = send_onward(ctx, &t, outcome);
 	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * Whether a packet's connection lives here, as the kernel's sockets have it.
+ * Whether a packet's connection lives here, as the kernel's sockets have it, or
+ * its flow, as flow.h remembers it.
  *
- * Asked only for packets that name other agents. A connection lives here if
+ * Looked up for packets that name other agents. A connection lives here if
  * this packet means something to its socket; else the kernel would answer the
  * packet of a connection that lives elsewhere by an RST.
  */
 #ifndef GUIDEWAY_AGENT_CONNECTION_H
 #define GUIDEWAY_AGENT_CONNECTION_H
 
+#include "flow.h"
 #include "frame.h"
+#include "route.h"
 
 #define EXTENSIONS_MAX 4
 #define IPV4_OFFSET 0x1fff
+#define IPV4_MORE 0x2000
+#define IPV6_OFFSET 0xfff8 /* of its fragment header (RFC 8200, section 4.5) */
+#define IPV6_MORE 0x0001
 /* linux/icmp.h does not compile here. RFC 792. */
 #define ICMP_DEST_UNREACH 3
 #define ICMP_TIME_EXCEEDED 11
@@ -44,10 +50,16 @@ struct tcp_timewait_sock {
 	__u32 tw_rcv_wnd;
 } __attribute__((preserve_access_index));
 
-/* A TCP segment inside, and where its headers are; or one of ours that an ICMP
- * error quotes: its addresses and ports, as of an answer to it, and its
- * sequence number. */
+/* Which fragment of a packet it is; whole ones are none. */
+enum fragment { WHOLE, FIRST, LATER };
+
+/* A TCP segment or datagram inside, and where its headers are; or one of ours that an
+ * ICMP error quotes: its addresses and ports, as of an answer to it, and its
+ * sequence number. Of a later fragment only which packet it is of. */
 struct segment {
+	struct flow flow;
+	struct fragmented packet;
+	enum fragment fragment;
 	struct bpf_sock_tuple tuple;
 	__u32 tuple_bytes;
 	void *ip; /* the headers; null: it is quoted */
@@ -80,7 +92,7 @@ static __always_inline __u32 read_tcp(struct segment *s, const struct tunnel *t,
 	return t->kind;
 }
 
-/* The begin of an ICMP message, and of a TCP segment that it quotes. */
+/* The begin of an ICMP message, and of a segment or datagram that it quotes. */
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -91,12 +103,20 @@ struct icmp {
 struct quoted {
 	__be16 source;
 	__be16 dest;
-	__be32 sequence;
+	__be32 sequence; /* of TCP */
+};
+
+/* The header of a fragment of IPv6. */
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
 };
 
 /* The functions that read a segment return NO_SOCKET when they have it, the
  * kind of tunnel for a packet that is taken here anyway, else what is wrong. */
-static __always_inline __u32 read_quoted_v4(struct segment *s, const struct tunnel *t,
+static __always_inline __u32 read_quoted_v4(struct segment *s, struct tunnel *t,
 					    const void *at)
 {
 	const struct icmp *icmp = at;
@@ -109,12 +129,21 @@ static __always_inline __u32 read_quoted_v4(struct segment *s, const struct tunn
 	    icmp->type != ICMP_PARAMETERPROB)
 		return t->kind;
 	/* A later fragment has no ports. */
-	if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_OFFSET))
+	if (ip->frag_off & bpf_htons(IPV4_OFFSET) ||
+	    (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP))
 		return t->kind;
 	tcp = (const void *)ip + ip->ihl * 4;
 	if ((const void *)(tcp + 1) > t->end)
 		return t->kind;
 	s->is_quoted = 1;
+	if (ip->protocol == IPPROTO_UDP) {
+		t->returns = 1;
+		s->flow.client = mapped(ip->daddr);
+		s->flow.vip = mapped(ip->saddr);
+		s->flow.client_port = tcp->dest;
+		s->flow.vip_port = tcp->source;
+		return NO_SOCKET;
+	}
 	s->sequence = bpf_ntohl(tcp->sequence);
 	s->tuple.ipv4.saddr = ip->daddr;
 	s->tuple.ipv4.daddr = ip->saddr;
@@ -124,7 +153,7 @@ static __always_inline __u32 read_quoted_v4(struct segment *s, const struct tunn
 	return NO_SOCKET;
 }
 
-static __always_inline __u32 read_quoted_v6(struct segment *s, const struct tunnel *t,
+static __always_inline __u32 read_quoted_v6(struct segment *s, struct tunnel *t,
 					    const void *at)
 {
 	const struct icmp *icmp = at;
@@ -133,9 +162,18 @@ static __always_inline __u32 read_quoted_v6(struct segment *s, const struct tunn
 
 	if ((const void *)(tcp + 1) > t->end)
 		return t->kind;
-	if (icmp->type > ICMPV6_ERROR_MAX || ip->nexthdr != IPPROTO_TCP)
+	if (icmp->type > ICMPV6_ERROR_MAX ||
+	    (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP))
 		return t->kind;
 	s->is_quoted = 1;
+	if (ip->nexthdr == IPPROTO_UDP) {
+		t->returns = 1;
+		s->flow.client = ip->daddr;
+		s->flow.vip = ip->saddr;
+		s->flow.client_port = tcp->dest;
+		s->flow.vip_port = tcp->source;
+		return NO_SOCKET;
+	}
 	s->sequence = bpf_ntohl(tcp->sequence);
 	__builtin_memcpy(s->tuple.ipv6.saddr, &ip->daddr, sizeof(ip->daddr));
 	__builtin_memcpy(s->tuple.ipv6.daddr, &ip->saddr, sizeof(ip->saddr));
@@ -145,7 +183,19 @@ static __always_inline __u32 read_quoted_v6(struct segment *s, const struct tunn
 	return NO_SOCKET;
 }
 
-static __always_inline __u32 read_segment_v4(struct segment *s, const struct tunnel *t)
+static __always_inline __u32 read_datagram(struct segment *s, struct tunnel *t, const void *at)
+{
+	const struct udphdr *udp = at;
+
+	if ((const void *)(udp + 1) > t->end)
+		return INNER_HEADER;
+	t->returns = 1;
+	s->flow.client_port = udp->source;
+	s->flow.vip_port = udp->dest;
+	return NO_SOCKET;
+}
+
+static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t)
 {
 	struct iphdr *ip = t->next;
 	const struct tcphdr *tcp;
@@ -153,12 +203,24 @@ static __always_inline __u32 read_segment_v4(struct segment *s, const struct tun
 
 	if ((const void *)(ip + 1) > t->end)
 		return INNER_HEADER;
+	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET)) {
+		s->fragment = ip->frag_off & bpf_htons(IPV4_OFFSET) ? LATER : FIRST;
+		s->packet.source = mapped(ip->saddr);
+		s->packet.destination = mapped(ip->daddr);
+		s->packet.id = ip->id;
+		s->packet.protocol = ip->protocol;
+		if (s->fragment == LATER)
+			return NO_SOCKET;
+	}
 	if (ip->protocol == IPPROTO_ICMP)
 		return read_quoted_v4(s, t, t->next + ip->ihl * 4);
+	if (ip->protocol == IPPROTO_UDP) {
+		s->flow.client = mapped(ip->saddr);
+		s->flow.vip = mapped(ip->daddr);
+		return read_datagram(s, t, t->next + ip->ihl * 4);
+	}
 	if (ip->protocol != IPPROTO_TCP)
 		return t->kind;
-	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
-		return INNER_FRAGMENT;
 	bytes = bpf_ntohs(ip->tot_len);
 	if (bytes < ip->ihl * 4u)
 		return INNER_HEADER;
@@ -175,24 +237,46 @@ static __always_inline __u32 read_segment_v4(struct segment *s, const struct tun
 	return NO_SOCKET;
 }
 
-/* Passes extension headers over (RFC 8200); the protocol behind them, or -1. */
-static __always_inline int skip_extensions(const struct tunnel *t, __u8 protocol, __u32 *skipped)
+/* Notes which packet a fragment is of. */
+static __always_inline void read_fragment(struct segment *s, const struct ipv6hdr *ip,
+					  const struct fragment_header *header)
 {
+	if (!(header->offset & bpf_htons(IPV6_OFFSET | IPV6_MORE)))
+		return; /* a whole packet with such a header (RFC 6946) */
+	s->fragment = header->offset & bpf_htons(IPV6_OFFSET) ? LATER : FIRST;
+	s->packet.source = ip->saddr;
+	s->packet.destination = ip->daddr;
+	s->packet.id = header->id;
+}
+
+/* Passes extension headers over (RFC 8200); the protocol behind them, or -1. Behind
+ * the header of a later fragment is none: it ends there. */
+static __always_inline int skip_extensions(struct segment *s, const struct tunnel *t,
+					   const struct ipv6hdr *ip, __u32 *skipped)
+{
+	__u8 protocol = ip->nexthdr;
+
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
 		const __u8 *header = t->next + sizeof(struct ipv6hdr) + (*skipped & 0x3fff);
 
-		if (protocol != IPPROTO_HOPOPTS && protocol != IPPROTO_ROUTING &&
-		    protocol != IPPROTO_DSTOPTS)
+		if (s->fragment == LATER ||
+		    (protocol != IPPROTO_HOPOPTS && protocol != IPPROTO_ROUTING &&
+		     protocol != IPPROTO_DSTOPTS && protocol != IPPROTO_FRAGMENT))
 			return protocol;
-		if ((const void *)(header + 2) > t->end)
+		if ((const void *)(header + sizeof(struct fragment_header)) > t->end)
 			return -1;
+		if (protocol == IPPROTO_FRAGMENT) {
+			read_fragment(s, ip, (const void *)header);
+			*skipped += sizeof(struct fragment_header);
+		} else {
+			*skipped += (header[1] + 1) * 8;
+		}
 		protocol = header[0];
-		*skipped += (header[1] + 1) * 8;
 	}
 	return -1;
 }
 
-static __always_inline __u32 read_segment_v6(struct segment *s, const struct tunnel *t)
+static __always_inline __u32 read_segment_v6(struct segment *s, struct tunnel *t)
 {
 	struct ipv6hdr *ip = t->next;
 	const struct tcphdr *tcp;
@@ -201,13 +285,18 @@ static __always_inline __u32 read_segment_v6(struct segment *s, const struct tun
 
 	if ((const void *)(ip + 1) > t->end)
 		return INNER_HEADER;
-	protocol = skip_extensions(t, ip->nexthdr, &skipped);
+	protocol = skip_extensions(s, t, ip, &skipped);
+	if (s->fragment == LATER)
+		return NO_SOCKET;
 	if (protocol < 0)
 		return INNER_HEADER;
-	if (protocol == IPPROTO_FRAGMENT)
-		return INNER_FRAGMENT;
 	if (protocol == IPPROTO_ICMPV6)
 		return read_quoted_v6(s, t, t->next + sizeof(*ip) + (skipped & 0x3fff));
+	if (protocol == IPPROTO_UDP) {
+		s->flow.client = ip->saddr;
+		s->flow.vip = ip->daddr;
+		return read_datagram(s, t, t->next + sizeof(*ip) + (skipped & 0x3fff));
+	}
 	if (protocol != IPPROTO_TCP)
 		return t->kind;
 	bytes = bpf_ntohs(ip->payload_len);
@@ -321,24 +410,62 @@ static __always_inline __u32 place_by_lookup(struct xdp_md *ctx, struct segment 
 	return outcome;
 }
 
-/* Where a packet that names other agents belongs: the kind of tunnel for here,
- * why onward, or what is wrong with it. */
-static __always_inline __u32 place_of(struct xdp_md *ctx, const struct tunnel *t)
+/* Where a packet that names other agents belongs. */
+static __always_inline __u32 place_by_content(struct xdp_md *ctx, struct segment *s,
+					      struct tunnel *t)
 {
-	struct segment s = {};
 	__u32 outcome;
 
-	outcome = t->inner_type == ETH_P_IP ? read_segment_v4(&s, t) : read_segment_v6(&s, t);
-	if (outcome != NO_SOCKET)
-		return outcome;
+	if (s->fragment == LATER)
+		return place_by_fragment(&s->packet, t);
+	if (t->returns)
+		return place_by_flow(&s->flow, t);
 	/* New connections are the one's in charge. */
-	if ((s.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+	if ((s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return t->kind;
-	outcome = place_by_lookup(ctx, &s, t);
+	outcome = place_by_lookup(ctx, s, t);
 	if (outcome == t->kind)
 		return outcome;
 	/* A socket that changes its state is in no table for a moment. */
-	return place_by_lookup(ctx, &s, t);
+	return place_by_lookup(ctx, s, t);
+}
+
+/* True for a packet that names no agents, but of which is to be remembered that it
+ * was taken here: one that may be a datagram, or the first fragment of a packet. */
+static __always_inline int may_be_remembered(const struct tunnel *t)
+{
+	if (t->inner_type == ETH_P_IP) {
+		const struct iphdr *ip = t->next;
+
+		return (const void *)(ip + 1) <= t->end &&
+		       (ip->protocol == IPPROTO_UDP || ip->frag_off & bpf_htons(IPV4_MORE));
+	} else {
+		const struct ipv6hdr *ip = t->next;
+
+		return (const void *)(ip + 1) <= t->end && ip->nexthdr != IPPROTO_TCP &&
+		       ip->nexthdr != IPPROTO_ICMPV6;
+	}
+}
+
+/* Where a packet belongs: the kind of tunnel for here, why onward, or what is wrong
+ * with it. */
+static __always_inline __u32 place_of(struct xdp_md *ctx, struct tunnel *t)
+{
+	int is_named = names_addresses(t);
+	struct segment s = {};
+	__u32 outcome;
+
+	if (!is_named && !may_be_remembered(t))
+		return t->kind;
+	outcome = t->inner_type == ETH_P_IP ? read_segment_v4(&s, t) : read_segment_v6(&s, t);
+	if (outcome != NO_SOCKET)
+		return is_named ? outcome : t->kind;
+	outcome = is_named ? place_by_content(ctx, &s, t) : t->kind;
+	if (s.fragment == FIRST)
+		remember_fragment(&s.packet, t, outcome);
+	if (t->returns && outcome == t->kind && s.fragment != LATER && !s.is_quoted)
+		remember_flow(&s.flow);
+	return outcome;
 }
 
 #endif

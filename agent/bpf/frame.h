@@ -33,6 +33,7 @@ enum outcome {
 	NO_SOCKET, /* sent to the next agent, from here on */
 	OTHER_HANDSHAKE,
 	OTHER_TIME_WAIT,
+	NO_FLOW,
 	OUTER_FRAGMENT, /* and what was dropped, from here on */
 	OUTER_HEADER,
 	GRE_FLAGS,
@@ -139,6 +140,8 @@ struct tunnel {
 	__u8 protocol;
 	__u8 traffic_class;
 	__u8 kind; /* the outcome if all is well */
+	/* A datagram: if no agent has its flow, it comes back to its first one. */
+	__u8 returns;
 	struct route route;
 };
 

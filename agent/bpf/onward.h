@@ -4,6 +4,9 @@
  *
  *   Ethernet | IP | UDP | Geneve | options up to the address | address | ...
  *      anew, from here to there ..................           '-- gone   '-- stays
+ *
+ * The first agent of a datagram's way adds its own address behind the others: what
+ * no agent has comes back to it.
  */
 #ifndef GUIDEWAY_AGENT_ONWARD_H
 #define GUIDEWAY_AGENT_ONWARD_H
@@ -19,9 +22,13 @@
 #define COPIED_BYTES_MAX (GENEVE_HEADER_BYTES + OPTIONS_BYTES_MAX)
 #define OUTER_BYTES_MAX (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
 
+/* Of the addresses behind the first one. */
+#define FURTHER_BYTES_MAX (2 * sizeof(struct in6_addr))
+
 /* The begin of a frame while it is made, for each processor. */
 struct front {
-	__u8 bytes[OUTER_BYTES_MAX + COPIED_BYTES_MAX + 4];
+	__u8 bytes[OUTER_BYTES_MAX + COPIED_BYTES_MAX + FURTHER_BYTES_MAX +
+		   sizeof(struct in6_addr)];
 };
 
 struct {
@@ -31,9 +38,18 @@ struct {
 	__type(value, struct front);
 } fronts SEC(".maps");
 
+/* True on the first agent of a datagram's way. */
+static __always_inline int returns_here(const struct tunnel *t)
+{
+	return t->returns && !(t->route.flags & ROUTE_RETURNS);
+}
+
 /* Lengths of the frame that is made. */
 struct lengths {
 	__u32 copied; /* of Geneve, from its header to the address */
+	__u32 further; /* of the addresses behind it, if ours is added to them */
+	__u32 geneve; /* what is made of it */
+	__u32 kept_at; /* in the frame: what stays, to its end */
 	__u32 packet; /* of the outer IP packet */
 };
 
@@ -97,12 +113,30 @@ static __always_inline void write_udp(void *to, const struct tunnel *t, __u32 by
 	udp->check = 0;
 }
 
-/* Copies Geneve up to the address, and takes the address off in lengths, count
- * and hop limit. */
-static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
-					__u32 copied)
+/* Copies the addresses behind the first one, and adds ours, in the place of that. */
+static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
+					   const struct agent *agent, __u32 further)
 {
-	__u32 words = address_bytes(t->route.flags) / 4;
+	__u32 at = t->route.at + sizeof(struct route_option) + address_bytes(t->route.flags);
+
+	if (further > FURTHER_BYTES_MAX) /* apart, as in write_geneve */
+		return -1;
+	barrier_var(further);
+	if (further && bpf_xdp_load_bytes(ctx, at, to, further))
+		return -1;
+	if (t->route.flags & ROUTE_IS_V6)
+		__builtin_memcpy(to + further, &agent->source, sizeof(agent->source));
+	else
+		__builtin_memcpy(to + further, &agent->source.in6_u.u6_addr32[3], sizeof(__be32));
+	return 0;
+}
+
+/* Copies Geneve up to the address, and takes the address off in lengths, count
+ * and hop limit; or puts ours behind the others. */
+static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
+					const struct agent *agent, const struct lengths *lengths)
+{
+	__u32 words = address_bytes(t->route.flags) / 4, copied = lengths->copied;
 	struct route_option *route;
 	__u32 at = t->route.at - t->geneve_at;
 
@@ -115,26 +149,28 @@ static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const stru
 		return -1;
 	if (bpf_xdp_load_bytes(ctx, t->geneve_at, to, copied))
 		return -1;
-	to[0] -= words; /* version 0, length of the options */
 	route = (void *)to + at;
+	route->hop_limit -= 1;
+	if (returns_here(t)) {
+		route->flags |= ROUTE_RETURNS;
+		return write_addresses(ctx, to + copied, t, agent, lengths->further);
+	}
+	to[0] -= words; /* version 0, length of the options */
 	route->option.length -= words;
 	route->flags -= 1;
-	route->hop_limit -= 1;
 	return 0;
 }
 
-/* The frame's new begin, in place of the old one up to behind the address. */
-static __always_inline int replace_front(struct xdp_md *ctx, const struct tunnel *t, __u8 *front,
-					 __u32 front_bytes)
+/* The frame's new begin, in place of the old one. */
+static __always_inline int replace_front(struct xdp_md *ctx, __u8 *front, __u32 front_bytes,
+					 __u32 kept_at)
 {
-	int removed = t->route.at + sizeof(struct route_option) + address_bytes(t->route.flags);
-
 	if (front_bytes > sizeof(struct front)) /* apart, as in write_geneve */
 		return -1;
 	barrier_var(front_bytes);
 	if (front_bytes < sizeof(struct ethhdr))
 		return -1;
-	if (bpf_xdp_adjust_head(ctx, removed - (int)front_bytes))
+	if (bpf_xdp_adjust_head(ctx, (int)kept_at - (int)front_bytes))
 		return -1;
 	return bpf_xdp_store_bytes(ctx, 0, front, front_bytes);
 }
@@ -148,9 +184,10 @@ static __always_inline __u32 send_v4(struct xdp_md *ctx, const struct tunnel *t,
 	write_ethernet(front, agent, ETH_P_IP);
 	write_ipv4(front + sizeof(struct ethhdr), t, agent, lengths.packet);
 	write_udp(front + udp_at, t, lengths.packet - sizeof(struct iphdr));
-	if (write_geneve(ctx, front + geneve_at, t, lengths.copied))
+	if (write_geneve(ctx, front + geneve_at, t, agent, &lengths))
 		return NO_ROOM;
-	return replace_front(ctx, t, front, geneve_at + lengths.copied) ? NO_ROOM : NO_SOCKET;
+	return replace_front(ctx, front, geneve_at + lengths.geneve, lengths.kept_at) ? NO_ROOM :
+											NO_SOCKET;
 }
 
 static __always_inline __u32 send_v6(struct xdp_md *ctx, const struct tunnel *t,
@@ -162,9 +199,32 @@ static __always_inline __u32 send_v6(struct xdp_md *ctx, const struct tunnel *t,
 	write_ethernet(front, agent, ETH_P_IPV6);
 	write_ipv6(front + sizeof(struct ethhdr), t, agent, lengths.packet);
 	write_udp(front + udp_at, t, lengths.packet - sizeof(struct ipv6hdr));
-	if (write_geneve(ctx, front + geneve_at, t, lengths.copied))
+	if (write_geneve(ctx, front + geneve_at, t, agent, &lengths))
 		return NO_ROOM;
-	return replace_front(ctx, t, front, geneve_at + lengths.copied) ? NO_ROOM : NO_SOCKET;
+	return replace_front(ctx, front, geneve_at + lengths.geneve, lengths.kept_at) ? NO_ROOM :
+											NO_SOCKET;
+}
+
+static __always_inline struct lengths lengths_of(const struct tunnel *t)
+{
+	__u32 address = address_bytes(t->route.flags);
+	__u32 addresses_at = t->route.at + sizeof(struct route_option);
+	struct lengths lengths = {
+		.copied = addresses_at - t->geneve_at,
+		.geneve = addresses_at - t->geneve_at,
+		.kept_at = addresses_at + address,
+	};
+
+	if (returns_here(t)) {
+		lengths.further = ((t->route.flags & ROUTE_COUNT) - 1) * address;
+		lengths.geneve += lengths.further + address;
+		lengths.kept_at += lengths.further;
+	}
+	lengths.packet = t->outer_bytes + sizeof(struct ethhdr) - lengths.kept_at +
+			 lengths.geneve + sizeof(struct udphdr) +
+			 (is_mapped(&t->route.next) ? sizeof(struct iphdr) :
+						      sizeof(struct ipv6hdr));
+	return lengths;
 }
 
 /* The reason that was given, if the packet is the next agent's now; else why
@@ -175,7 +235,7 @@ static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel
 	struct lengths lengths;
 	struct agent *agent;
 	struct front *front;
-	__u32 zero = 0, kept, outcome;
+	__u32 zero = 0, outcome;
 
 	if (!t->route.hop_limit)
 		return HOP_LIMIT;
@@ -191,12 +251,7 @@ static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel
 	if (t->outer_bytes + sizeof(struct ethhdr) > bpf_xdp_get_buff_len(ctx) ||
 	    t->outer_bytes < t->removed)
 		return OUTER_HEADER;
-	lengths.copied = t->route.at + sizeof(struct route_option) - t->geneve_at;
-	/* Behind the address, to the packet's end. */
-	kept = t->outer_bytes + sizeof(struct ethhdr) - t->route.at - sizeof(struct route_option) -
-	       address_bytes(t->route.flags);
-	lengths.packet = kept + lengths.copied + sizeof(struct udphdr) +
-			 (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	lengths = lengths_of(t);
 	if (lengths.packet > agent->mtu)
 		return TOO_BIG;
 	outcome = is_v4 ? send_v4(ctx, t, agent, front->bytes, lengths) :

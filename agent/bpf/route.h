@@ -20,6 +20,7 @@
 #define OPTIONS_BYTES_MAX 252
 
 #define ROUTE_IS_V6 0x80
+#define ROUTE_RETURNS 0x40
 #define ROUTE_COUNT 0x03
 #define ROUTE_ZERO 0x3c
 

@@ -16,6 +16,7 @@ mod arguments;
 pub mod attachment;
 pub mod config;
 pub mod doctor;
+mod flows;
 mod messages;
 mod metrics;
 mod mss;

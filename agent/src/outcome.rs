@@ -55,7 +55,7 @@ const fn dropped(name: &'static str) -> Outcome {
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 27] = [
+pub static OUTCOMES: [Outcome; 28] = [
     passed("no_tunnel"),
     passed("unknown_source"),
     decapsulated("gre"),
@@ -65,6 +65,7 @@ pub static OUTCOMES: [Outcome; 27] = [
     forwarded("no_socket"),
     forwarded("other_handshake"),
     forwarded("other_time_wait"),
+    forwarded("no_flow"),
     dropped("outer_fragment"),
     dropped("outer_header"),
     dropped("gre_flags"),
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[6], counts[21]) = (5, 2, 1);
+        (counts[2], counts[6], counts[22]) = (5, 2, 1);
         assert_eq!(
             line(&counts),
             "packets: decapsulated/gre=5 forwarded/no_socket=2 dropped/ecn=1"

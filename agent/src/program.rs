@@ -14,6 +14,7 @@ use wire::IpPrefix;
 
 use crate::attachment;
 use crate::config::Config;
+use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
 use crate::outcome::{Counts, OUTCOMES};
 
@@ -66,6 +67,11 @@ impl Program {
     /// The table of what the program at the egress announces, which is empty at first.
     pub fn clamps(&mut self) -> Result<Clamps, String> {
         ebpf::table(&mut self.object, "clamps").map(Clamps::new).map_err(|error| error.to_string())
+    }
+
+    /// The flows of datagrams that were taken here.
+    pub fn flows(&mut self) -> Result<Flows, String> {
+        ebpf::table(&mut self.object, "flows").map(Flows::new).map_err(|error| error.to_string())
     }
 
     /// Attaches the program at the egress, if the config says so; else takes a

@@ -31,13 +31,14 @@ pub async fn run(file: &Path, config: &Config) -> Result<(), String> {
     let mut neighbours = Neighbours::start(config, agents).await?;
     let mut clamps = program.clamps()?;
     clamps.update(config)?; // before the program may take a predecessor's place
+    let flows = program.flows()?;
     program.attach_mss(config)?;
     let mode = program.attach(config)?;
     println!("ready: {interface} {mode}");
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
-    let messages = Messages::new(config);
+    let messages = Messages::new(config, flows);
     let exchanges = messages.exchanges();
     let source = status::Source {
         file: file.to_path_buf(),

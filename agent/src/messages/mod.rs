@@ -25,6 +25,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::config::{Config, Keys};
+use crate::flows::Flows;
 use crate::sockets;
 use datagram::Refused;
 use session::{Session, Taken};
@@ -90,12 +91,13 @@ fn locked(exchange: &Mutex<Exchange>) -> std::sync::MutexGuard<'_, Exchange> {
 /// The agent's side of all exchanges.
 pub struct Messages {
     keys: Option<Keys>,
+    flows: Arc<Flows>,
     exchanges: Exchanges,
 }
 
 impl Messages {
-    /// To the controllers of a config.
-    pub fn new(config: &Config) -> Messages {
+    /// To the controllers of a config, of the sockets here and these flows.
+    pub fn new(config: &Config, flows: Flows) -> Messages {
         let exchange = |controller: &SocketAddr| {
             Arc::new(Mutex::new(Exchange {
                 controller: *controller,
@@ -108,6 +110,7 @@ impl Messages {
         };
         Messages {
             keys: config.keys.clone(),
+            flows: Arc::new(flows),
             exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
         }
     }
@@ -126,7 +129,7 @@ impl Messages {
         let mut tasks = JoinSet::new();
         for exchange in &self.exchanges.0 {
             let session = Session::new(keys.clone(), u64::from_ne_bytes(boot));
-            tasks.spawn(talk(session, exchange.clone()));
+            tasks.spawn(talk(session, exchange.clone(), Arc::clone(&self.flows)));
         }
         while tasks.join_next().await.is_some() {}
         std::future::pending().await
@@ -134,12 +137,12 @@ impl Messages {
 }
 
 /// Sends states to one controller and takes its answers.
-async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>) {
+async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>, flows: Arc<Flows>) {
     let controller = locked(&exchange).controller;
     let socket = connected(controller).await;
     loop {
         let sent_at = Instant::now();
-        let bodies = bodies(&session, &exchange).await;
+        let bodies = bodies(&session, &exchange, Arc::clone(&flows)).await;
         for datagram in session.state(&bodies) {
             // A lost state is followed by another.
             let _ = socket.send(&datagram).await;
@@ -176,11 +179,13 @@ async fn connected(controller: SocketAddr) -> UdpSocket {
 }
 
 /// The bodies of the next state.
-async fn bodies(session: &Session, exchange: &Mutex<Exchange>) -> Vec<Vec<u8>> {
+async fn bodies(session: &Session, exchange: &Mutex<Exchange>, flows: Arc<Flows>) -> Vec<Vec<u8>> {
     let Some(counting) = session.counting() else { return count::uncounted(0) };
     locked(exchange).services = counting.served().to_vec();
     let counted = spawn_blocking(move || {
-        let counts = counting.count(&sockets::connections()?);
+        let mut living = sockets::connections()?;
+        living.extend(flows.recent().map_err(std::io::Error::other)?);
+        let counts = counting.count(&living);
         let connections = counts.values().flat_map(|buckets| buckets.values());
         let connections = connections.map(|count| u64::from(*count)).sum();
         std::io::Result::Ok((connections, counting.bodies(&counts)))

@@ -11,7 +11,10 @@ use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6, udp};
 use super::*;
 use crate::outcome::Kind;
 
+mod flows;
+mod mss;
 mod onward;
+mod options;
 mod sockets;
 
 const PASS: u32 = 2;

@@ -10,12 +10,13 @@ use wire::tunnel::geneve;
 use wire::tunnel::route_option::RouteOption;
 use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6};
 
+use super::flows::Datagram;
 use super::sockets::{
     Closed, Connection, Cookie, Established, Handshake, STATES, Sockets, State, Unknown, namespace,
 };
 use super::*;
 
-const TX: u32 = 3;
+pub const TX: u32 = 3;
 const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 const MTU: u32 = 1400;
@@ -26,14 +27,14 @@ const ACK: u8 = 0x10;
 const FLAGS: [u8; 7] = [SYN, SYN | ACK, ACK, RST, RST | ACK, 0x11, 0];
 
 /// Agents of the config: with a next hop, and without one.
-const REACHED: [&str; 3] = ["10.1.0.12", "2001:db8:1::12", "10.1.0.13"];
-const UNREACHED: &str = "10.1.0.14";
+pub const REACHED: [&str; 3] = ["10.1.0.12", "2001:db8:1::12", "10.1.0.13"];
+pub const UNREACHED: &str = "10.1.0.14";
 /// Behind a link that carries less than any of these packets.
-const NARROW: &str = "10.1.0.15";
-const UNCONFIGURED: &str = "10.1.0.99";
-const NEXT: [&str; 6] = [REACHED[0], REACHED[1], REACHED[2], UNREACHED, NARROW, UNCONFIGURED];
+pub const NARROW: &str = "10.1.0.15";
+pub const UNCONFIGURED: &str = "10.1.0.99";
+pub const NEXT: [&str; 6] = [REACHED[0], REACHED[1], REACHED[2], UNREACHED, NARROW, UNCONFIGURED];
 
-const CONFIG: &str = "
+pub const CONFIG: &str = "
 interface: eth0
 load_balancers: [10.0.0.1, 2001:db8::1]
 vips: [10.0.0.200, 2001:db8::c8]
@@ -46,10 +47,13 @@ agents:
   e: 10.1.0.15
 ";
 
-fn program() -> Program {
-    let config = Config::parse("config", CONFIG).unwrap();
+pub fn program() -> Program {
+    program_of(&Config::parse("config", CONFIG).unwrap())
+}
+
+pub fn program_of(config: &Config) -> Program {
     let mut program = Program::load().unwrap();
-    program.set(&config).unwrap();
+    program.set(config).unwrap();
     let mut agents = program.agents().unwrap();
     for agent in config.other_agents() {
         let mtu = if agent == address(NARROW) { 80 } else { MTU };
@@ -60,32 +64,34 @@ fn program() -> Program {
     program
 }
 
-fn address(text: &str) -> IpAddr {
+pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 /// What a load balancer or an agent sends.
 #[derive(Clone, Debug)]
-struct Packet {
-    outer: Family,
-    traffic_class: u8,
+pub struct Packet {
+    pub outer: Family,
+    pub traffic_class: u8,
     /// Options in front of the route option and behind it.
-    before: Vec<u8>,
-    after: Vec<u8>,
-    route: RouteOption,
-    inner: Family,
-    segment: Segment,
+    pub before: Vec<u8>,
+    pub after: Vec<u8>,
+    pub route: RouteOption,
+    pub inner: Family,
+    pub segment: Segment,
+    /// In place of the segment.
+    pub datagram: Option<Datagram>,
     /// Behind the outer packet, as Ethernet pads.
-    padding: usize,
+    pub padding: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    ports: (u16, u16),
-    flags: u8,
-    sequence: u32,
-    acknowledged: u32,
-    data: usize,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    pub ports: (u16, u16),
+    pub flags: u8,
+    pub sequence: u32,
+    pub acknowledged: u32,
+    pub data: usize,
 }
 
 impl Segment {
@@ -125,11 +131,15 @@ impl Packet {
             route,
             inner: connection.family,
             segment,
+            datagram: None,
             padding: 0,
         }
     }
 
     fn inner(&self, ecn: u8) -> Vec<u8> {
+        if let Some(datagram) = &self.datagram {
+            return datagram.packet(self.inner, 0x28 | ecn);
+        }
         ip(self.inner, 6, 0x28 | ecn, 77, &self.segment.bytes())
     }
 
@@ -140,14 +150,14 @@ impl Packet {
         [&header[..], &options, &self.inner(0b10)].concat()
     }
 
-    fn frame(&self) -> Vec<u8> {
+    pub fn frame(&self) -> Vec<u8> {
         let payload = datagram(geneve::PORT, &self.geneve(&self.route.emit()));
         let packet = ip(self.outer, 17, self.traffic_class, SOURCE, &payload);
         [frame(self.outer.ether_type(), &packet), vec![0xee; self.padding]].concat()
     }
 
     /// Packet inside, alone: RFC 6040 with ECT(0) inside.
-    fn delivered(&self) -> Vec<u8> {
+    pub fn delivered(&self) -> Vec<u8> {
         let ecn = match self.traffic_class & 3 {
             outer @ (0b01 | 0b11) => outer,
             _ => 0b10,
@@ -156,13 +166,21 @@ impl Packet {
         [frame, vec![0xee; self.padding]].concat()
     }
 
-    /// Without its first address, from this agent to that one.
-    fn sent_on(&self) -> Vec<u8> {
+    /// Without its first address, from this agent to that one; where it is to come
+    /// back, with this agent's address as the last one.
+    pub fn sent_on(&self, comes_back: bool) -> Vec<u8> {
         let mut route = self.route.emit().to_vec();
         let address_bytes = if route[4] & 0x80 == 0 { 4 } else { 16 };
         route.drain(12..12 + address_bytes);
-        route[3] -= (address_bytes / 4) as u8;
-        route[4] -= 1;
+        if comes_back {
+            let own =
+                if self.route.addresses[0].is_ipv4() { "10.1.0.11" } else { "2001:db8:1::11" };
+            route.extend(&mapped(address(own))[16 - address_bytes..]);
+            route[4] |= 0x40;
+        } else {
+            route[3] -= (address_bytes / 4) as u8;
+            route[4] -= 1;
+        }
         route[5] -= 1;
         let payload = datagram(geneve::PORT, &self.geneve(&route));
         let packet = match self.route.addresses[0] {
@@ -218,7 +236,7 @@ fn model(packet: &Packet, connection: &Connection) -> (u32, Vec<u8>, &'static st
         UNCONFIGURED => dropped("not_agent"),
         UNREACHED => dropped("no_neighbour"),
         NARROW => dropped("too_big"),
-        _ => (TX, packet.sent_on(), reason),
+        _ => (TX, packet.sent_on(false), reason),
     }
 }
 
@@ -267,7 +285,7 @@ fn with_sockets(test: &str, work: impl FnOnce(&Program, &Sockets) + Send) {
     });
 }
 
-fn other_option() -> impl Strategy<Value = Vec<u8>> {
+pub fn other_option() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(Vec::new()),
         (0..4_usize, 0..0x80_u8).prop_map(|(words, kind)| {
@@ -277,7 +295,7 @@ fn other_option() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn route() -> impl Strategy<Value = RouteOption> {
+pub fn route() -> impl Strategy<Value = RouteOption> {
     let addresses = prop::collection::vec(prop::sample::select(&NEXT[..]), 0..=3);
     (any::<bool>(), 0..=5_u8, 0..0xffff_u16, any::<u32>(), addresses).prop_map(
         |(returns, hop_limit, bucket, generation, addresses)| RouteOption {
@@ -306,8 +324,17 @@ fn packets() -> impl Strategy<Value = (usize, Packet)> {
             let (is_v4, traffic_class, before, after, padding) = outer;
             let segment = Segment { ports: (0, 0), flags, sequence, acknowledged, data };
             let outer = if is_v4 { V4 } else { V6 };
-            let packet =
-                Packet { outer, traffic_class, before, after, route, inner: V4, segment, padding };
+            let packet = Packet {
+                outer,
+                traffic_class,
+                before,
+                after,
+                route,
+                inner: V4,
+                segment,
+                datagram: None,
+                padding,
+            };
             (which, packet)
         },
     )
@@ -432,23 +459,24 @@ fn icmp_errors_go_where_the_connection_is() {
             let error = icmp_error(connection, last);
             assert_eq!(outcome(&error), of_last, "{at}");
             assert_eq!(outcome(&icmp_error(connection, last.wrapping_add(9))), of_none, "{at}");
-            // What names no TCP connection is taken here: an echo request, a
-            // quoted datagram, a quotation that is cut off.
+            // What names no connection is taken here: an echo request, a quotation
+            // that is cut off. A quoted datagram goes where its flow is.
             let (icmp, protocol) = if connection.family == V4 { (20, 37) } else { (40, 54) };
             let mut echo = error.clone();
             echo[icmp] = if connection.family == V4 { 8 } else { 128 };
             let mut of_datagram = error.clone();
             of_datagram[protocol] = 17;
-            for other in [&echo[..], &of_datagram, &error[..error.len() - 1]] {
+            for other in [&echo[..], &error[..error.len() - 1]] {
                 assert_eq!(outcome(other), "geneve", "{at}");
             }
+            assert_eq!(outcome(&of_datagram), "no_flow", "{at}");
         }
     });
 }
 
 /// A geneve packet from a load balancer with these options around a segment of
 /// no connection.
-fn with_options(is_critical: bool, options: &[u8], inner: &[u8]) -> Vec<u8> {
+pub fn with_options(is_critical: bool, options: &[u8], inner: &[u8]) -> Vec<u8> {
     let mut header = geneve::emit(EtherType::IPV4);
     geneve::announce_critical_options(&mut header, options.len());
     if !is_critical {
@@ -476,7 +504,7 @@ fn malformed_options_are_dropped_by_name() {
     };
     let critical = |options: &[u8]| with_options(true, options, &inner);
     let cases = [
-        ("geneve", critical(&good)),
+        ("not_agent", critical(&good)),
         ("geneve_header", with_options(false, &good, &inner)),
         ("geneve_header", critical(&[1, 1, 0x01, 0])),
         ("geneve_header", critical(&[&good[..], &[1, 1, 1, 5]].concat())),
@@ -516,13 +544,15 @@ fn segments_that_cannot_be_read_are_dropped_by_name() {
     };
     let cases = [
         ("not_agent", with_options(true, &options, &whole)),
-        ("inner_fragment", changed(6, 0x20)),
+        // A later fragment, before and behind its first one.
         ("inner_fragment", changed(7, 0x01)),
+        ("not_agent", changed(6, 0x20)),
+        ("not_agent", changed(7, 0x01)),
         ("inner_header", changed(32, 0x40)),
         ("inner_header", changed(32, 0x60)),
         ("inner_header", changed(3, 19)),
         ("inner_header", with_options(true, &options, &whole[..39])),
-        ("geneve", changed(9, 17)),
+        ("not_agent", changed(9, 17)),
         ("geneve", changed(9, 1)),
     ];
     for (index, (expected, frame)) in cases.iter().enumerate() {

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * What this agent remembers of packets that it took: datagrams' flows, which the
+ * kernel has no sockets for, and of fragmented packets what became of the first
+ * fragment, as later ones have no ports.
+ *
+ * Both tables are bounded, and displace what was used longest ago.
+ */
+#ifndef GUIDEWAY_AGENT_FLOW_H
+#define GUIDEWAY_AGENT_FLOW_H
+
+#include "frame.h"
+
+#define FLOWS_MAX 131072
+#define FRAGMENTS_MAX 16384
+#define FLOW_IDLE_SECONDS 120 /* flows.rs has it too */
+#define FRAGMENT_IDLE_SECONDS 30 /* as the kernel waits for a packet's fragments */
+#define NANOSECONDS 1000000000
+
+/* As packets from the client have it; addresses of IPv4 are mapped. The loader reads
+ * it as bytes. */
+struct flow {
+	struct in6_addr client;
+	struct in6_addr vip;
+	__be16 client_port;
+	__be16 vip_port;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOWS_MAX);
+	__type(key, struct flow);
+	__type(value, __u32); /* when it was last taken, in seconds */
+} flows SEC(".maps");
+
+/* A packet that was fragmented (RFC 791; RFC 8200, section 4.5). */
+struct fragmented {
+	struct in6_addr source;
+	struct in6_addr destination;
+	__be32 id;
+	__u32 protocol; /* of IPv4 */
+};
+
+struct first_fragment {
+	__u32 seen; /* in seconds */
+	__u16 outcome; /* 0: taken here; else why it was sent on */
+	__u8 returns; /* as struct tunnel has it */
+	__u8 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_MAX);
+	__type(key, struct fragmented);
+	__type(value, struct first_fragment);
+} fragments SEC(".maps");
+
+static __always_inline __u32 now_seconds(void)
+{
+	return bpf_ktime_get_coarse_ns() / NANOSECONDS;
+}
+
+/* The kind of tunnel if the flow is one that is taken here. */
+static __always_inline __u32 place_by_flow(const struct flow *flow, const struct tunnel *t)
+{
+	__u32 *taken = bpf_map_lookup_elem(&flows, flow);
+
+	return taken && now_seconds() - *taken < FLOW_IDLE_SECONDS ? t->kind : NO_FLOW;
+}
+
+static __always_inline void remember_flow(const struct flow *flow)
+{
+	__u32 now = now_seconds(), *taken = bpf_map_lookup_elem(&flows, flow);
+
+	if (!taken)
+		bpf_map_update_elem(&flows, flow, &now, BPF_ANY);
+	else if (*taken != now)
+		*taken = now;
+}
+
+/* Where the packet's first fragment went. */
+static __always_inline __u32 place_by_fragment(const struct fragmented *packet, struct tunnel *t)
+{
+	struct first_fragment *first = bpf_map_lookup_elem(&fragments, packet);
+
+	if (!first || now_seconds() - first->seen >= FRAGMENT_IDLE_SECONDS)
+		return INNER_FRAGMENT;
+	t->returns = first->returns;
+	return first->outcome ? first->outcome : t->kind;
+}
+
+static __always_inline void remember_fragment(const struct fragmented *packet,
+					      const struct tunnel *t, __u32 outcome)
+{
+	struct first_fragment first = {
+		.seen = now_seconds(),
+		.outcome = outcome == t->kind ? 0 : outcome,
+		.returns = t->returns,
+	};
+
+	bpf_map_update_elem(&fragments, packet, &first, BPF_ANY);
+}
+
+#endif

@@ -1,0 +1,79 @@
+//! The flows of datagrams that this agent took, as its program remembers them
+//! (bpf/flow.h): the kernel has no sockets of them that could be listed.
+
+use std::net::Ipv6Addr;
+
+use aya::maps::{HashMap, MapData, MapError};
+use ebpf::with_causes;
+use rustix::time::{ClockId, clock_gettime};
+use wire::{Family, FlowKey, Protocol};
+
+/// A flow of which nothing was taken for so long is of no account: `FLOW_IDLE_SECONDS`
+/// in bpf/flow.h.
+const IDLE_SECONDS: u32 = 120;
+
+/// Of `struct flow`: two addresses, two ports.
+const KEY_BYTES: usize = 36;
+
+/// The program's table of flows.
+pub struct Flows(HashMap<MapData, [u8; KEY_BYTES], u32>);
+
+impl Flows {
+    /// Of the program's table.
+    pub fn new(table: HashMap<MapData, [u8; KEY_BYTES], u32>) -> Flows {
+        Flows(table)
+    }
+
+    /// Those of which something was taken lately, as packets of their clients.
+    pub fn recent(&self) -> Result<Vec<FlowKey>, String> {
+        let now = now_seconds();
+        let mut flows = Vec::new();
+        for entry in self.0.iter() {
+            match entry {
+                Ok((key, taken)) if now.wrapping_sub(taken) < IDLE_SECONDS => {
+                    flows.push(flow(&key))
+                }
+                // One that was displaced meanwhile is gone.
+                Ok(_) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(format!("cannot list flows: {}", with_causes(&error))),
+            }
+        }
+        Ok(flows)
+    }
+
+    /// Makes those of a client's port idle.
+    #[cfg(test)]
+    pub fn age(&mut self, client_port: u16) {
+        let keys: Vec<[u8; KEY_BYTES]> = self.0.keys().map(Result::unwrap).collect();
+        for key in keys.iter().filter(|key| flow(key).source_port == client_port) {
+            self.0.insert(key, now_seconds().wrapping_sub(IDLE_SECONDS), 0).unwrap();
+        }
+    }
+}
+
+/// The program's clock: since the machine's start.
+fn now_seconds() -> u32 {
+    clock_gettime(ClockId::Monotonic).tv_sec as u32
+}
+
+fn flow(key: &[u8; KEY_BYTES]) -> FlowKey {
+    let address = |at: usize| -> Ipv6Addr {
+        <[u8; 16]>::try_from(&key[at..at + 16]).expect("16 bytes").into()
+    };
+    let port = |at: usize| u16::from_be_bytes([key[at], key[at + 1]]);
+    let (client, vip) = (address(0), address(16));
+    let (family, source, destination) = match (client.to_ipv4_mapped(), vip.to_ipv4_mapped()) {
+        (Some(client), Some(vip)) => {
+            (Family::V4, u128::from(client.to_bits()), u128::from(vip.to_bits()))
+        }
+        _ => (Family::V6, client.to_bits(), vip.to_bits()),
+    };
+    FlowKey {
+        family,
+        protocol: Protocol::UDP,
+        source,
+        destination,
+        source_port: port(32),
+        destination_port: port(34),
+    }
+}
