@@ -111,10 +111,17 @@ static __always_inline void clamp_mss(struct __sk_buff *skb)
 	if (!clamp->mss || bpf_ntohs(before) <= clamp->mss)
 		return;
 	after = bpf_htons(clamp->mss);
+	if (bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0))
+		return;
+	/* The sum is one of words: behind an odd number of bytes the value straddles two,
+	 * as if its bytes were swapped (RFC 1071, section 2B). */
+	if ((at - tcp_at) & 1) {
+		before = __builtin_bswap16(before);
+		after = __builtin_bswap16(after);
+	}
 	/* The kernel keeps the checksum true also where a device completes it. */
 	if (bpf_l4_csum_replace(skb, tcp_at + offsetof(struct tcphdr, check), before, after,
-				sizeof(after)) ||
-	    bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0))
+				sizeof(after)))
 		return;
 	count = bpf_map_lookup_elem(&clamped, &family);
 	if (count)
