@@ -54,6 +54,7 @@ func compareGolden(t *testing.T, parent string) {
 			}
 			got := Compile(c, States{}, 1)
 			addMoves(t, folder, got)
+			addEarlierTables(t, folder, got)
 			file := filepath.Join(folder, "plan.json")
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				write(t, file, got)
@@ -94,6 +95,30 @@ func addMoves(t *testing.T, folder string, plan *planv1.Plan) {
 	}
 	if err != nil {
 		t.Fatalf("%s/moves.json: %v", folder, err)
+	}
+	plan.Requires = requires(plan)
+}
+
+// addEarlierTables: the same for those that a folder's earlier.json has by group.
+func addEarlierTables(t *testing.T, folder string, plan *planv1.Plan) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(folder, "earlier.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var groups map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(data, &groups)
+	}
+	for _, group := range plan.GetGroups() {
+		if tables, isNamed := groups[group.GetName()]; isNamed && err == nil {
+			former := &planv1.Group{}
+			err = protojson.Unmarshal(tables, former)
+			group.Earlier = former.GetEarlier()
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s/earlier.json: %v", folder, err)
 	}
 	plan.Requires = requires(plan)
 }

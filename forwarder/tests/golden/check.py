@@ -8,7 +8,8 @@ addresses of the plan), DSCP and ECN are those wanted, and the inner packet is t
 put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
 redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
 Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here;
-or the backend is the one that a QUIC connection id names.
+or the backend is the one that a QUIC connection id names. A service with a second chance names the backends of earlier
+Maglev tables, which are built here, where it has to, and no others.
 By tshark, for every frame: nothing is malformed, and no checksum or length is complained about; and Guideway's own
 dissector (packaging/wireshark) reads the route options as scapy's bytes have them.
 Prints what is wrong and exits with 1.
@@ -36,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "vectors"))
 sys.dont_write_bytecode = True
 
 from primitives import aes128, aes128_inverse  # noqa: E402
+from vectors import maglev_entries  # noqa: E402
 
 HERE = Path(__file__).parent
 OUR_MAC, NEXT_HOP_MAC = "02:00:00:00:00:01", "02:00:00:00:00:fe"
@@ -78,6 +80,7 @@ class Plan:
         self.spills = [ipaddress.ip_network(spill["prefix"]) for service in plan["services"]
                        for spill in service.get("spill", [])]
         self.udp6_checksum = tunnel.get("udp6Checksum", False)
+        self.groups = plan.get("groups", [])
         self.services = {service["name"]: service for service in plan["services"]}
         self.by_address = {}
         for service in plan["services"]:
@@ -93,21 +96,15 @@ class Plan:
 
     def by_bucket(self, flow):
         """The backend's address and the route option of a flow's packets; None: their service is not stateless."""
-        source, to, protocol, source_port, destination_port = flow
-        service = next((service for service in self.by_address.get(to, []) if "bucketMap" in service), None)
+        service = next((service for service in self.by_address.get(flow[1], []) if "bucketMap" in service), None)
         if service is None:
             return None
-        source, to = ipaddress.ip_address(source), ipaddress.ip_address(to)
-        layout = bytes([source.version, {"TCP": 6, "UDP": 17}[protocol]]) + source.packed + to.packed
-        layout += source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+        layout = layout_of(flow)
         if service.get("affinity") == "AFFINITY_CLIENT":
+            source = ipaddress.ip_address(flow[0])
             layout = bytes([0x80 | source.version]) + source.packed
-        layout += bytes(-len(layout) % 16)
-        state = bytes(16)
-        for at in range(0, len(layout), 16):
-            state = aes128(self.bucket_key, bytes(a ^ b for a, b in zip(state, layout[at:at + 16])))
         entries = service["bucketMap"]["byBucket"]
-        bucket = int.from_bytes(state[:4], "big") * len(entries) >> 32
+        bucket = slot_of(self.bucket_key, layout, len(entries))
         return self.backend_in(service, entries[bucket]), self.route_option(service, bucket)
 
     def by_connection_id(self, flow, inner):
@@ -142,13 +139,32 @@ class Plan:
         others = next((move["others"] for move in moves if move.get("bucket", 0) == bucket), None)
         if others is None:
             return b""
-        addresses = [self.backend_in(service, other) for other in others]
-        is_v6 = any(address.version == 6 for address in addresses)
-        packed = b"".join(bytes(10) + b"\xff\xff" + address.packed if is_v6 and address.version == 4 else address.packed
-                          for address in addresses)
         generation = int(service["bucketMap"]["generation"]) & 0xFFFFFFFF
-        body = bytes([is_v6 << 7 | len(others), 4]) + bucket.to_bytes(2, "big") + generation.to_bytes(4, "big") + packed
-        return b"\xff\x47\x81" + bytes([len(body) // 4]) + body
+        return route_option([self.backend_in(service, other) for other in others], bucket, generation)
+
+    def by_tables(self, flow):
+        """The backend's address that a service's Maglev table has for a flow, and the route option of a packet of an
+        unknown connection: of the backends that earlier tables have, if the service has a second chance. None: there
+        is no such service."""
+        service = next((service for service in self.by_address.get(flow[1], []) if service.get("secondChance")), None)
+        if service is None:
+            return None
+        group = next(group for group in self.groups if group["name"] == service["group"])
+        weights = {member["backend"]: member["weight"] for member in group["members"]
+                   if member["state"] == "BACKEND_STATE_ACTIVE"}
+        slot = slot_of(self.key, layout_of(flow), service["tableSize"])
+        tables = [tuple(sorted(weights.items()))]
+        for table in group["earlier"]:
+            for differs in table["differences"]:
+                weights.pop(differs["backend"], None)
+                if weight := differs.get("weight"):
+                    weights[differs["backend"]] = weight
+            tables.append(tuple(sorted(weights.items())))
+        present, *earlier = (maglev_entries(service["tableSize"], table)[slot] for table in tables)
+        known = {member["backend"] for member in group["members"]}
+        others = [name for name in dict.fromkeys(earlier) if name != present and name in known]
+        option = route_option([self.address_of[name] for name in others[:3]], 0xFFFF, 0) if others else b""
+        return self.address_of[present], option
 
     def common(self, address, key, default):
         """What all services of an address agree on; those of prefix groups have the defaults."""
@@ -156,6 +172,30 @@ class Plan:
         if len(values) > 1:
             raise Wrong(f"services on {address} differ in {key}: this checker cannot distinguish them")
         return values.pop()
+
+
+def layout_of(flow):
+    """What is hashed of a flow: docs/formats.md."""
+    source, to, protocol, source_port, destination_port = flow
+    source, to = ipaddress.ip_address(source), ipaddress.ip_address(to)
+    layout = bytes([source.version, {"TCP": 6, "UDP": 17}[protocol]]) + source.packed + to.packed
+    return layout + source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+
+
+def slot_of(key, layout, slots):
+    layout += bytes(-len(layout) % 16)
+    state = bytes(16)
+    for at in range(0, len(layout), 16):
+        state = aes128(key, bytes(a ^ b for a, b in zip(state, layout[at:at + 16])))
+    return int.from_bytes(state[:4], "big") * slots >> 32
+
+
+def route_option(addresses, bucket, generation):
+    is_v6 = any(address.version == 6 for address in addresses)
+    packed = b"".join(bytes(10) + b"\xff\xff" + address.packed if is_v6 and address.version == 4 else address.packed
+                      for address in addresses)
+    body = bytes([is_v6 << 7 | len(addresses), 4]) + bucket.to_bytes(2, "big") + generation.to_bytes(4, "big") + packed
+    return b"\xff\x47\x81" + bytes([len(body) // 4]) + body
 
 
 def network(frame):
@@ -302,6 +342,8 @@ class Folder:
         self.verdicts = [journeys[at]["verdict"] if verdict == "-" else verdict
                          for at, verdict in enumerate(self.verdicts)]
         self.entropy = {}
+        #: By flow, the backend that an entry must have, of services with a second chance.
+        self.entries = {}
         #: By datagram, the fragments that wait, and where its fragments were redirected to.
         self.waiting, self.in_charge = {}, {}
         self.taken = 0
@@ -420,9 +462,22 @@ class Folder:
                 demand("the backend that the connection id names", (ipaddress.ip_address(outer.dst), options), (named, b""))
             elif by_bucket := self.plan.by_bucket(flow):
                 demand("backend and option", (ipaddress.ip_address(outer.dst), options), by_bucket)
+            elif by_tables := self.plan.by_tables(flow):
+                self.check_second_chance(flow, inner, (ipaddress.ip_address(outer.dst), options), by_tables)
         if options:
             self.options[self.taken] = options
         return inner
+
+    def check_second_chance(self, flow, inner, found, by_tables):
+        """Only data of unknown TCP connections names others, and leaves no entry behind."""
+        packet = IP(inner) if inner[0] >> 4 == 4 else IPv6(inner)
+        is_data = flow[2] == "TCP" and "S" not in packet[TCP].flags
+        backend, option = self.entries.get(flow), b""
+        if backend is None:
+            backend, option = by_tables if is_data else (by_tables[0], b"")
+            if not option:
+                self.entries[flow] = backend
+        demand("backend and option", found, (backend, option))
 
     def check_traffic_class(self, outer, inner, to):
         demand("outer ECN", outer & 3, 3 if self.congested else inner & 3)

@@ -752,6 +752,26 @@ def packets_of_buckets_that_move_name_the_backends_to_try(c):
 
 
 @scenario
+def packets_of_unknown_connections_name_the_backends_of_earlier_tables(c):
+    """What each carries is check.py's to find, from the plan's tables."""
+    c.journeys = True
+    for to in (VIP, VIP6):
+        for port in range(40000, 40030):
+            data = c.add("sent", f"data of flow {port}", tcp(to=to, client_port=port, flags="A"), table="miss", service="web")
+            c.add("sent", "more: where others are named, nothing is remembered", tcp(to=to, client_port=port, flags="PA", payload=b"x"),
+                  service="web", like=data)
+            syn = c.add("sent", "a SYN opens one here", tcp(to=to, client_port=port), service="web", like=data)
+            c.add("sent", "and its data goes on", tcp(to=to, client_port=port, flags="A"), table="hit", service="web", like=syn)
+            for flags in ("F", "R", "FA"):
+                c.add("sent", f"{flags} of another", tcp(to=to, client_port=port + 1000, flags=flags), service="web")
+            c.add("sent", "UDP has no second chance", udp(to=to, client_port=port), table="miss", service="web")
+            c.add("sent", "and is tracked", udp(to=to, client_port=port), table="hit", service="web")
+    for port in range(40000, 40010):
+        data = c.add("sent", "a service without", tcp(to="203.0.113.11", client_port=port, flags="A"), table="miss", service="once")
+        c.add("sent", "is tracked at once", tcp(to="203.0.113.11", client_port=port, flags="A"), table="hit", service="once", like=data)
+
+
+@scenario
 def quic_packets_go_to_the_backend_that_their_connection_id_names(c):
     """Connection ids are from vectors/make.py, which shares no code with Guideway."""
     c.journeys = True
