@@ -34,7 +34,7 @@ use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
 use wire::tunnel::route_option::Emitted;
 use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
-use crate::decide::{ChosenMember, Why, decide_stateless, steady_member};
+use crate::decide::{ChosenMember, Why, decide, decide_stateless, steady_member};
 use crate::drop_reason::DropReason;
 use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
@@ -418,10 +418,14 @@ impl<'m> Datapath<'m> {
             });
             let chosen = match steady {
                 Some(chosen) => chosen,
-                None => match self.choose_other(view, matched, frame, packet) {
-                    Some(chosen) => chosen,
-                    None => continue,
-                },
+                None => {
+                    let chosen = match view.plan.group_of(matched).has_earlier_slots() {
+                        false => self.choose_other(view, matched, frame, meta, hash),
+                        true => self.choose_with_second_chance(view, matched, frame, packet),
+                    };
+                    let Some(chosen) = chosen else { continue };
+                    chosen
+                }
             };
             packet.choose(view, counters, matched, chosen);
         }
@@ -446,8 +450,11 @@ impl<'m> Datapath<'m> {
         let counters = self.counters_of(view);
         for (packet, frame) in packets.iter_mut().zip(frames) {
             let Stage::StatelessQuic(matched) = packet.stage else { continue };
-            let headers = headers_of(frame, packet.meta);
-            match self.named_member(view, matched, frame, &headers, &mut NoRecorder) {
+            let payload = || match plain::udp_payload(frame.bytes(), packet.meta) {
+                Some(payload) => Some(payload),
+                None => headers_of(frame, packet.meta).udp_payload(frame.bytes()),
+            };
+            match self.named_member(view, matched, payload, &mut NoRecorder) {
                 Some(named) => packet.choose(view, counters, matched, named),
                 None => {
                     self.uses_buckets.set(true);
@@ -485,16 +492,16 @@ impl<'m> Datapath<'m> {
     }
 
     /// The backend of a packet whose connection is not as most are, or new;
-    /// None: no backend takes it, or what is next for it is set.
+    /// None: no backend takes it.
     #[inline(never)]
-    fn choose_other<'v>(
+    fn choose_other(
         &self,
-        view: &'v View,
-        matched: &'v Matched,
+        view: &View,
+        matched: &Matched,
         frame: &Frame<'_>,
-        packet: &mut PacketState<'v>,
+        meta: &PacketMeta,
+        hash: u64,
     ) -> Option<ChosenMember> {
-        let PacketState { hash, ref meta, .. } = *packet;
         let found = self.table.find(hash, matched.service);
         let steady = steady_member(view.plan.group_of(matched), meta, || {
             found?.steady_backend(&self.ticks, is_tcp(meta.protocol))
@@ -502,20 +509,41 @@ impl<'m> Datapath<'m> {
         if steady.is_some() {
             return steady;
         }
-        let remember = Remember::of(frame);
-        let flow = Flow { hash, found, remember };
+        let flow = Flow { hash, found, remember: Remember::of(frame) };
         let key = || headers_of(frame, *meta).key;
-        let decision = self.decide(view, matched, meta, flow, key, &mut NoRecorder);
+        let never = |_, _| false;
+        let decision = self.decide(view, matched, meta, flow, key, never, &mut NoRecorder);
         if decision.why != Why::Tracked {
             self.counters.connections.misses.add(1);
         }
-        if decision.why == Why::SecondChance
-            && let Some(option) = decision.option(view.plan.group_of(matched))
-        {
-            packet.stage = Stage::Routed(matched, decision.chosen?, option);
-            return None;
-        }
         decision.chosen
+    }
+
+    /// The same where earlier tables differ from the present one; None also: it is
+    /// to be sent with the backends that these have. A function of its own, so that
+    /// new connections of other services do not carry the code along.
+    #[inline(never)]
+    fn choose_with_second_chance<'v>(
+        &self,
+        view: &'v View,
+        matched: &'v Matched,
+        frame: &Frame<'_>,
+        packet: &mut PacketState<'v>,
+    ) -> Option<ChosenMember> {
+        let PacketState { hash, meta, .. } = *packet;
+        let rules = self.rules(view, matched);
+        let entry = self.table.find(hash, matched.service).map(|found| found.entry());
+        let service = view.plan.service_of(matched);
+        let selector = || self.hash.selector(service, hash, || headers_of(frame, meta).key);
+        let second_chance = |slot, why| self.gets_second_chance(view, matched, &meta, slot, why);
+        let decision = decide(&rules, entry, &meta, selector, second_chance);
+        let option = decision.option(view.plan.group_of(matched));
+        let (Why::SecondChance, Some(option)) = (decision.why, option) else {
+            return self.choose_other(view, matched, frame, &meta, hash);
+        };
+        self.counters.connections.misses.add(1);
+        packet.stage = Stage::Routed(matched, decision.chosen?, option);
+        None
     }
 
     #[inline(never)]

@@ -63,7 +63,7 @@ impl<'p> PlanChange<'p> {
     #[must_use]
     pub fn outcome(&self, entry: Entry, hash: u64, ticks: &Ticks) -> Option<Outcome> {
         let (_, rules) = self.before.rules(entry.service)?;
-        let now = decide(&rules.at(ticks), Some(entry), Signal::Data, || hash, || false);
+        let now = decide(&rules.at(ticks), Some(entry), Signal::Data, || hash, |_, _| false);
         if now.why != Why::Tracked {
             return None;
         }
@@ -87,7 +87,7 @@ impl<'p> PlanChange<'p> {
         if service.tracking.is_stateless() {
             return Outcome::Unknown;
         }
-        let decision = |entry| decide(&rules.at(ticks), entry, Signal::Data, || hash, || false);
+        let decision = |entry| decide(&rules.at(ticks), entry, Signal::Data, || hash, |_, _| false);
         if service.id == entry.service && decision(Some(entry)).why == Why::Tracked {
             return Outcome::Stays;
         }

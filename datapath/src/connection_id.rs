@@ -13,14 +13,14 @@
 //! without one being sent. Held by `vectors/quic_lb.json`.
 
 use aes::Aes128;
-use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use plan::quic_lb::{CONFIG_IDS, Config};
 use plan::{Admission, BackendId, Group, QuicLb};
 use wire::quic::ConnectionId;
 
 use crate::by_flow::ByFlow;
-use crate::decide::ChosenMember;
-use crate::flow_hash::{Block, Secret};
+use crate::chosen_member::ChosenMember;
+use crate::secret::Secret;
 
 /// The keys of all configs, expanded.
 #[derive(Clone)]
@@ -31,6 +31,8 @@ impl std::fmt::Debug for ConnectionIdKeys {
         f.write_str("ConnectionIdKeys")
     }
 }
+
+type Block = Array<u8, aes::cipher::consts::U16>;
 
 /// The config id of connection ids that name no server.
 const UNROUTABLE: u8 = 7;
@@ -53,13 +55,7 @@ impl ConnectionIdKeys {
         payload: &[u8],
     ) -> Result<ChosenMember, ByFlow> {
         let id = ConnectionId::parse(payload).ok_or(ByFlow::TooShort)?;
-        let backend = self.backend(quic_lb, id.bytes())?;
-        match group.member(backend) {
-            Some((member, admission)) if admission != Admission::Nothing => {
-                Ok(ChosenMember { member, backend })
-            }
-            _ => Err(ByFlow::Unavailable),
-        }
+        available(group, self.backend(quic_lb, id.bytes())?)
     }
 
     /// The backend that a connection id at the beginning of `bytes` names.
@@ -68,6 +64,18 @@ impl ConnectionIdKeys {
     /// Where it names none.
     #[inline]
     pub fn backend(&self, quic_lb: &QuicLb, bytes: &[u8]) -> Result<BackendId, ByFlow> {
+        let (_, config, server_id) = self.server_id(quic_lb, bytes)?;
+        config.backend(server_id).ok_or(ByFlow::UnknownServer)
+    }
+
+    /// The config that a connection id is made by, and the server id, in the highest
+    /// bytes.
+    #[inline]
+    fn server_id<'q>(
+        &self,
+        quic_lb: &'q QuicLb,
+        bytes: &[u8],
+    ) -> Result<(u8, &'q Config, u64), ByFlow> {
         let (first, rest) = bytes.split_first().ok_or(ByFlow::TooShort)?;
         let id = first >> 5;
         if id == UNROUTABLE {
@@ -79,7 +87,53 @@ impl ConnectionIdKeys {
             true => decrypt(&self.0[usize::from(id)], config, bytes),
             false => padded(bytes),
         };
-        config.backend((server_id >> 64) as u64).ok_or(ByFlow::UnknownServer)
+        Ok((id, config, (server_id >> 64) as u64))
+    }
+
+    /// What a connection id says, and what becomes of its packets.
+    pub(crate) fn explain(&self, quic_lb: &QuicLb, group: &Group, bytes: &[u8]) -> Explained {
+        let (id, config, server_id) = match self.server_id(quic_lb, bytes) {
+            Ok(decoded) => decoded,
+            Err(by_flow) => return Explained { config: None, backend: None, named: Err(by_flow) },
+        };
+        let server_id = server_id.to_be_bytes()[..config.server_id_bytes.into()].to_vec();
+        let config = Some(ExplainedConfig { id, encrypted: config.encrypted, server_id });
+        let backend = self.backend(quic_lb, bytes);
+        let named = backend.and_then(|backend| available(group, backend));
+        Explained { config, backend: backend.ok(), named }
+    }
+}
+
+/// What a connection id says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// None: it is not laid out by any of the service's.
+    pub config: Option<ExplainedConfig>,
+    /// Whose server id it has.
+    pub backend: Option<BackendId>,
+    /// Where its packets go, or why by their flow.
+    pub named: Result<ChosenMember, ByFlow>,
+}
+
+/// The config that a connection id is made by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedConfig {
+    /// Its id.
+    pub id: u8,
+    /// Its connection ids are encrypted.
+    pub encrypted: bool,
+    /// The connection id's server id.
+    pub server_id: Vec<u8>,
+}
+
+/// The member of that backend, as long as it keeps connections.
+#[inline]
+fn available(group: &Group, backend: BackendId) -> Result<ChosenMember, ByFlow> {
+    match group.member(backend) {
+        Some((member, admission)) if admission != Admission::Nothing => {
+            Ok(ChosenMember { member, backend })
+        }
+        _ => Err(ByFlow::Unavailable),
     }
 }
 

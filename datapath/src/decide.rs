@@ -46,6 +46,7 @@ use plan::{Admission, BackendId, Group, Matched, Service, ServiceId, Tracking};
 use wire::tunnel::route_option::Emitted;
 use wire::{PacketMeta, Protocol, tcp};
 
+pub use crate::chosen_member::ChosenMember;
 use crate::clock::Now;
 use crate::recorder::Lookup;
 use crate::table::{Entry, EntryClass, Expiry, Lifetimes, TableReader, Ticks};
@@ -135,15 +136,6 @@ impl From<&PacketMeta> for Signal {
     }
 }
 
-/// A member that gets a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChosenMember {
-    /// Its index in the group.
-    pub member: u16,
-    /// Its backend.
-    pub backend: BackendId,
-}
-
 /// What was decided about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
@@ -221,15 +213,15 @@ pub enum Effect {
     Insert(Entry),
 }
 
-/// Decides about a packet whose flow's entry is `entry`; `allows` takes from the
-/// limit on second chances.
+/// Decides about a packet whose flow's entry is `entry`. Where none decides,
+/// `gets_second_chance` is asked about the slot, and takes from the limit on those.
 #[inline(always)]
 pub fn decide(
     rules: &Rules<'_>,
     entry: Option<Entry>,
-    packet: impl Into<Signal> + Copy,
+    packet: impl Into<Signal>,
     selector: impl FnOnce() -> u64,
-    allows: impl FnOnce() -> bool,
+    gets_second_chance: impl FnOnce(u32, Why) -> bool,
 ) -> Decision {
     let why = match entry {
         _ if rules.tracking == Tracking::JoinPort => return by_join_port(rules.group),
@@ -252,7 +244,7 @@ pub fn decide(
     let Some(Selected { member, backend, slot, .. }) = rules.group.select(selector()) else {
         return Decision { chosen: None, why, slot: None, effect: Effect::None };
     };
-    if has_second_chance(rules.group, slot, why, packet) && allows() {
+    if gets_second_chance(slot, why) {
         let (chosen, why) = (Some(ChosenMember { member, backend }), Why::SecondChance);
         return Decision { chosen, why, slot: Some(slot), effect: Effect::None };
     }
@@ -264,12 +256,10 @@ pub fn decide(
 
 /// Whether a packet that no entry decides about may belong to a connection that an
 /// earlier table gave to another backend than the slot has now.
-#[inline]
-fn has_second_chance(group: &Group, slot: u32, why: Why, packet: impl Into<Signal>) -> bool {
-    let is_unknown = matches!(why, Why::Untracked | Why::Expired);
-    is_unknown
+pub(crate) fn has_second_chance(group: &Group, slot: u32, why: Why, signal: Signal) -> bool {
+    matches!(why, Why::Untracked | Why::Expired)
+        && !matches!(signal, Signal::Syn | Signal::Datagram)
         && group.earlier_option(slot).is_some()
-        && !matches!(packet.into(), Signal::Syn | Signal::Datagram)
 }
 
 /// Decides about a packet of a stateless service: whose bucket it is.
@@ -342,7 +332,9 @@ pub fn decide_by_tables(
     for (worker, table) in tables.iter().enumerate() {
         let Some((entry, idle_ms)) = table.find(hash, rules.service) else { continue };
         let ticks = table.ticks();
-        let by_table = decide(&rules.at(&ticks), Some(entry), signal, || selector, || true);
+        let at = rules.at(&ticks);
+        let second_chance = |slot, why| has_second_chance(rules.group, slot, why, signal);
+        let by_table = decide(&at, Some(entry), signal, || selector, second_chance);
         let tracked = Some(TrackedBy { worker, entry, idle_ms });
         if by_table.why == Why::Tracked {
             return (by_table, tracked);
@@ -355,7 +347,8 @@ pub fn decide_by_tables(
 /// Decides about a flow without an entry, for those who only read.
 #[must_use]
 pub fn decide_untracked(rules: ServiceRules<'_>, signal: Signal, selector: u64) -> Decision {
-    decide(&rules.at(&Ticks::new(Now(0))), None, signal, || selector, || true)
+    let second_chance = |slot, why| has_second_chance(rules.group, slot, why, signal);
+    decide(&rules.at(&Ticks::new(Now(0))), None, signal, || selector, second_chance)
 }
 
 /// The entry's member, if it still decides.

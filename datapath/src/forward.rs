@@ -7,18 +7,20 @@ use plan::{Found, Matched, Service, Tracking};
 use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::{Clock, Now};
-use crate::connection_id::ConnectionIdKeys;
 use crate::counters::Counters;
 use crate::decapsulate::decapsulate;
-use crate::decide::{ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_connection_id};
+use crate::decide::{
+    ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_connection_id, has_second_chance,
+};
 use crate::drop_reason::DropReason;
-use crate::flow_hash::{FlowHash, Secret};
+use crate::flow_hash::FlowHash;
 use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
 use crate::recursion_limit::RecursionLimit;
+use crate::secret::Secret;
 use crate::send::{AnswerLimits, Answering, OuterHeaders, redirect, send};
 use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks};
 use crate::trace::{Mark, Reporter, Traced, Tracer};
@@ -29,7 +31,6 @@ use crate::view::{View, WorkerCounters};
 #[derive(Debug)]
 pub struct Datapath<'m> {
     pub(crate) hash: FlowHash,
-    connection_ids: ConnectionIdKeys,
     pub(crate) table: ConnectionTable<'m>,
     pub(crate) counters: &'m Counters,
     pub(crate) ticks: Ticks,
@@ -61,7 +62,6 @@ impl<'m> Datapath<'m> {
     ) -> Datapath<'m> {
         Datapath {
             hash: FlowHash::new(secret),
-            connection_ids: ConnectionIdKeys::new(secret),
             table,
             counters,
             ticks: Ticks::new(Now(0)),
@@ -147,10 +147,15 @@ impl<'m> Datapath<'m> {
             Tracking::Stateless | Tracking::StatelessQuic | Tracking::JoinPort => None,
         };
         let flow = Flow { hash, found, remember };
-        let named = self.named_member(view, &matched, frame, headers, recorder);
+        let payload = || headers.udp_payload(frame.bytes());
+        let named = self.named_member(view, &matched, payload, recorder);
         let decision = match named {
             Some(named) => decide_by_connection_id(named),
-            None => self.decide(view, &matched, &meta, flow, || headers.key, recorder),
+            None => {
+                let second_chance =
+                    |slot, why| self.gets_second_chance(view, &matched, &meta, slot, why);
+                self.decide(view, &matched, &meta, flow, || headers.key, second_chance, recorder)
+            }
         };
         recorder.tracked(decision.why.lookup());
         let connections = &self.counters.connections;
@@ -208,22 +213,22 @@ impl<'m> Datapath<'m> {
         verdict
     }
 
-    /// The member that the packet's QUIC connection id names, if its service has such.
+    /// The member that the packet's QUIC connection id names, if its service has such;
+    /// the payload is None for what is no whole UDP datagram.
     #[inline]
-    pub(crate) fn named_member(
+    pub(crate) fn named_member<'f>(
         &self,
         view: &View,
         matched: &Matched,
-        frame: &Frame<'_>,
-        headers: &Headers,
+        payload: impl FnOnce() -> Option<&'f [u8]>,
         recorder: &mut impl Recorder,
     ) -> Option<ChosenMember> {
         if matched.tracking != Tracking::StatelessQuic {
             return None;
         }
         let quic_lb = view.plan.service_of(matched).quic_lb.as_ref()?;
-        let payload = headers.udp_payload(frame.bytes())?;
-        let named = self.connection_ids.member(quic_lb, view.plan.group_of(matched), payload);
+        let payload = payload()?;
+        let named = self.hash.connection_ids.member(quic_lb, view.plan.group_of(matched), payload);
         recorder.connection_id(named.map(|_| ()));
         self.counters.connection_ids.count(named);
         named.ok()
@@ -232,6 +237,7 @@ impl<'m> Datapath<'m> {
     /// The backend that the flow's entry names, or that its service's selector
     /// selects (paper 3.4); and remembers it.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "what one packet's decision hangs on")]
     pub(crate) fn decide(
         &self,
         view: &View,
@@ -239,19 +245,17 @@ impl<'m> Datapath<'m> {
         meta: &PacketMeta,
         flow: Flow<'_>,
         key: impl FnOnce() -> FlowKey,
+        gets_second_chance: impl FnOnce(u32, Why) -> bool,
         recorder: &mut impl Recorder,
     ) -> Decision {
-        let group = view.plan.group_of(matched);
-        let (service, tracking) = (matched.service, matched.tracking);
-        let rules = Rules { service, tracking, group, expiry: self.expiry(view) };
+        let rules = self.rules(view, matched);
         let entry = flow.found.map(|found| found.entry());
         let of_selector = || {
             let selector = self.hash.selector(view.plan.service_of(matched), flow.hash, key);
             recorder.selects(selector);
             selector
         };
-        let decision =
-            decide(&rules, entry, meta, of_selector, || self.allows_second_chance(view, matched));
+        let decision = decide(&rules, entry, meta, of_selector, gets_second_chance);
         if let Some(slot) = decision.slot {
             recorder.selected(slot);
         }
@@ -262,9 +266,19 @@ impl<'m> Datapath<'m> {
         decision
     }
 
-    /// Takes from the service's limit on second chances, and counts.
-    #[cold]
-    fn allows_second_chance(&self, view: &View, matched: &Matched) -> bool {
+    /// Whether a packet that no entry decides about names the backends that earlier
+    /// tables have in its slot: takes from the service's limit, and counts.
+    pub(crate) fn gets_second_chance(
+        &self,
+        view: &View,
+        matched: &Matched,
+        meta: &PacketMeta,
+        slot: u32,
+        why: Why,
+    ) -> bool {
+        if !has_second_chance(view.plan.group_of(matched), slot, why, meta.into()) {
+            return false;
+        }
         let Some(limit) = view.plan.service_of(matched).second_chance else { return false };
         // Each worker has its share of the machine's.
         let workers = view.counters.len().saturating_sub(1).max(1) as u64;
@@ -379,6 +393,14 @@ impl<'m> Datapath<'m> {
             return_paths: &view.return_paths,
             counters: self.counters,
         }
+    }
+
+    /// What a match's packets are decided by now.
+    #[inline(always)]
+    pub(crate) fn rules<'v>(&'v self, view: &'v View, matched: &Matched) -> Rules<'v> {
+        let (service, tracking) = (matched.service, matched.tracking);
+        let (group, expiry) = (view.plan.group_of(matched), self.expiry(view));
+        Rules { service, tracking, group, expiry }
     }
 
     #[inline(always)]

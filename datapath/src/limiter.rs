@@ -184,7 +184,8 @@ mod tests {
     use wire::{Family, FlowKey, Protocol};
 
     use super::*;
-    use crate::flow_hash::{FlowHash, Secret};
+    use crate::flow_hash::FlowHash;
+    use crate::secret::Secret;
 
     #[test]
     fn a_second_of_tokens_then_as_time_goes() {

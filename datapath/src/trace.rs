@@ -30,12 +30,12 @@ use wire::{
 
 use crate::clock::Now;
 use crate::counters::Counters;
-use crate::flow_hash::Secret;
 use crate::limiter::Limiter;
 use crate::outbox::{Kind, Outbox};
 use crate::recorder::Journey;
 use crate::recursion_limit::RecursionLimit;
 use crate::reply::{self, ReplyLink};
+use crate::secret::Secret;
 use crate::verdict::Verdict;
 use crate::view::View;
 

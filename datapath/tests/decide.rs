@@ -104,7 +104,7 @@ impl OneEntry {
             expiry: self.expiry(),
         };
         let entry = self.table.find(HASH, service.id).map(|found| found.entry());
-        decide(&rules, entry, meta, || HASH, || true)
+        decide(&rules, entry, meta, || HASH, |_, _| false)
     }
 }
 

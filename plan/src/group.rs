@@ -107,6 +107,13 @@ impl Group {
         Group { earlier, ..self }
     }
 
+    /// Whether earlier tables differ from the present one in any slot.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_earlier_slots(&self) -> bool {
+        self.earlier.is_some()
+    }
+
     /// What a packet without an entry carries whose hash falls on `slot`: where
     /// its connection may live by earlier tables. None: nowhere else.
     #[inline]

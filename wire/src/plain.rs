@@ -79,6 +79,23 @@ pub fn read_v6(frame: &[u8]) -> Option<PlainV6<'_>> {
     Some(Plain { head, meta })
 }
 
+/// What the UDP datagram in a frame carries that was read before, where it lies if the
+/// packet is plain; None: it is not, or no UDP.
+#[inline]
+#[must_use]
+pub fn udp_payload(frame: &[u8], meta: PacketMeta) -> Option<&[u8]> {
+    let (is_plain, transport) = match meta.family {
+        Family::V4 => {
+            (*frame.get(IP)? == 0x45 && *frame.get(IP + 9)? == Protocol::UDP.0, TRANSPORT_V4)
+        }
+        Family::V6 => (*frame.get(IP + 6)? == Protocol::UDP.0, TRANSPORT_V6),
+    };
+    if !is_plain {
+        return None;
+    }
+    frame.get(transport + udp::HEADER_BYTES..IP + usize::from(meta.packet_bytes))
+}
+
 impl PlainV4<'_> {
     /// Where it is to.
     #[inline(always)]
