@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,51 +20,72 @@ import (
 
 func explainCommand() *cobra.Command {
 	var m machine
-	var plan, secret, format string
+	var plan, secret, format, connectionID string
 	command := &cobra.Command{
 		Use:   "explain PROTOCOL SOURCE DESTINATION",
 		Short: "Say where a flow's packets go, and why",
 		Long: "Asks the running forwarder what becomes of a flow's next packet, and shows every\n" +
 			"decision on the way. With --plan, by a plan file alone: no connection is tracked,\n" +
-			"and the next hop is a stand-in.",
+			"and the next hop is a stand-in. With --connection-id, of a QUIC packet that has it.",
 		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +
-			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json",
+			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json\n" +
+			"  guideway explain udp 192.0.2.7:40000 203.0.113.10:443 --connection-id 0efa670b50f856fc55",
 		Args: arguments("PROTOCOL", "SOURCE", "DESTINATION"),
 		RunE: func(command *cobra.Command, args []string) error {
 			key, err := flowKey(args[0], args[1], args[2])
 			if err != nil {
 				return err
 			}
+			request := &forwarderv1.ExplainRequest{Flow: key}
+			if command.Flags().Changed("connection-id") {
+				if request.ConnectionId, err = parseConnectionID(connectionID, args[0]); err != nil {
+					return err
+				}
+			}
 			var told *forwarderv1.ExplainResponse
 			if plan != "" {
-				told, err = explainByPlan(command.Context(), plan, secret, key)
+				told, err = explainByPlan(command.Context(), plan, secret, request)
 			} else {
-				told, err = explainRunning(command.Context(), m, key)
+				told, err = explainRunning(command.Context(), m, request)
 			}
 			if err != nil {
 				return err
 			}
-			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != ""})
+			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != "", asksForID: request.ConnectionId != nil})
 		},
 	}
 	addOutput(command, &format, textFormats)
 	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 	command.Flags().StringVar(&plan, "plan", "", "explain by this plan `FILE`, as guideway config compile writes it")
 	command.Flags().StringVar(&secret, "secret-file", "", "with --plan: the cluster's secret")
+	command.Flags().StringVar(&connectionID, "connection-id", "", "a QUIC connection id of the packet, in `HEX`")
 	return command
 }
 
-func explainRunning(ctx context.Context, m machine, key *forwarderv1.FlowKey) (*forwarderv1.ExplainResponse, error) {
+// parseConnectionID of a flow's packet, in hexadecimal digits.
+func parseConnectionID(text, protocol string) ([]byte, error) {
+	const bytesMax = 20 // RFC 9000
+	id, err := hex.DecodeString(text)
+	if err != nil || len(id) == 0 || len(id) > bytesMax {
+		return nil, fmt.Errorf("--connection-id %q: give 1 to %d bytes in hexadecimal digits, as captures show them", text, bytesMax)
+	}
+	if protocol != "udp" {
+		return nil, fmt.Errorf("--connection-id with %s: QUIC is UDP, give `udp`", protocol)
+	}
+	return id, nil
+}
+
+func explainRunning(ctx context.Context, m machine, request *forwarderv1.ExplainRequest) (*forwarderv1.ExplainResponse, error) {
 	var told *forwarderv1.ExplainResponse
 	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
-		told, err = client.Explain(ctx, &forwarderv1.ExplainRequest{Flow: key})
+		told, err = client.Explain(ctx, request)
 		return err
 	})
 	return told, err
 }
 
 // explainByPlan has the forwarder's program do it: only that hashes.
-func explainByPlan(ctx context.Context, plan, secret string, key *forwarderv1.FlowKey) (*forwarderv1.ExplainResponse, error) {
+func explainByPlan(ctx context.Context, plan, secret string, request *forwarderv1.ExplainRequest) (*forwarderv1.ExplainResponse, error) {
 	program, err := forwarderProgram()
 	if err != nil {
 		return nil, err
@@ -72,6 +94,10 @@ func explainByPlan(ctx context.Context, plan, secret string, key *forwarderv1.Fl
 	if secret != "" {
 		args = append(args, "--secret-file", secret)
 	}
+	if id := request.GetConnectionId(); len(id) > 0 {
+		args = append(args, "--connection-id", hex.EncodeToString(id))
+	}
+	key := request.GetFlow()
 	args = append(args, fmt.Sprint(key.Protocol), key.Source, fmt.Sprint(key.SourcePort), key.Destination, fmt.Sprint(key.DestinationPort))
 	command := exec.CommandContext(ctx, program, args...)
 	var stderr strings.Builder
@@ -111,6 +137,8 @@ type explanation struct {
 	told *forwarderv1.ExplainResponse
 	// By a plan file.
 	offline bool
+	// With a QUIC connection id.
+	asksForID bool
 }
 
 func printExplanation(w io.Writer, format string, e explanation) error {
@@ -165,6 +193,9 @@ func (e explanation) lines() []explainedLine {
 		say("tracked", "never: each packet goes by its port")
 	default:
 		say("tracked", "%s", e.tracked())
+	}
+	if e.asksForID {
+		say("QUIC id", "%s", e.connectionID())
 	}
 	if t.Backend != "" {
 		say("backend", "%s at %s", t.Backend, t.BackendAddress)
@@ -225,6 +256,34 @@ func (e explanation) tracked() string {
 	return fmt.Sprintf("worker %d has it at %s (%s, idle %s), as the hash says, too", tracked.Worker, tracked.Backend, tracked.Class, idle)
 }
 
+// connectionID: what it says, and whether it decides.
+func (e explanation) connectionID() string {
+	id := e.told.GetConnectionId()
+	if id == nil {
+		return "counts for nothing: the service has no quic_lb"
+	}
+	made := "plain"
+	if id.GetEncrypted() {
+		made = "encrypted"
+	}
+	says := fmt.Sprintf("config %d (%s), server id %s", id.GetConfig(), made, id.GetServerId())
+	switch id.GetByFlow() {
+	case "":
+		return says + ", which is " + id.GetBackend() + ": decides"
+	case "unavailable":
+		return says + ", which is " + id.GetBackend() + ", and that is down or disabled: the flow decides (unavailable)"
+	case "unknown_server":
+		return says + ", which no backend of the service has: the flow decides (unknown_server)"
+	case "unknown_config":
+		return "the service has no such config: the flow decides (unknown_config)"
+	case "unroutable":
+		return "config id 7 names no server: the flow decides (unroutable)"
+	case "too_short":
+		return "shorter than its config says: the flow decides (too_short)"
+	}
+	return "the flow decides (" + id.GetByFlow() + ")"
+}
+
 // hexRows are 16 bytes each.
 func hexRows(hex string) []string {
 	var rows []string
@@ -270,6 +329,7 @@ type shownExplanation struct {
 	Address       string        `json:"backend_address,omitempty"`
 	RouteOption   []string      `json:"route_option,omitempty"`
 	SecondChance  bool          `json:"second_chance,omitempty"`
+	ConnectionID  *shownQUICID  `json:"connection_id,omitempty"`
 	Spill         string        `json:"spill,omitempty"`
 	NextHop       *shownHop     `json:"next_hop,omitempty"`
 	Encap         string        `json:"encap,omitempty"`
@@ -282,6 +342,14 @@ type shownTracked struct {
 	Class   string `json:"class"`
 	IdleMs  uint64 `json:"idle_ms"`
 	Decides bool   `json:"decides"`
+}
+
+type shownQUICID struct {
+	Config    *uint32 `json:"config,omitempty"`
+	Encrypted bool    `json:"encrypted,omitempty"`
+	ServerID  string  `json:"server_id,omitempty"`
+	Backend   string  `json:"backend,omitempty"`
+	ByFlow    string  `json:"by_flow,omitempty"`
 }
 
 type shownHop struct {
@@ -300,6 +368,9 @@ func (e explanation) value() shownExplanation {
 	}
 	if k := t.Tracked; k != nil {
 		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}
+	}
+	if id := t.ConnectionId; id != nil {
+		shown.ConnectionID = &shownQUICID{Config: id.Config, Encrypted: id.Encrypted, ServerID: id.ServerId, Backend: id.Backend, ByFlow: id.ByFlow}
 	}
 	if h := t.NextHop; h != nil && !e.offline {
 		shown.NextHop = &shownHop{Device: h.Device, MAC: h.Mac, MTU: h.Mtu}

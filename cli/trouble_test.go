@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,6 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"google.golang.org/protobuf/proto"
+
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -122,6 +125,40 @@ outer       gre, of a packet without data:
 	}
 	if _, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "--run-dir", runDir); err == nil {
 		t.Error("two words were accepted")
+	}
+}
+
+func TestExplainSaysWhatAConnectionIDSays(t *testing.T) {
+	id := func(byFlow, backend string) *forwarderv1.ExplainedConnectionId {
+		return &forwarderv1.ExplainedConnectionId{Config: proto.Uint32(5), ServerId: "0a0b", Encrypted: true, Backend: backend, ByFlow: byFlow}
+	}
+	cases := []struct {
+		told *forwarderv1.ExplainedConnectionId
+		want string
+	}{
+		{nil, "counts for nothing: the service has no quic_lb"},
+		{id("", "web-1"), "config 5 (encrypted), server id 0a0b, which is web-1: decides"},
+		{id("unavailable", "web-1"), "config 5 (encrypted), server id 0a0b, which is web-1, and that is down or disabled: the flow decides (unavailable)"},
+		{id("unknown_server", ""), "config 5 (encrypted), server id 0a0b, which no backend of the service has: the flow decides (unknown_server)"},
+		{&forwarderv1.ExplainedConnectionId{ByFlow: "unroutable"}, "config id 7 names no server: the flow decides (unroutable)"},
+		{&forwarderv1.ExplainedConnectionId{ByFlow: "of a newer version"}, "the flow decides (of a newer version)"},
+	}
+	for _, c := range cases {
+		e := explanation{told: &forwarderv1.ExplainResponse{Service: "web", ConnectionId: c.told}, asksForID: true}
+		if lines := fmt.Sprint(e.lines()); !strings.Contains(lines, "{QUIC id "+c.want+"}") {
+			t.Errorf("%s lacks %q", lines, c.want)
+		}
+	}
+	for _, c := range []struct{ protocol, id, want string }{
+		{"udp", "0g", `--connection-id "0g": give 1 to 20 bytes in hexadecimal digits, as captures show them`},
+		{"udp", "", `--connection-id "": give 1 to 20 bytes in hexadecimal digits, as captures show them`},
+		{"udp", strings.Repeat("00", 21), `--connection-id "` + strings.Repeat("00", 21) + `": give 1 to 20 bytes in hexadecimal digits, as captures show them`},
+		{"tcp", "0a", "--connection-id with tcp: QUIC is UDP, give `udp`"},
+	} {
+		_, _, err := guideway(t, "explain", c.protocol, "192.0.2.7:40000", "203.0.113.10:443", "--connection-id", c.id)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s %s: %v", c.protocol, c.id, err)
+		}
 	}
 }
 

@@ -1,12 +1,16 @@
 //! "Why does this packet go there?", answered for any five-tuple without a
 //! packet: by the same stages, changing nothing.
 
-use plan::{BackendId, Found, Matched};
+use plan::{BackendId, Found, Matched, Service};
 use wire::tunnel::geneve;
 use wire::tunnel::route_option::RouteOption;
 use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, Protocol, ethernet, tcp};
 
-use crate::decide::{ServiceRules, Signal, TrackedBy, Why, decide_by_tables, decide_untracked};
+use crate::connection_id;
+use crate::decide::{
+    ServiceRules, Signal, TrackedBy, Why, decide_by_connection_id, decide_by_tables,
+    decide_untracked,
+};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
 use crate::next_hop::NextHop;
@@ -37,6 +41,8 @@ pub struct Explanation {
     pub option: Option<RouteOption>,
     /// It has the backends of earlier tables.
     pub second_chance: bool,
+    /// What the QUIC connection id says; None: none was given, or it counts for nothing.
+    pub connection_id: Option<connection_id::Explained>,
     /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
     /// on.
     pub outer: Vec<u8>,
@@ -60,13 +66,15 @@ pub struct Tracked {
     pub decides: bool,
 }
 
-/// Explains what becomes of a flow's packets.
+/// Explains what becomes of a flow's packets, with that QUIC connection id if it is
+/// given.
 #[must_use]
 pub fn explain(
     view: &View,
     hash: &FlowHash,
     tables: &[TableReader<'_>],
     key: &FlowKey,
+    connection_id: Option<&[u8]>,
 ) -> Explanation {
     let flow = hash.flow(key);
     let mut told = Explanation { hash: flow, selector: flow, ..Explanation::default() };
@@ -85,7 +93,11 @@ pub fn explain(
     let untracked = decide_untracked(rules, signal, told.selector);
     told.slot = untracked.slot;
     told.by_hash = untracked.slot.and(untracked.chosen).map(|chosen| chosen.backend);
-    let (decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
+    let (mut decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
+    told.connection_id = connection_id.and_then(|id| read(hash, service, key, id));
+    if let Some(named) = told.connection_id.as_ref().and_then(|said| said.named.ok()) {
+        decision = decide_by_connection_id(named);
+    }
     told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
         let decides = decision.why == Why::Tracked;
         Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides }
@@ -123,6 +135,17 @@ pub fn explain(
         Err(_) => told.end = Some(DropReason::TooBig),
     }
     told
+}
+
+/// What a connection id says, if the service follows any for this flow.
+fn read(
+    hash: &FlowHash,
+    service: &Service,
+    key: &FlowKey,
+    id: &[u8],
+) -> Option<connection_id::Explained> {
+    let quic_lb = service.quic_lb.as_ref().filter(|_| key.protocol == Protocol::UDP)?;
+    Some(hash.connection_ids.explain(quic_lb, &service.group, id))
 }
 
 /// What a packet that opens nothing says.

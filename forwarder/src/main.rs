@@ -144,6 +144,23 @@ struct ExplainArgs {
     /// `tcp 192.0.2.1 40000 203.0.113.10 80`
     #[arg(num_args = 5, required = true, value_name = "FLOW")]
     flow: Vec<String>,
+    /// A QUIC connection id that the packet has, in hexadecimal digits
+    #[arg(long, value_name = "HEX", value_parser = parse_connection_id)]
+    connection_id: Option<ConnectionIdBytes>,
+}
+
+/// A QUIC connection id as it was given.
+#[derive(Debug, Clone)]
+struct ConnectionIdBytes(Vec<u8>);
+
+fn parse_connection_id(text: &str) -> Result<ConnectionIdBytes, String> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let is_hex = !text.is_empty() && digits.remainder().is_empty() && text.len() <= 40;
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes = digits.map(byte).collect::<Option<_>>().filter(|_| is_hex);
+    bytes
+        .map(ConnectionIdBytes)
+        .ok_or_else(|| "give 1 to 20 bytes in hexadecimal digits".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -218,7 +235,8 @@ fn select(args: &SelectArgs) -> Result<(), Box<dyn std::error::Error>> {
 
 fn explain(args: &ExplainArgs) -> Result<(), Box<dyn std::error::Error>> {
     let out = std::io::stdout().lock();
-    offline::explain(&args.plan, args.secret_file.as_deref(), &args.flow.join(" "), out)
+    let id = args.connection_id.as_ref().map_or(&[][..], |id| &id.0);
+    offline::explain(&args.plan, args.secret_file.as_deref(), &args.flow.join(" "), id, out)
 }
 
 fn diff(args: &DiffArgs) -> Result<(), Box<dyn std::error::Error>> {

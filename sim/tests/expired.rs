@@ -73,7 +73,7 @@ fn first_fragment(port: u16) -> Vec<u8> {
 
 fn explained(machine: &Machine, port: u16) -> Explanation {
     let key = wire::headers::parse(&udp(client(), port)).unwrap().unwrap().key;
-    explain(&machine.view, &FlowHash::new(&Secret::derived("test")), &machine.tables, &key)
+    explain(&machine.view, &FlowHash::new(&Secret::derived("test")), &machine.tables, &key, None)
 }
 
 #[test]

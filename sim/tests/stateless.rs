@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Machine, Tcp, make_stateless, message, tcp, udp};
+use datapath::explain::explain;
 use datapath::recorder::Lookup;
-use datapath::{ByFlow, DropReason};
+use datapath::{ByFlow, DropReason, FlowHash, Secret};
 use plan::proto;
 
 const BUCKETS: u32 = 256;
@@ -124,6 +125,32 @@ fn a_quic_packet_goes_where_its_connection_id_says_from_any_port() {
     let counted = &machine.counters(0).connection_ids;
     assert_eq!(counted.named.get(), 60);
     assert_eq!(counted.all().map(|(_, counter)| counter.get()).sum::<u64>(), 80);
+}
+
+#[test]
+fn an_explanation_says_what_a_connection_id_says_and_where_it_goes() {
+    let mut message = with_quic_lb();
+    message.groups[0].members[2].set_state(proto::BackendState::Down);
+    let mut machine = Machine::new(message, 10);
+    let hash = FlowHash::new(&Secret::derived("test"));
+    for number in 0..4 {
+        let packet = quic(1000, number);
+        let key = wire::headers::parse(&packet).unwrap().unwrap().key;
+        let id = &packet[packet.len() - 17..];
+        let told = explain(&machine.view, &hash, &[], &key, Some(id));
+        let (_, journey, _) = machine.forward(0, &packet);
+        assert_eq!(told.backend, journey.backend);
+        let said = told.connection_id.unwrap();
+        assert_eq!(Some(said.named.map(|_| ())), journey.connection_id);
+        assert_eq!(said.backend.is_some(), number < 3, "also of one that is down");
+        let config = said.config.unwrap();
+        assert_eq!((config.id, config.encrypted), (5, false));
+        assert_eq!(config.server_id, [0, 0, 0, 0, 0, 0, 0, number]);
+        let cut = explain(&machine.view, &hash, &[], &key, Some(&id[..12]));
+        assert_eq!(cut.connection_id.unwrap().named, Err(ByFlow::TooShort));
+        let tcp = wire::FlowKey { protocol: wire::Protocol::TCP, ..key };
+        assert_eq!(explain(&machine.view, &hash, &[], &tcp, Some(id)).connection_id, None);
+    }
 }
 
 #[test]

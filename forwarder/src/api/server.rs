@@ -243,10 +243,9 @@ impl Forwarder for Service {
         &self,
         request: Request<ExplainRequest>,
     ) -> Result<Response<ExplainResponse>, Status> {
-        let Some(flow) = request.get_ref().flow.clone() else {
-            return Err(Status::invalid_argument("flow: missing"));
-        };
-        let explained = self.queue(&self.answers, move |control| control.explain(&flow)).await??;
+        let wanted = request.get_ref().clone();
+        let explained =
+            self.queue(&self.answers, move |control| control.explain(&wanted)).await??;
         answer(&request, explained)
     }
 

@@ -166,7 +166,12 @@ impl Control {
     }
 
     /// What becomes of a flow, and why.
-    pub fn explain(&self, flow: &proto::FlowKey) -> Result<proto::ExplainResponse, Refusal> {
+    pub fn explain(
+        &self,
+        request: &proto::ExplainRequest,
+    ) -> Result<proto::ExplainResponse, Refusal> {
+        let flow = request.flow.as_ref();
+        let flow = flow.ok_or_else(|| Refusal::Invalid("flow: missing".to_owned()))?;
         let key = flow_key("flow", flow).map_err(Refusal::Invalid)?;
         let shown = self.shown.load_full();
         let Some(running) = &shown.running else {
@@ -175,7 +180,8 @@ impl Control {
         let devices: Vec<&str> =
             running.devices.iter().map(|device| device.interface.as_str()).collect();
         let tables = running.engine.tables();
-        Ok(explained(&running.view, &running.hash, tables, &devices, &key))
+        let id = &request.connection_id;
+        Ok(explained(&running.view, &running.hash, tables, &devices, &key, id))
     }
 
     /// What a plan would change. It is decoded by a copy of the planner, and

@@ -1,6 +1,7 @@
 //! What the datapath explains, in the words of the socket: of the running
 //! plan, or of a plan file.
 
+use datapath::connection_id::Explained;
 use datapath::explain::{self, Tracked};
 use datapath::table::TableReader;
 use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
@@ -9,7 +10,8 @@ use wire::FlowKey;
 
 use crate::proto;
 
-/// Explains a flow by a view; `devices` names its devices.
+/// Explains a flow by a view, with a QUIC connection id if it is not empty; `devices`
+/// names its devices.
 #[must_use]
 pub fn explained(
     view: &View,
@@ -17,8 +19,10 @@ pub fn explained(
     tables: &[TableReader<'_>],
     devices: &[&str],
     key: &FlowKey,
+    connection_id: &[u8],
 ) -> proto::ExplainResponse {
-    let told = explain::explain(view, hash, tables, key);
+    let connection_id = (!connection_id.is_empty()).then_some(connection_id);
+    let told = explain::explain(view, hash, tables, key, connection_id);
     let plan = &view.plan;
     let mut response = proto::ExplainResponse {
         generation: plan.generation,
@@ -36,6 +40,7 @@ pub fn explained(
             .map(ToString::to_string)
             .collect(),
         second_chance: told.second_chance,
+        connection_id: told.connection_id.as_ref().map(|id| explained_connection_id(plan, id)),
         ..Default::default()
     };
     if let Some(backend) = told.backend.and_then(|id| plan.backend(id)) {
@@ -56,6 +61,17 @@ pub fn explained(
     response.end = told.end.filter(|_| spill.is_none()).map(drop_of);
     response.spill = spill.unwrap_or_default();
     response
+}
+
+fn explained_connection_id(plan: &Plan, told: &Explained) -> proto::ExplainedConnectionId {
+    let config = told.config.as_ref();
+    proto::ExplainedConnectionId {
+        config: config.map(|config| config.id.into()),
+        encrypted: config.is_some_and(|config| config.encrypted),
+        server_id: config.map_or_else(String::new, |config| hex(&config.server_id)),
+        backend: told.backend.map_or_else(String::new, |id| backend_name(plan, id)),
+        by_flow: told.named.err().map_or_else(String::new, |reason| reason.name().to_owned()),
+    }
 }
 
 fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {

@@ -180,7 +180,7 @@ impl Forwarder {
     }
 
     pub fn explain(&mut self, flow: FlowKey) -> ExplainResponse {
-        let request = ExplainRequest { flow: Some(flow) };
+        let request = ExplainRequest { flow: Some(flow), ..Default::default() };
         self.runtime.block_on(self.client.explain(request)).unwrap().into_inner()
     }
 

@@ -2273,8 +2273,10 @@ func (x *GetMetricsResponse) GetText() string {
 }
 
 type ExplainRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Flow          *FlowKey               `protobuf:"bytes,1,opt,name=flow,proto3" json:"flow,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Flow  *FlowKey               `protobuf:"bytes,1,opt,name=flow,proto3" json:"flow,omitempty"`
+	// A QUIC connection id that the packet has. Empty: none.
+	ConnectionId  []byte `protobuf:"bytes,2,opt,name=connection_id,json=connectionId,proto3" json:"connection_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2312,6 +2314,13 @@ func (*ExplainRequest) Descriptor() ([]byte, []int) {
 func (x *ExplainRequest) GetFlow() *FlowKey {
 	if x != nil {
 		return x.Flow
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetConnectionId() []byte {
+	if x != nil {
+		return x.ConnectionId
 	}
 	return nil
 }
@@ -2361,7 +2370,10 @@ type ExplainResponse struct {
 	RouteOption []string `protobuf:"bytes,20,rep,name=route_option,json=routeOption,proto3" json:"route_option,omitempty"`
 	// These are the backends that earlier tables had in the slot: the flow has no
 	// entry, and its connection may be theirs.
-	SecondChance  bool `protobuf:"varint,21,opt,name=second_chance,json=secondChance,proto3" json:"second_chance,omitempty"`
+	SecondChance bool `protobuf:"varint,21,opt,name=second_chance,json=secondChance,proto3" json:"second_chance,omitempty"`
+	// What the QUIC connection id says; absent where none was given, and where the
+	// service follows none.
+	ConnectionId  *ExplainedConnectionId `protobuf:"bytes,22,opt,name=connection_id,json=connectionId,proto3" json:"connection_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2543,6 +2555,95 @@ func (x *ExplainResponse) GetSecondChance() bool {
 	return false
 }
 
+func (x *ExplainResponse) GetConnectionId() *ExplainedConnectionId {
+	if x != nil {
+		return x.ConnectionId
+	}
+	return nil
+}
+
+// What a QUIC connection id says, and what becomes of packets with it.
+type ExplainedConnectionId struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The config that it is made by; absent: it is laid out by none of the service's.
+	Config    *uint32 `protobuf:"varint,1,opt,name=config,proto3,oneof" json:"config,omitempty"`
+	Encrypted bool    `protobuf:"varint,2,opt,name=encrypted,proto3" json:"encrypted,omitempty"`
+	// In hexadecimal digits.
+	ServerId string `protobuf:"bytes,3,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Whose server id it is.
+	Backend string `protobuf:"bytes,4,opt,name=backend,proto3" json:"backend,omitempty"`
+	// Why packets go by their flow: as guideway_quic_packets_total has it. Empty: they
+	// go to the backend.
+	ByFlow        string `protobuf:"bytes,5,opt,name=by_flow,json=byFlow,proto3" json:"by_flow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedConnectionId) Reset() {
+	*x = ExplainedConnectionId{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedConnectionId) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedConnectionId) ProtoMessage() {}
+
+func (x *ExplainedConnectionId) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedConnectionId.ProtoReflect.Descriptor instead.
+func (*ExplainedConnectionId) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ExplainedConnectionId) GetConfig() uint32 {
+	if x != nil && x.Config != nil {
+		return *x.Config
+	}
+	return 0
+}
+
+func (x *ExplainedConnectionId) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
+}
+
+func (x *ExplainedConnectionId) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *ExplainedConnectionId) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *ExplainedConnectionId) GetByFlow() string {
+	if x != nil {
+		return x.ByFlow
+	}
+	return ""
+}
+
 type TrackedFlow struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Worker  uint32                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -2557,7 +2658,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2670,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2683,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -2632,7 +2733,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +2745,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +2758,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -2689,7 +2790,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2802,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2815,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
 }
 
 type GetDropSamplesResponse struct {
@@ -2727,7 +2828,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +2840,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +2853,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -2777,7 +2878,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2890,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2903,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DropSample) GetReason() string {
@@ -2859,7 +2960,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2871,7 +2972,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2884,7 +2985,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -2934,7 +3035,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3047,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3060,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -2998,7 +3099,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3111,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3124,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -3097,7 +3198,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3210,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3223,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
 }
 
 type WatchResponse struct {
@@ -3136,7 +3237,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3249,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3262,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchResponse) GetHandingOver() bool {
@@ -3359,9 +3460,10 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x11GetMetricsRequest\x12\x14\n" +
 	"\x05fresh\x18\x01 \x01(\bR\x05fresh\"(\n" +
 	"\x12GetMetricsResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"D\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"i\n" +
 	"\x0eExplainRequest\x122\n" +
-	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\"\xbd\x05\n" +
+	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\x12#\n" +
+	"\rconnection_id\x18\x02 \x01(\fR\fconnectionId\"\x90\x06\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3387,8 +3489,16 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x05spill\x18\x12 \x01(\tR\x05spill\x12\x12\n" +
 	"\x04mode\x18\x13 \x01(\tR\x04mode\x12!\n" +
 	"\froute_option\x18\x14 \x03(\tR\vrouteOption\x12#\n" +
-	"\rsecond_chance\x18\x15 \x01(\bR\fsecondChanceB\a\n" +
-	"\x05_slot\"\x88\x01\n" +
+	"\rsecond_chance\x18\x15 \x01(\bR\fsecondChance\x12Q\n" +
+	"\rconnection_id\x18\x16 \x01(\v2,.guideway.forwarder.v1.ExplainedConnectionIdR\fconnectionIdB\a\n" +
+	"\x05_slot\"\xad\x01\n" +
+	"\x15ExplainedConnectionId\x12\x1b\n" +
+	"\x06config\x18\x01 \x01(\rH\x00R\x06config\x88\x01\x01\x12\x1c\n" +
+	"\tencrypted\x18\x02 \x01(\bR\tencrypted\x12\x1b\n" +
+	"\tserver_id\x18\x03 \x01(\tR\bserverId\x12\x18\n" +
+	"\abackend\x18\x04 \x01(\tR\abackend\x12\x17\n" +
+	"\aby_flow\x18\x05 \x01(\tR\x06byFlowB\t\n" +
+	"\a_config\"\x88\x01\n" +
 	"\vTrackedFlow\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\rR\x06worker\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x14\n" +
@@ -3459,7 +3569,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -3496,23 +3606,24 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*GetMetricsResponse)(nil),     // 32: guideway.forwarder.v1.GetMetricsResponse
 	(*ExplainRequest)(nil),         // 33: guideway.forwarder.v1.ExplainRequest
 	(*ExplainResponse)(nil),        // 34: guideway.forwarder.v1.ExplainResponse
-	(*TrackedFlow)(nil),            // 35: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 36: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 37: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 38: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 39: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 40: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 41: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 42: guideway.forwarder.v1.CapturedPacket
-	(*WatchRequest)(nil),           // 43: guideway.forwarder.v1.WatchRequest
-	(*WatchResponse)(nil),          // 44: guideway.forwarder.v1.WatchResponse
-	nil,                            // 45: guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	(*v1.Plan)(nil),                // 46: guideway.plan.v1.Plan
+	(*ExplainedConnectionId)(nil),  // 35: guideway.forwarder.v1.ExplainedConnectionId
+	(*TrackedFlow)(nil),            // 36: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 37: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 38: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 39: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 40: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 41: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 42: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 43: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 44: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 45: guideway.forwarder.v1.WatchResponse
+	nil,                            // 46: guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	(*v1.Plan)(nil),                // 47: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	46, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	46, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	46, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	47, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	47, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	47, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
 	6,  // 3: guideway.forwarder.v1.ComparePlanResponse.services:type_name -> guideway.forwarder.v1.ServiceComparison
 	7,  // 4: guideway.forwarder.v1.ServiceComparison.backends:type_name -> guideway.forwarder.v1.BackendShare
 	8,  // 5: guideway.forwarder.v1.ServiceComparison.established:type_name -> guideway.forwarder.v1.ConnectionOutcomes
@@ -3524,7 +3635,7 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	13, // 11: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
 	12, // 12: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
 	11, // 13: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
-	45, // 14: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	46, // 14: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
 	20, // 15: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
 	21, // 16: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
 	22, // 17: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
@@ -3534,39 +3645,40 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	28, // 21: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
 	25, // 22: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
 	20, // 23: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	35, // 24: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	36, // 25: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	39, // 26: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	42, // 27: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
-	0,  // 28: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 29: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 30: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
-	9,  // 31: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	18, // 32: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	24, // 33: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	33, // 34: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	37, // 35: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	40, // 36: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	29, // 37: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
-	31, // 38: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	43, // 39: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
-	1,  // 40: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 41: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 42: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
-	10, // 43: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	19, // 44: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	26, // 45: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	34, // 46: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	38, // 47: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	41, // 48: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	30, // 49: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
-	32, // 50: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	44, // 51: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
-	40, // [40:52] is the sub-list for method output_type
-	28, // [28:40] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	36, // 24: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	37, // 25: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	35, // 26: guideway.forwarder.v1.ExplainResponse.connection_id:type_name -> guideway.forwarder.v1.ExplainedConnectionId
+	40, // 27: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	43, // 28: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 29: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 30: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 31: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
+	9,  // 32: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	18, // 33: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	24, // 34: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	33, // 35: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	38, // 36: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	41, // 37: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	29, // 38: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
+	31, // 39: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	44, // 40: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 41: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 42: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 43: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
+	10, // 44: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	19, // 45: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	26, // 46: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	34, // 47: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	39, // 48: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	42, // 49: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	30, // 50: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
+	32, // 51: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	45, // 52: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	41, // [41:53] is the sub-list for method output_type
+	29, // [29:41] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -3575,13 +3687,14 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 		return
 	}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[34].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
