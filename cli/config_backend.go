@@ -20,7 +20,7 @@ import (
 
 func configBackendCommand() *cobra.Command {
 	var device string
-	var keysAlone bool
+	var keysAlone, isPlain bool
 	command := &cobra.Command{
 		Use:   "backend NAME FILE...",
 		Short: "Print what a backend needs, as commands to paste there",
@@ -28,7 +28,9 @@ func configBackendCommand() *cobra.Command {
 			"prints the commands that set its backend NAME up: the VIPs, sysctls, and the\n" +
 			"agent with its config. With `agents` in the config the output has the agent's\n" +
 			"keys, and with `quic_lb` those of connection ids, which come from\n" +
-			"cluster.secret_file: pipe it to the backend, and keep it nowhere else.",
+			"cluster.secret_file: pipe it to the backend, and keep it nowhere else. With\n" +
+			"--plain it sets up the kernel's own tunnel devices (GRE, IP in IP, GUE) in the\n" +
+			"agent's place, where no service of the backend takes an agent.",
 		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 sh",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if len(arguments) < 2 {
@@ -42,6 +44,11 @@ func configBackendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if isPlain {
+				if setup.plain, err = newPlainTunnels(c, setup.backend, setup.vips); err != nil {
+					return err
+				}
+			}
 			if keysAlone {
 				return setup.printKeys(command.OutOrStdout())
 			}
@@ -50,13 +57,17 @@ func configBackendCommand() *cobra.Command {
 	}
 	command.Flags().StringVar(&device, "interface", "eth0", "the backend's `NAME` of the interface that tunnelled packets arrive on")
 	command.Flags().BoolVar(&keysAlone, "keys", false, "print the agent's key file alone")
+	command.Flags().BoolVar(&isPlain, "plain", false, "for a backend without an agent, whose kernel opens the tunnels")
+	command.MarkFlagsMutuallyExclusive("keys", "plain")
 	return command
 }
 
 // backendSetup is what a config says of one backend.
 type backendSetup struct {
 	backend *config.Backend
-	device  string
+	// nil: it has an agent.
+	plain  *plainTunnels
+	device string
 	// Where tunnels come from, and where agents send to.
 	sources, controllers []string
 	// Single addresses, and prefixes whose addresses are all VIPs or may be.
@@ -214,6 +225,17 @@ func (s *backendSetup) print(w io.Writer) error {
 	}
 	line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 	line("")
+	if s.plain != nil {
+		s.plain.print(s.sources, line)
+		s.printJoins(line)
+	} else {
+		s.printAgent(line)
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+func (s *backendSetup) printAgent(line func(string, ...any)) {
 	line("# The agent: takes packets out of the load balancers' tunnels.")
 	line("mkdir -p /etc/guideway")
 	if s.keys != nil {
@@ -225,8 +247,8 @@ func (s *backendSetup) print(w io.Writer) error {
 	line("guideway-agent --check")
 	line("systemctl enable guideway-agent")
 	line("systemctl restart guideway-agent")
-	_, err := io.WriteString(w, text.String())
-	return err
+	line("# What else is wrong here, if anything; services have to listen by now.")
+	line("guideway-agent doctor")
 }
 
 // printQUIC says what the QUIC servers need, which have no config in common that
