@@ -3,8 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use wire::tunnel::geneve;
+use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::RouteOption;
-use wire::{Family, ethernet, headers, icmp};
+use wire::{Family, Fragment, Protocol, ethernet, headers, icmp, tcp_options};
 
 fuzz_target!(|frame: &[u8]| {
     let Ok(Some(headers)) = headers::parse(frame) else { return };
@@ -20,11 +21,20 @@ fuzz_target!(|frame: &[u8]| {
     // Whatever it is, it may be taken for an ICMP message.
     let _ = icmp::kind(headers.key.family, &packet[transport..packet_bytes]);
     let _ = icmp::quoted(headers.key.family, &packet[transport..packet_bytes]);
+    // A segment's options are within its header, whatever follows.
+    if headers.key.protocol == Protocol::TCP && headers.fragment == Fragment::Whole {
+        let segment = &packet[transport..packet_bytes];
+        let header = &segment[..usize::from(segment[12] >> 4) * 4];
+        assert_eq!(tcp_options::signal(segment), tcp_options::signal(header));
+    }
     // And for a Geneve header, as agents take it.
     let options = geneve::parse_with_options(&packet[transport..packet_bytes]);
     for option in options.iter().flat_map(|header| geneve::options(header.options)).flatten() {
         if let Some(Ok(read)) = RouteOption::parse(&option) {
             assert!(read.emit().len() <= geneve::OPTION_HEADER_BYTES + option.body.len());
+        }
+        if let Some(Ok(read)) = MultipathOption::parse(&option) {
+            assert_eq!(read.emit()[geneve::OPTION_HEADER_BYTES..], *option.body);
         }
     }
 });

@@ -18,6 +18,7 @@ pub mod plain;
 pub mod prefix;
 pub mod quic;
 pub mod tcp;
+pub mod tcp_options;
 pub mod tunnel;
 pub mod udp;
 

@@ -13,6 +13,7 @@ pub mod geneve;
 pub mod gre;
 pub mod gue;
 pub mod ipip;
+pub mod multipath_option;
 pub mod route_option;
 
 use crate::ethernet::EtherType;
