@@ -43,12 +43,12 @@ func TestTheDissectorKnowsAgentsMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			capture = append(capture, udpRecord(payload)...)
+			capture = append(capture, udpRecord(9475, payload)...)
 			kind := map[string]int{"state": 1, "answer": 2}[d.Kind]
 			want = append(want, fmt.Sprintf("%d %d %d 0x%s %s %d %s %s %s", kind, d.Part, d.Parts, d.Boot, d.Nonce, d.Sequence, v.KeyID, v.Agent, d.Body))
 		}
 	}
-	capture = append(capture, udpRecord([]byte("GWAG, cut off"))...)
+	capture = append(capture, udpRecord(9475, []byte("GWAG, cut off"))...)
 	file := filepath.Join(t.TempDir(), "messages.pcap")
 	if err := os.WriteFile(file, capture, 0o600); err != nil {
 		t.Fatal(err)
@@ -70,6 +70,73 @@ func TestTheDissectorKnowsAgentsMessages(t *testing.T) {
 	}
 }
 
+// The dissector shows of Multipath TCP options what the vectors say that they hold.
+func TestTheDissectorKnowsMultipathOptions(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("tshark is not installed")
+	}
+	text, err := os.ReadFile("../vectors/multipath.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors struct {
+		Options []struct {
+			Key, Address, Option string
+			Bucket               uint16
+		}
+		Malformed []struct{ Option string }
+	}
+	if err := json.Unmarshal(text, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	capture := pcapHeader()
+	add := func(option string) {
+		bytes, err := hex.DecodeString(option)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Geneve with one critical option, and nothing inside.
+		header := []byte{byte(len(bytes) / 4), 0x40, 0x08, 0, 0, 0, 0, 0}
+		capture = append(capture, udpRecord(6081, append(header, bytes...))...)
+	}
+	var want []string
+	for _, v := range vectors.Options {
+		key := v.Key
+		if key == "" {
+			key = strings.Repeat("0", 16)
+		}
+		want = append(want, fmt.Sprintf("0x%s %d %s", key, v.Bucket, v.Address))
+		add(v.Option)
+	}
+	for _, v := range vectors.Malformed {
+		add(v.Option)
+	}
+	file := filepath.Join(t.TempDir(), "options.pcap")
+	if err := os.WriteFile(file, capture, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arguments := []string{"-n", "-r", file, "-X", "lua_script:wireshark/guideway.lua", "-T", "fields", "-E", "separator=/s"}
+	for _, field := range []string{"key", "bucket", "ipv4", "ipv6"} {
+		arguments = append(arguments, "-e", "guideway.multipath."+field)
+	}
+	shown, err := exec.Command(tshark, append(arguments, "-Y", "guideway && !guideway.malformed")...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(shown)) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("shown:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	malformed, err := exec.Command(tshark, append(arguments, "-Y", "guideway.malformed")...).Output()
+	if err != nil || bytes.Count(malformed, []byte("\n")) != len(vectors.Malformed) {
+		t.Errorf("malformed: %q, %v; want %d", malformed, err, len(vectors.Malformed))
+	}
+}
+
 // pcapHeader of captures of bare IPv4 packets.
 func pcapHeader() []byte {
 	header := make([]byte, 24)
@@ -81,13 +148,13 @@ func pcapHeader() []byte {
 	return header
 }
 
-// udpRecord of a datagram to the port of agents' messages.
-func udpRecord(payload []byte) []byte {
+// udpRecord of a datagram to that port.
+func udpRecord(port uint16, payload []byte) []byte {
 	packet := make([]byte, 28, 28+len(payload))
 	copy(packet, []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 1, 0, 11, 10, 0, 0, 1})
 	binary.BigEndian.PutUint16(packet[2:], uint16(28+len(payload)))
 	binary.BigEndian.PutUint16(packet[20:], 40000)
-	binary.BigEndian.PutUint16(packet[22:], 9475)
+	binary.BigEndian.PutUint16(packet[22:], port)
 	binary.BigEndian.PutUint16(packet[24:], uint16(8+len(payload)))
 	packet = append(packet, payload...)
 	record := make([]byte, 16)

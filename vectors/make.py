@@ -368,10 +368,72 @@ def join_ports():
     return [{"join_ports": first, "ports": ports(first, names)} for first, names in zip((20000, 1024, 61440), backends)]
 
 
+# Multipath TCP: keys that load balancers choose, tokens from them, and the option that says so (docs/formats.md).
+
+def multipath_key(kind, text, flow, version, initial_sequence, client_key):
+    """CBC-MAC over the flow's layout without its zeros, then what the SYN says."""
+    protocol, source, source_port, destination, destination_port = flow
+    source, destination = ipaddress.ip_address(source), ipaddress.ip_address(destination)
+    layout = bytes([source.version, protocol]) + source.packed + destination.packed
+    layout += source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
+    layout += bytes([version, 0]) + initial_sequence.to_bytes(4, "big") + client_key.to_bytes(8, "big")
+    layout += bytes(-len(layout) % 16)
+    key = hash_key(kind, text, b"guideway multipath key\0")
+    return bytes.fromhex(cbc_mac(key, [layout[at:at + 16] for at in range(0, len(layout), 16)]))
+
+
+def multipath_token(version, key):
+    """RFC 6824, section 3.1: SHA-1; RFC 8684: SHA-256."""
+    return (hashlib.sha256 if version else hashlib.sha1)(key).digest()[:4]
+
+
+def check_multipath():
+    """Of the key zero, as coreutils' sha1sum and sha256sum have it."""
+    assert multipath_token(0, bytes(8)).hex() == "05fe4057"
+    assert multipath_token(1, bytes(8)).hex() == "af5570f5"
+
+
+def multipath_option(key, bucket, address):
+    packed = ipaddress.ip_address(address).packed
+    body = (key or 0).to_bytes(8, "big") + bucket.to_bytes(2, "big") + bytes([(len(packed) == 16) << 7, 0]) + packed
+    option = bytes.fromhex("ff4782") + bytes([len(body) // 4]) + body
+    return {"key": key and f"{key:016x}", "bucket": bucket, "address": address, "option": option.hex()}
+
+
+def multipath():
+    check_multipath()
+    chosen = random.Random(8684)
+    flows = [(6, "192.0.2.7", 40000, "203.0.113.10", 443), (6, "255.255.255.255", 65535, "0.0.0.0", 0),
+             (6, "2001:db8:c::7", 40000, "2001:db8:f::10", 443), (6, "::", 1, "ffff::1", 65535)]
+    keys = []
+    for number, flow in enumerate(flows * 4):
+        (kind, text), version = SECRETS[number % len(SECRETS)], number // len(flows) % 2
+        sequence = chosen.choice([0, 1, MASK & 0xFFFFFFFF, chosen.getrandbits(32)])
+        client_key = 0 if version else chosen.getrandbits(64)
+        key = multipath_key(kind, text, flow, version, sequence, client_key)
+        token = multipath_token(version, key)
+        keys.append({kind: text, "protocol": flow[0], "source": flow[1], "source_port": flow[2], "destination": flow[3],
+                     "destination_port": flow[4], "version": version, "initial_sequence": sequence,
+                     "client_key": f"{client_key:016x}", "key": key.hex(), "token": token.hex(),
+                     "bucket_of_256": token[3], "bucket_of_8192": int.from_bytes(token, "big") % 8192})
+    options = [multipath_option(key, bucket, address) for key, bucket in ((0x0123456789ABCDEF, 0), (None, 8191), (1, 4095))
+               for address in ("10.1.0.12", "2001:db8:0:2::12")]
+    malformed = {
+        "shorter than without an address": "ff478202" "0123456789abcdef",
+        "without its address": "ff478203" "0123456789abcdef" "00010000",
+        "an IPv6 address of four bytes": "ff478204" "0123456789abcdef" "00018000" "0a01000c",
+        "an IPv4 address of sixteen bytes": "ff478207" "0123456789abcdef" "00010000" "20010db8000000020000000000000012",
+        "an unknown flag": "ff478204" "0123456789abcdef" "00014000" "0a01000c",
+        "a byte that must be zero": "ff478204" "0123456789abcdef" "00010001" "0a01000c",
+    }
+    return {"keys": keys, "options": options,
+            "malformed": [{"why": why, "option": option} for why, option in malformed.items()]}
+
+
 FILES = {"flow_hash.json": flow_hash, "bucket_hash.json": bucket_hash, "outer_id.json": outer_id,
          "maglev.json": maglev, "checksums.json": checksums, "match_order.json": matching.vectors, "trace.json": trace,
          "route_option.json": route_options, "agent_messages.json": agent_messages,
-         "quic_lb.json": quic_lb, "join_ports.json": join_ports}
+         "quic_lb.json": quic_lb, "multipath.json": multipath, "join_ports.json": join_ports}
 
 
 def text_of(value, indent=""):

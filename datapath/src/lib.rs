@@ -31,6 +31,7 @@ pub mod fragment_table;
 pub mod fragmentation;
 pub mod limiter;
 mod match_cache;
+pub mod multipath;
 pub mod next_hop;
 pub mod outbox;
 mod packet;

@@ -3,11 +3,14 @@
 
 use std::net::IpAddr;
 
+use datapath::multipath::{MultipathKeys, bucket, token};
 use datapath::{BucketHash, ByFlow, ConnectionIdKeys, FlowHash, Secret};
 use plan::Affinity;
 
 use serde_json::{Value, json};
+use wire::tcp_options::Version;
 use wire::tunnel::geneve;
+use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::{Malformed, RouteOption};
 use wire::{Family, FlowKey, Protocol, checksum, ip};
 
@@ -242,5 +245,48 @@ fn updated_checksums_are_those_of_rfc_1624() {
         let updated =
             checksum::update(word(vector, "before"), word(vector, "old"), word(vector, "new"));
         assert_eq!(updated, word(vector, "after"), "{vector}");
+    }
+}
+
+#[test]
+fn multipath_keys_and_tokens_are_the_same_forever() {
+    let word64 = |value: &Value, key: &str| u64::from_str_radix(text(value, key), 16).unwrap();
+    for case in list(&read("multipath.json")["keys"]) {
+        let initial_sequence = case["initial_sequence"].as_u64().unwrap() as u32;
+        let version = match case["version"].as_u64().unwrap() {
+            0 => Version::V0 { client_key: word64(case, "client_key") },
+            _ => Version::V1,
+        };
+        let key = MultipathKeys::new(&secret(case)).key(&flow_key(case), version, initial_sequence);
+        assert_eq!(format!("{key:016x}"), text(case, "key"), "{case}");
+        let token = token(version, key);
+        assert_eq!(format!("{token:08x}"), text(case, "token"), "{case}");
+        for buckets in [256, 8192] {
+            let wanted = number(case, &format!("bucket_of_{buckets}"));
+            assert_eq!(bucket(token, buckets), u32::from(wanted), "{case}");
+            // What the server's timestamps carry is enough for it.
+            assert_eq!(bucket(token & 0x1fff, buckets), u32::from(wanted), "{case}");
+        }
+    }
+}
+
+#[test]
+fn multipath_options_are_the_same_forever() {
+    let vectors = read("multipath.json");
+    for case in list(&vectors["options"]) {
+        let option = bytes(text(case, "option"));
+        let key = case["key"].as_str().map(|key| u64::from_str_radix(key, 16).unwrap());
+        let address: IpAddr = text(case, "address").parse().unwrap();
+        let said = MultipathOption { key, bucket: number(case, "bucket"), address };
+        assert_eq!(said.emit().as_slice(), option, "{case}");
+        let read = geneve::options(&option).next().flatten().unwrap();
+        assert!(read.is_critical());
+        assert_eq!(MultipathOption::parse(&read), Some(Ok(said)), "{case}");
+        assert_eq!(RouteOption::parse(&read), None);
+    }
+    for case in list(&vectors["malformed"]) {
+        let option = bytes(text(case, "option"));
+        let read = geneve::options(&option).next().flatten().unwrap();
+        assert_eq!(MultipathOption::parse(&read), Some(Err(Malformed)), "{case}");
     }
 }

@@ -6,8 +6,8 @@
 -- own dissector shows the tunnel and lists the options, this one what ours say.
 
 local guideway = Proto("guideway", "Guideway")
-local CLASS, ROUTE = 0xff47, 0x81
-local FIXED_BYTES = 8
+local CLASS, ROUTE, MULTIPATH = 0xff47, 0x81, 0x82
+local FIXED_BYTES, MULTIPATH_FIXED_BYTES = 8, 12
 
 local fields = guideway.fields
 fields.class = ProtoField.uint16("guideway.option.class", "Class", base.HEX)
@@ -20,6 +20,12 @@ fields.bucket = ProtoField.uint16("guideway.route.bucket", "Bucket (65535: none)
 fields.generation = ProtoField.uint32("guideway.route.generation", "Generation, lower half")
 fields.ipv4 = ProtoField.ipv4("guideway.route.ipv4", "Try next")
 fields.ipv6 = ProtoField.ipv6("guideway.route.ipv6", "Try next")
+
+fields.key = ProtoField.uint64("guideway.multipath.key", "Key (0: none)", base.HEX)
+fields.flow_bucket = ProtoField.uint16("guideway.multipath.bucket", "Bucket of the five-tuple")
+fields.is_v6_backend = ProtoField.bool("guideway.multipath.ipv6_address", "Address is IPv6", 8, nil, 0x80)
+fields.ipv4_backend = ProtoField.ipv4("guideway.multipath.ipv4", "Backend that has that bucket")
+fields.ipv6_backend = ProtoField.ipv6("guideway.multipath.ipv6", "Backend that has that bucket")
 
 local malformed = ProtoExpert.new("guideway.malformed", "The option is malformed",
     expert.group.MALFORMED, expert.severity.ERROR)
@@ -52,6 +58,25 @@ local function route(option, tree)
     end
 end
 
+local function multipath(option, tree)
+    local branch = tree:add(guideway, option, "Guideway Multipath TCP option")
+    branch:add(fields.class, option(0, 2))
+    branch:add(fields.type, option(2, 1))
+    local address_bytes = option:len() - 4 - MULTIPATH_FIXED_BYTES
+    if address_bytes ~= 4 and address_bytes ~= 16 then
+        return branch:add_proto_expert_info(malformed)
+    end
+    branch:add(fields.key, option(4, 8))
+    branch:add(fields.flow_bucket, option(12, 2))
+    branch:add(fields.is_v6_backend, option(14, 1))
+    branch:add(address_bytes == 16 and fields.ipv6_backend or fields.ipv4_backend, option(16, address_bytes))
+    if option(14, 2):uint() ~= (address_bytes == 16 and 0x8000 or 0) then
+        branch:add_proto_expert_info(malformed)
+    end
+end
+
+local READERS = {[ROUTE] = route, [MULTIPATH] = multipath}
+
 function guideway.dissector(_, _, tree)
     for _, info in ipairs({geneve_options()}) do
         local options, at = info.range, 0
@@ -60,8 +85,9 @@ function guideway.dissector(_, _, tree)
             if at + bytes > options:len() then
                 break
             end
-            if options(at, 2):uint() == CLASS and options(at + 2, 1):uint() == ROUTE then
-                route(options(at, bytes), tree)
+            local read = READERS[options(at + 2, 1):uint()]
+            if options(at, 2):uint() == CLASS and read then
+                read(options(at, bytes), tree)
             end
             at = at + bytes
         end
