@@ -67,6 +67,10 @@ test-fast: deps-build ## Only the tests that need neither root nor bin/
 faults: deps-build deps-lab build ## Faults that must not hurt, under load, with both routers (root) [FAULTS=a,b+c SEED= PAIRS= LAB_ROUTER=frr FAULTS_REPORT=file.md]
 	FAULTS='$(or $(FAULTS),all)' go test -count=1 -timeout 60m -v ./lab/scenarios -run '^TestFaults$$'
 
+.PHONY: upgrade
+upgrade: deps-build deps-lab build ## Each process beside those of an earlier commit, under load, to it and back (root) FORMER=commit
+	@tools/upgrade.sh '$(FORMER)'
+
 # As many rounds as TIMES, or as go into MINUTES, or both.
 .PHONY: soak
 soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]
@@ -156,7 +160,7 @@ golden: deps-build ## Rewrite the golden folders from today's behaviour; review 
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf bin target .cache/bin .cache/test .cache/soak .cache/soak-programs
+	rm -rf bin target .cache/bin .cache/test .cache/soak .cache/soak-programs .cache/former
 
 .PHONY: help
 help: ## Show this list
