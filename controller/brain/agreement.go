@@ -193,7 +193,7 @@ func (s *State) part(service string) *agreement.Part {
 		return p
 	}
 	answers := s.now.Sub(a.answersSince)
-	p.Waited = answers >= waitedAfter
+	p.Waited = answers >= waitedAfter || s.buckets.lacking[service]
 	p.Registered = answers >= registeredAfter || !slices.ContainsFunc(p.Set(), func(machine string) bool {
 		return machine != p.Machine && a.seen.Verdicts[machine] == nil
 	})
@@ -218,6 +218,13 @@ func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *bucket
 	if run != nil && run != p.Own {
 		delete(s.buckets.uncertain, service.Name)
 	}
+	switch {
+	case run != nil && run.NamesOthers(local.Backends):
+		s.buckets.lacking[service.Name] = true
+		run = withoutOthers(run, local)
+	case run == nil || run.MadeOf == 0: // else it is still what was made without others
+		delete(s.buckets.lacking, service.Name)
+	}
 	s.agreement.dirty = true
 	delete(s.agreement.proposals, service.Name)
 	if s.health.firstRound {
@@ -228,6 +235,24 @@ func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *bucket
 		}
 	}
 	return run
+}
+
+// withoutOthers is a map without the backends that the config does not have (any more,
+// or yet): no plan may name them. The machine does not have the agreed map then.
+func withoutOthers(m *buckets.Map, local buckets.Situation) *buckets.Map {
+	local.Alone = true
+	all := make(map[string]buckets.Backend, len(local.Backends))
+	for name, backend := range local.Backends {
+		all[name] = buckets.Backend{State: buckets.Alive, Address: backend.Address}
+	}
+	local.Backends = all
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if len(local.Members) > 0 {
+			break
+		}
+		local.Members = append(local.Members, buckets.Member{Backend: name, Weight: 1})
+	}
+	return m.Next(local)
 }
 
 // countsSince a machine has become the leader: those that came before were of a time
@@ -473,7 +498,7 @@ func (s *State) bucketGenerations(plan *planv1.Plan) map[string]uint64 {
 		if m := s.buckets.maps[service.GetName()]; m != nil {
 			generations[service.GetName()] = m.Agreed()
 		}
-		if s.buckets.uncertain[service.GetName()] && s.current.agrees() {
+		if (s.buckets.uncertain[service.GetName()] || s.buckets.lacking[service.GetName()]) && s.current.agrees() {
 			generations[service.GetName()] = 0
 		}
 	}

@@ -27,11 +27,16 @@ type fleet struct {
 
 func sharing(t *testing.T, machine int) *config.Config {
 	t.Helper()
+	return sharingWith(t, machine, func(shared string) string { return shared })
+}
+
+func sharingWith(t *testing.T, machine int, change func(shared string) string) *config.Config {
+	t.Helper()
 	missing := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
 	_, shared, _ := strings.Cut(stateless, "addresses: [10.0.0.1]}\n")
 	own := fmt.Sprintf("machine: {name: lb-%d, addresses: [10.0.0.%d]}\netcd: {cluster: c1, endpoints: [\"http://10.0.0.9:2379\"]}\n", machine, machine)
 	shared += "cluster: {name: c1}\npeers: [{name: lb-1, addresses: [10.0.0.1]}, {name: lb-2, addresses: [10.0.0.2]}, {name: lb-3, addresses: [10.0.0.3]}]\n"
-	c, err := config.Parse([]config.Source{{Name: "own.yaml", Data: []byte(own)}, {Name: "etcd", Data: []byte(shared), Generation: 1}}, missing)
+	c, err := config.Parse([]config.Source{{Name: "own.yaml", Data: []byte(own)}, {Name: "etcd", Data: []byte(change(shared)), Generation: 1}}, missing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,4 +305,36 @@ func TestAMachineThatStartsHasNoMapBeforeEtcdDoes(t *testing.T) {
 	f.pass(2 * time.Second)
 	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
 	again.expectRoutes(vip)
+}
+
+// One after the other has the config without a backend: none sends to it then, and
+// what moves does not go on before all have it.
+func TestABackendThatIsRemovedIsNamedByNoPlan(t *testing.T) {
+	f := startFleet(t)
+	without := func(shared string) string {
+		return strings.Replace(shared, ", {name: web-2, address: 10.1.0.12}", "", 1)
+	}
+	for i, w := range f.machines {
+		w.do(ConfigLoaded{Config: sharingWith(t, i+1, without)})
+		w.pass(2 * coalesce)
+		w.expectOwners(map[string]int{"web-1": 256})
+		if len(w.bucketMap().Backends) != 1 {
+			t.Errorf("%s names %v", f.name(w), w.bucketMap().Backends)
+		}
+		f.pass(time.Second)
+	}
+	f.expectOwners(map[string]int{"web-1": 256})
+	// And back, the leader first: the others do not know the backend yet.
+	f.machines[0].do(ConfigLoaded{Config: sharing(t, 1)})
+	f.probe("10.1.0.12", true, 0)
+	f.pass(time.Second)
+	for _, w := range f.machines {
+		w.expectOwners(map[string]int{"web-1": 256})
+	}
+	for i, w := range f.machines[1:] {
+		w.do(ConfigLoaded{Config: sharing(t, i+2)})
+	}
+	f.probe("10.1.0.12", true, 0, 1, 2)
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
 }

@@ -41,6 +41,8 @@ type bucketState struct {
 	// Maps that were read from the forwarder's plan, which does not say of which agreed
 	// map they were made.
 	uncertain map[string]bool
+	// Agreed maps that name backends which this machine's config does not have.
+	lacking map[string]bool
 	// By backend.
 	counts map[string]map[string]buckets.Count
 	// Services whose maps may go a step on.
@@ -52,13 +54,14 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		uncertain: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
+		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
 	}
 }
 
 func (b bucketState) snapshot() bucketState {
 	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
 	b.counts, b.due, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due), maps.Clone(b.uncertain)
+	b.lacking = maps.Clone(b.lacking)
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
 	}

@@ -175,6 +175,14 @@ func (m *Map) backends() []string {
 	return names
 }
 
+// NamesOthers says whether packets would be sent to backends that are none of these.
+func (m *Map) NamesOthers(known map[string]Backend) bool {
+	return !m.Unserved && slices.ContainsFunc(m.backends(), func(name string) bool {
+		_, isKnown := known[name]
+		return !isKnown
+	})
+}
+
 // FromPlan is the map that a forwarder runs, where nothing else is known of it:
 // all that it names may have connections, and have had them until now.
 func FromPlan(plan *planv1.BucketMap, addresses map[string]netip.Addr, now time.Time) *Map {
