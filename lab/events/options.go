@@ -88,7 +88,7 @@ func (o Options) check() (Options, error) {
 	}
 	if len(o.Events) == 0 {
 		for _, e := range events {
-			if !e.onRequest && (o.LoadBalancers > 1 || !e.needsTwo) {
+			if !e.onRequest && (o.LoadBalancers > 1 || !e.needsTwo) && (o.Agents || !e.stateless) {
 				o.Events = append(o.Events, e.name)
 			}
 		}
@@ -99,7 +99,10 @@ func (o Options) check() (Options, error) {
 			return o, fmt.Errorf("event %q is unknown: give some of %s", name, strings.Join(EventNames(), ", "))
 		}
 		if e.needsTwo && o.LoadBalancers < 2 {
-			return o, fmt.Errorf("event %s kills a load balancer: it needs 2 or more of them", name)
+			return o, fmt.Errorf("event %s needs 2 or more load balancers", name)
+		}
+		if e.stateless && !o.Agents {
+			return o, fmt.Errorf("event %s is of stateless services, which need agents: leave out AGENTS=0", name)
 		}
 	}
 	return o, nil

@@ -50,7 +50,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 
 func TestWithoutEventsAllAreDoneThatCanBe(t *testing.T) {
 	o, err := Defaults().check()
-	all := slices.DeleteFunc(EventNames(), func(name string) bool { return name == "kill_load_balancer_after_changes" })
+	all := slices.DeleteFunc(EventNames(), func(name string) bool { return name == "kill_load_balancer_after_changes" || isStateless(name) })
 	if err != nil || !slices.Equal(o.Events, all) || len(all) != 7 {
 		t.Errorf("events %v, %v", o.Events, err)
 	}
@@ -58,5 +58,13 @@ func TestWithoutEventsAllAreDoneThatCanBe(t *testing.T) {
 	o.LoadBalancers = 1
 	if o, err = o.check(); err != nil || !slices.Equal(o.Events, []string{"steady", "add_backend", "drain_backend", "kill_backend"}) {
 		t.Errorf("with one load balancer %v, %v", o.Events, err)
+	}
+}
+
+func TestEventsOfStatelessServicesNeedAgents(t *testing.T) {
+	o := Defaults()
+	o.Events, o.Agents = []string{"move_buckets"}, false
+	if _, err := o.check(); err == nil || !strings.Contains(err.Error(), "AGENTS=0") {
+		t.Errorf("error %v", err)
 	}
 }

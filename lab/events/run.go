@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
@@ -32,14 +33,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("demo-%d", os.Getpid())
 	}
-	running, err := hosts.Up(ctx, o.topology(), true)
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
-	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}, Machines: running.LoadBalancers()}
-	if err := performAll(ctx, o, running, screen, outcome); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}}
+	for _, stateless := range []bool{false, true} {
+		if err := runOne(ctx, o, stateless, screen, outcome); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
 	}
 	outcome.Duration = time.Since(screen.Begun)
 	outcome.Print(o.Output)
@@ -59,13 +57,35 @@ func Run(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// runOne lab, of stateful services or of stateless ones, with its events.
+func runOne(ctx context.Context, o Options, stateless bool, screen *report.Screen, outcome *report.Report) (err error) {
+	if !slices.ContainsFunc(o.Events, func(name string) bool { return isStateless(name) == stateless }) {
+		return nil
+	}
+	if stateless {
+		screen.Step("build a lab with stateless services")
+	}
+	running, err := hosts.Up(ctx, o.topology(stateless), true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
+	outcome.Machines, outcome.ChecksumErrors = running.LoadBalancers(), 0 // this lab's kernels have seen none yet
+	return performAll(ctx, o, stateless, running, screen, outcome)
+}
+
+func isStateless(name string) bool {
+	e, _ := findEvent(name)
+	return e.stateless
+}
+
 // topology of the lab that the events happen to.
-func (o Options) topology() topology.Options {
+func (o Options) topology(stateless bool) topology.Options {
 	t := topology.Options{
 		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
 	}
 	if o.Agents {
-		t.Encap, t.SecondChance = "geneve", true
+		t.Encap, t.SecondChance, t.Stateless = "geneve", !stateless, stateless
 	}
 	return t
 }
@@ -83,7 +103,7 @@ func takeDown(ctx context.Context, running *hosts.Lab, screen *report.Screen, go
 	return nil
 }
 
-func performAll(ctx context.Context, o Options, running *hosts.Lab, screen *report.Screen, outcome *report.Report) error {
+func performAll(ctx context.Context, o Options, stateless bool, running *hosts.Lab, screen *report.Screen, outcome *report.Report) error {
 	router, err := running.Network.OpenRouter()
 	if err != nil {
 		return err
@@ -91,6 +111,9 @@ func performAll(ctx context.Context, o Options, running *hosts.Lab, screen *repo
 	defer router.Close()
 	for i, name := range o.Events {
 		e, _ := findEvent(name)
+		if e.stateless != stateless {
+			continue
+		}
 		screen.Begin(name)
 		s := &stage{
 			options: o, lab: running, router: router, screen: screen, report: outcome,

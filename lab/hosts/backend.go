@@ -176,6 +176,11 @@ func (lab *Lab) StopAgent(index int) error {
 	return agent.stop(callLimit)
 }
 
+// KillAgent of a backend, as a crash would.
+func (lab *Lab) KillAgent(index int) error {
+	return lab.killProcesses(lab.Network.Backends[index].Name, "agent")
+}
+
 // StartAgent again.
 func (lab *Lab) StartAgent(index int) error { return lab.startAgent(lab.Network.Backends[index]) }
 

@@ -87,6 +87,15 @@ func (lab *Lab) applyShared() error {
 	return nil
 }
 
+// Guideway runs a command of a load balancer on it.
+func (lab *Lab) Guideway(ctx context.Context, machine string, args ...string) error {
+	n, err := lab.Network.LoadBalancer(machine)
+	if err != nil {
+		return err
+	}
+	return lab.guideway(ctx, n, append(args, "--run-dir", lab.path(n, "run"))...)
+}
+
 func (lab *Lab) guideway(ctx context.Context, n topology.Node, args ...string) error {
 	command := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Namespace, lab.program()}, args...)...)
 	command.WaitDelay = time.Second

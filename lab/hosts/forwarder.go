@@ -151,5 +151,8 @@ func StateOf(plan *planv1.Plan, service, backend string) planv1.BackendState {
 	return planv1.BackendState_BACKEND_STATE_UNSPECIFIED
 }
 
+// BackendNames of a server in the load balancers' config: one of each family.
+func BackendNames(node string) []string { return []string{node, node + nameSuffixIPv6} }
+
 // NodeOf a plan's backend: the server it is an address of.
 func NodeOf(backend string) string { return strings.TrimSuffix(backend, nameSuffixIPv6) }

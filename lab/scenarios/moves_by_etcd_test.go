@@ -178,13 +178,13 @@ func (m *movesByEtcd) holdApart(all ...string) {
 	}
 }
 
-var hashSeed = 1
+var hashSeed = uint32(1)
 
 // rehash has the router choose next hops of all flows anew.
 func (m *movesByEtcd) rehash() {
 	m.t.Helper()
 	hashSeed++
-	m.must(topology.Run(m.t.Context(), "", "ip", "netns", "exec", m.Network.Router, "sysctl", "-qw", fmt.Sprintf("net.ipv4.fib_multipath_hash_seed=%d", hashSeed)))
+	m.must(m.Network.Rehash(m.t.Context(), hashSeed))
 }
 
 // withdraw a machine's routes, then switch its controller off: the others go on

@@ -231,3 +231,8 @@ func (network Network) AddClientAddresses(ctx context.Context, block, count int)
 	}
 	return list, nil
 }
+
+// Rehash has the router choose the next hops of all flows anew, in both families.
+func (network Network) Rehash(ctx context.Context, seed uint32) error {
+	return Run(ctx, "", "ip", "netns", "exec", network.Router, "sysctl", "-qw", fmt.Sprintf("net.ipv4.fib_multipath_hash_seed=%d", max(seed, 1)))
+}
