@@ -149,3 +149,35 @@ fn services_that_no_forwarder_would_take_are_refused() {
     assert!(Counting::new(&keys(), 7, &wrong.encode_to_vec()).is_err());
     assert!(Counting::new(&keys(), 7, b"\xff\xff").is_err());
 }
+
+/// Flows of UDP count as connections do, and not for a service of TCP at the same port.
+#[test]
+fn flows_of_udp_are_in_the_buckets_of_their_service() {
+    let mut services = services();
+    let mut dns = vip("203.0.113.10", &[80]);
+    dns.protocol = plan_proto::Protocol::Udp.into();
+    services.services.push(proto::Service {
+        name: "dns".to_string(),
+        vips: vec![dns],
+        buckets: 512,
+        affinity: plan_proto::Affinity::Flow.into(),
+    });
+    let counting = Counting::new(&keys(), 7, &services.encode_to_vec()).unwrap();
+    let of_tcp = flow("198.51.100.1", 5000, "203.0.113.10", 80);
+    let of_udp = FlowKey { protocol: Protocol::UDP, ..of_tcp };
+    let counts = counting.count(&[of_tcp, of_udp, of_udp]);
+    let sums: Vec<(u32, u32)> =
+        counts.iter().map(|(service, buckets)| (*service, buckets.values().sum())).collect();
+    assert_eq!(sums, [(1, 1), (3, 2)]);
+}
+
+/// What `doctor` looks for listeners of.
+#[test]
+fn addresses_and_ports_of_services_are_known() {
+    let served: Vec<String> = counting()
+        .served()
+        .iter()
+        .map(|one| format!("{} {} {}", one.address, one.protocol, one.port))
+        .collect();
+    assert_eq!(served, ["203.0.113.10 tcp 25", "203.0.113.10 tcp 80", "2001:db8:a::10 tcp 80"]);
+}
