@@ -66,6 +66,7 @@ impl Backend {
         });
         let folder = TempDir::new().unwrap();
         let backend = Backend { network, namespace, folder, _sockets: sockets };
+        backend.wait_for_addresses();
         backend.configure(CONFIG);
         backend
     }
@@ -137,7 +138,19 @@ impl Backend {
         self.namespace.run(make);
         self.has("fail", what, &[texts, &[cure]].concat());
         cure.split(" && ").for_each(|command| drop(self.namespace.run(command)));
+        self.wait_for_addresses();
         self.is_well(cure);
+    }
+
+    /// Trap: the kernel delivers to a new IPv6 address only when a work queue of its own
+    /// has come round to it, also without duplicate address detection.
+    fn wait_for_addresses(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !self.namespace.run("ip -6 route show table local").contains("local 2001:db8:a::10 ")
+        {
+            assert!(Instant::now() < deadline, "the address is not taken in");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
