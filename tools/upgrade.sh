@@ -18,4 +18,4 @@ if [ ! -x "$bin/guideway-forwarder" ] || [ ! -x "$bin/guideway" ]; then
         install -D -t bin ../target/release/guideway-forwarder
     )
 fi
-UPGRADE_FROM=$bin go test -count=1 -timeout 15m -v ./lab/scenarios -run '^TestUpgrade$'
+UPGRADE_FROM=$bin go test -tags upgrade -count=1 -timeout 15m -v ./lab/scenarios -run '^TestUpgrade$'

@@ -1,3 +1,5 @@
+//go:build upgrade
+
 package scenarios_test
 
 import (
@@ -16,7 +18,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	former := os.Getenv("UPGRADE_FROM")
 	if former == "" {
-		t.Skip("UPGRADE_FROM names no folder with earlier programs: make upgrade FORMER=commit")
+		t.Fatal("UPGRADE_FROM names no folder with earlier programs: make upgrade FORMER=commit")
 	}
 	o := options(t, "upgrade")
 	present := o.BinDir
