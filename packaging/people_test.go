@@ -93,6 +93,8 @@ sed -i 's/^# bgp:/bgp:/; s/asn: 64513}/asn: 64513, passive: true}/' /etc/guidewa
 may bob $g reload
 for i in $(seq 100); do ss -Hltnp 'sport = :179' | grep -q guideway && break; sleep 0.1; done
 ss -Hltnp 'sport = :179'
+# The speaker listens before the controller hears of its sessions.
+for i in $(seq 100); do $g show bgp | grep -q 'waits for the router' && break; sleep 0.1; done
 $g show bgp
 `)
 	for _, wanted := range []string{
