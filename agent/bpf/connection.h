@@ -316,15 +316,24 @@ static __always_inline __u32 read_segment_v6(struct segment *s, struct tunnel *t
 }
 
 /* A handshake that this segment goes on with; a forged or late SYN made a
- * socket of the same tuple, too. */
-static __always_inline int is_of_handshake(const struct segment *s,
-					   const struct tcp_request_sock *request)
+ * socket of the same tuple, too. The kernel's cast to this kind of socket refuses
+ * those of listeners with Multipath TCP, which many have without a word of theirs
+ * (Go's do), so the fields are copied: of a number, because the verifier permits
+ * no arithmetic on a socket's address. */
+static __always_inline int is_of_handshake(const struct segment *s, struct bpf_sock *socket)
 {
+	const struct tcp_request_sock *request = 0;
+	__u32 sent, received;
+
+	if (bpf_probe_read_kernel(&request, sizeof(request), &socket) ||
+	    bpf_probe_read_kernel(&sent, sizeof(sent), &request->snt_isn) ||
+	    bpf_probe_read_kernel(&received, sizeof(received), &request->rcv_isn))
+		return 0;
 	if (s->is_quoted)
-		return s->sequence == request->snt_isn;
+		return s->sequence == sent;
 	if (s->flags & TCP_ACK)
-		return s->acknowledged == request->snt_isn + 1;
-	return s->sequence == request->rcv_isn + 1;
+		return s->acknowledged == sent + 1;
+	return s->sequence == received + 1;
 }
 
 /* Ends no more than a window before what the closed connection expects, begins
@@ -375,14 +384,12 @@ static __always_inline __u32 place_by_socket(struct bpf_sock *socket, const stru
 					     const struct tunnel *t)
 {
 	struct tcp_timewait_sock *closed;
-	struct tcp_request_sock *request;
 
 	switch (socket->state) {
 	case BPF_TCP_LISTEN:
 		return is_cookie(socket, s, t) ? t->kind : NO_SOCKET;
 	case BPF_TCP_NEW_SYN_RECV:
-		request = bpf_skc_to_tcp_request_sock(socket);
-		return request && is_of_handshake(s, request) ? t->kind : OTHER_HANDSHAKE;
+		return is_of_handshake(s, socket) ? t->kind : OTHER_HANDSHAKE;
 	case BPF_TCP_TIME_WAIT:
 		closed = bpf_skc_to_tcp_timewait_sock(socket);
 		return closed && is_of_closed(s, closed) ? t->kind : OTHER_TIME_WAIT;
