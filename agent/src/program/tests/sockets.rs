@@ -92,7 +92,10 @@ impl Sockets {
             let port = closed_near.local_addr().unwrap().port();
             sockets.enter(family, Closed, port, &heard);
             close(closed_far, closed_near);
-            // Of a forged or late SYN, and by a cookie: by hand.
+            // Of a forged or late SYN, and by a cookie: by hand, at a listener as many
+            // programs have it.
+            drop(listener);
+            let listener = multipath_listener(family);
             namespace.run("sysctl -qw net.ipv4.tcp_syncookies=1");
             send_syn(family, 5001);
             sockets.enter(family, Handshake, 5001, &heard);
@@ -122,6 +125,18 @@ impl Sockets {
         let acknowledged = theirs.wrapping_add(1 + fin);
         self.connections.push(Connection { family, state, client_port, sequence, acknowledged });
     }
+}
+
+/// With Multipath TCP, as Go's are by default: its handshakes are sockets of another kind.
+fn multipath_listener(family: Family) -> TcpListener {
+    const IPPROTO_MPTCP: u32 = 262;
+    let protocol = rustix::net::Protocol::from_raw(IPPROTO_MPTCP.try_into().unwrap());
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = socket_with(raw_family(family), kind, flags, Some(protocol)).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::new(vip(family), PORT)).unwrap();
+    rustix::net::listen(&socket, 16).unwrap();
+    socket.into()
 }
 
 fn connect(family: Family, listener: &TcpListener) -> (TcpStream, TcpStream) {
