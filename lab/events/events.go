@@ -212,6 +212,11 @@ func drainBackend(ctx context.Context, s *stage) error {
 	if err := s.change(ctx, weights); err != nil {
 		return err
 	}
+	return s.getsNone(ctx, drained, "drains")
+}
+
+// getsNone of the new connections since the mark; because says why.
+func (s *stage) getsNone(ctx context.Context, backend, because string) error {
 	if err := s.rest(ctx, calmAfter); err != nil {
 		return err
 	}
@@ -219,10 +224,10 @@ func drainBackend(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if report.Fresh[drained] != 0 {
-		s.result.Problem("%s drains, but got %d of %d new connections", drained, report.Fresh[drained], sum(report.Fresh))
+	if report.Fresh[backend] != 0 {
+		s.result.Problem("%s %s, but got %d of %d new connections", backend, because, report.Fresh[backend], sum(report.Fresh))
 	}
-	s.result.Detail = fmt.Sprintf("%s got %d of the next %d", drained, report.Fresh[drained], sum(report.Fresh))
+	s.result.Detail = fmt.Sprintf("%s got %d of the next %d", backend, report.Fresh[backend], sum(report.Fresh))
 	return nil
 }
 

@@ -132,18 +132,7 @@ func scaleIn(ctx context.Context, s *stage) error {
 	if err := s.load.Mark(); err != nil {
 		return err
 	}
-	if err := s.rest(ctx, calmAfter); err != nil {
-		return err
-	}
-	report, err := s.load.Progress()
-	if err != nil {
-		return err
-	}
-	if report.Fresh[leaving] != 0 {
-		s.result.Problem("%s has no buckets, but got %d of %d new connections", leaving, report.Fresh[leaving], sum(report.Fresh))
-	}
-	s.result.Detail = fmt.Sprintf("%s got %d of the next %d", leaving, report.Fresh[leaving], sum(report.Fresh))
-	return nil
+	return s.getsNone(ctx, leaving, "has no buckets")
 }
 
 // killAgent of a backend that buckets leave: its connections stand still meanwhile.

@@ -118,17 +118,8 @@ func (f *askedFlow) ask() (backend string, err error) {
 func waitBuckets(t *testing.T, m *movesLab, backend string, has bool) {
 	t.Helper()
 	eventually(t, 20*time.Second, fmt.Sprintf("%s has buckets: %v", backend, has), func() error {
-		out, err := on(t, m.Lab, m.name, "show", "buckets", "-o", "json")
+		shown, err := m.bucketsAt(m.name)
 		if err != nil {
-			return err
-		}
-		var shown []struct {
-			Service, Backend       string
-			Buckets, Next          int
-			Generation             uint64 `json:"generation"`
-			GenerationAcknowledged uint64 `json:"generation_acknowledged"`
-		}
-		if err := json.Unmarshal([]byte(out), &shown); err != nil {
 			return err
 		}
 		seen := false
@@ -142,7 +133,7 @@ func waitBuckets(t *testing.T, m *movesLab, backend string, has bool) {
 			seen = seen || s.Backend == backend && s.Buckets > 0
 		}
 		if seen != has {
-			return fmt.Errorf("%s", out)
+			return fmt.Errorf("%+v", shown)
 		}
 		return nil
 	})

@@ -100,20 +100,28 @@ func (m *movesLab) waitOwners(want ...string) {
 	}
 }
 
+// shownBuckets is a line of `guideway show buckets`.
+type shownBuckets struct {
+	Service, Backend       string
+	Buckets, Next          int
+	Generation             uint64 `json:"generation"`
+	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
+}
+
+func (m *movesLab) bucketsAt(machine string) (shown []shownBuckets, err error) {
+	m.t.Helper()
+	out, err := on(m.t, m.Lab, machine, "show", "buckets", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	return shown, json.Unmarshal([]byte(out), &shown)
+}
+
 func (m *movesLab) waitOwnersAt(machine string, want ...string) {
 	m.t.Helper()
 	eventually(m.t, 30*time.Second, fmt.Sprintf("%v have all buckets at %s", want, machine), func() error {
-		out, err := on(m.t, m.Lab, machine, "show", "buckets", "-o", "json")
+		shown, err := m.bucketsAt(machine)
 		if err != nil {
-			return err
-		}
-		var shown []struct {
-			Service, Backend       string
-			Buckets, Next          int
-			Generation             uint64 `json:"generation"`
-			GenerationAcknowledged uint64 `json:"generation_acknowledged"`
-		}
-		if err := json.Unmarshal([]byte(out), &shown); err != nil {
 			return err
 		}
 		owners := map[string]int{}
@@ -134,7 +142,7 @@ func (m *movesLab) waitOwnersAt(machine string, want ...string) {
 			}
 		}
 		if len(owners) != 2 {
-			return fmt.Errorf("not both services are stateless: %s", out)
+			return fmt.Errorf("not both services are stateless: %+v", shown)
 		}
 		return nil
 	})
