@@ -73,7 +73,7 @@ func (e ForwarderHealth) apply(s *State) {
 	former := s.forwarder.health.HeardAt()
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Hear(judge.Answer(e), s.now) })
 	if s.forwarder.health.Reason() == "" && !s.forwarder.health.HandingOver() {
-		s.confirmFailures(e.Asked, former)
+		s.confirmFailures(judge.Answer(e), former)
 	}
 }
 

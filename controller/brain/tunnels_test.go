@@ -186,6 +186,23 @@ func TestFailuresThroughTheTunnelCountOnceTheForwarderProvedToLive(t *testing.T)
 			}
 			w.pass(2 * coalesce)
 		}, active},
+		{"its thread for them hangs", func(w *world) {
+			health := w.health()
+			health.ProbesAge = probesAgeMax + time.Millisecond
+			w.now = w.now.Add(time.Millisecond)
+			health.Asked = w.now
+			w.do(health)
+			w.pass(2 * coalesce)
+		}, active},
+		{"sent while its thread for them hung", func(w *world) {
+			health := w.health()
+			health.ProbesAge = probesAgeMax + time.Millisecond
+			w.do(health)
+			w.probeVIP("web-1", "203.0.113.10", func(target string) Event {
+				return ProbeResult{Target: target, Tunnelled: true, Reason: "no answer", Took: answerMax}
+			})
+			w.pass(2 * coalesce)
+		}, active},
 		{"dead", func(w *world) {
 			w.do(ForwarderLost{Reason: "connection refused"})
 			w.pass(2 * coalesce)

@@ -61,6 +61,7 @@ func (a Answer) Judged() judge.Answer {
 	answer := judge.Answer{
 		Asked: a.Asked, PID: h.Pid, Generation: h.Generation, Unresolved: h.NextHopsUnresolved,
 		HandingOver: h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_HANDING_OVER,
+		ProbesAge:   time.Duration(h.GetProbes().GetHeartbeatAgeMs()) * time.Millisecond,
 		Stopping:    h.Phase == forwarderv1.HealthPhase_HEALTH_PHASE_STOPPING,
 	}
 	for _, t := range h.Threads {

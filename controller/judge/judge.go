@@ -42,6 +42,9 @@ type Answer struct {
 	Devices    []Device
 	// Active backends without a next hop.
 	Unresolved uint32
+	// Since the thread that sends health checks through the tunnels went round its
+	// loop; 0: there is none. Clients' packets do not need it.
+	ProbesAge time.Duration
 	// A successor is about to go on in its place.
 	HandingOver bool
 	// It takes no more packets.

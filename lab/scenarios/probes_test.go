@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ func TestProbesThroughTunnels(t *testing.T) {
 			t.Run("without a tunnel's end", func(t *testing.T) { missingTunnelEnd(t, running) })
 			t.Run("answers come whatever rp_filter and routes", func(t *testing.T) { answersCome(t, running) })
 			t.Run("a forwarder that stands still takes no backend down", func(t *testing.T) { forwarderStandsStill(t, running) })
+			t.Run("a thread that hangs takes no backend down", func(t *testing.T) { probesHang(t, running) })
 			t.Run("a forwarder's end is no backend's", func(t *testing.T) { forwarderEnds(t, running) })
 		})
 	}
@@ -238,7 +240,12 @@ func forwarderStandsStill(t *testing.T, running *hosts.Lab) {
 		t.Error("every probe was answered meanwhile, so there is nothing to show")
 	}
 	// One that went down would be down for two intervals.
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+	stayActive(t, running, 2*time.Second)
+}
+
+func stayActive(t *testing.T, running *hosts.Lab, duration time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(duration); time.Now().Before(end); {
 		shown, err := shownBackends(t, running)
 		if err != nil {
 			t.Fatal(err)
@@ -249,6 +256,43 @@ func forwarderStandsStill(t *testing.T, running *hosts.Lab) {
 			}
 		}
 	}
+}
+
+// probesHang: only the forwarder's thread for them does. Clients' packets go on, and
+// so do changes of the config, also one that ends the thread.
+func probesHang(t *testing.T, running *hosts.Lab) {
+	waitAllActive(t, running)
+	failed := healthChecks(t, running, "fail")
+	resume := sync.OnceFunc(hang(t, running, "lb-1", "probes"))
+	defer resume()
+	stayActive(t, running, 4*time.Second) // three failures take 1.5 s
+	if healthChecks(t, running, "fail") == failed {
+		t.Error("no probe failed meanwhile, so there is nothing to show")
+	}
+	if out, err := on(t, running, "lb-1", "doctor"); err == nil || !strings.Contains(out, "thread `probes` hangs") {
+		t.Errorf("doctor says %v\n%s", err, out)
+	}
+	if _, err := askDatagram(t, running, netip.Addr{}, topology.EchoVIPs[0], 100); err != nil {
+		t.Error(err)
+	}
+	checkThroughTunnels := func(on bool) {
+		if err := running.Reconfigure(t.Context(), func(s *topology.Settings) { s.TunnelChecks = on }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkThroughTunnels(false)
+	checkThroughTunnels(true) // the device is the hanging thread's still
+	stayActive(t, running, 2*time.Second)
+	resume()
+	eventually(t, 10*time.Second, "the device is there", func() error {
+		out, err := on(t, running, "lb-1", "doctor")
+		if err != nil || !strings.Contains(out, "leave by gw-probe") {
+			return fmt.Errorf("doctor says %v\n%s", err, out)
+		}
+		return nil
+	})
+	time.Sleep(500 * time.Millisecond) // what was sent before has failed by then
+	probesPass(t, running, "after the thread had gone on")
 }
 
 // forwarderEnds: a take-over fails no probe; a kill leaves the verdicts as they

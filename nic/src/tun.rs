@@ -1,11 +1,12 @@
 //! A TUN device: what the kernel sends by it is read here, a packet at a time,
-//! without an Ethernet header. By it packets of this machine's own come to a
-//! program that sends them on in its own way.
+//! without an Ethernet header, and what is written here the kernel receives. By it
+//! packets of this machine's own come to a program that sends them on in its own way,
+//! and a program gives the kernel packets at a moment of its choice.
 //!
 //! It is not persistent, so it goes with the process, however that ends.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::interface::Request;
@@ -59,9 +60,21 @@ impl Tun {
         tap::set_flags(&request, libc::IFF_UP | libc::IFF_NOARP).map_err(self.failed("set up"))
     }
 
+    /// Sets it down: its routes are gone, and senders are told.
+    pub fn set_down(&self) -> Result<(), TapError> {
+        let request = Request::new(&self.name).map_err(self.failed("open"))?;
+        tap::set_flags(&request, libc::IFF_NOARP).map_err(self.failed("set down"))
+    }
+
     /// The next packet, into `bytes`; its length. `WouldBlock`: there is none.
     pub fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(bytes)
+    }
+
+    /// Has the kernel receive a packet: it has passed it to TCP when this returns, unless
+    /// the device's packets are spread over processors (RPS).
+    pub fn write(&self, packet: &[u8]) -> io::Result<()> {
+        (&self.file).write_all(packet)
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> TapError {

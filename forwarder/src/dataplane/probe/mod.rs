@@ -34,16 +34,26 @@ use nic::{LinkSender, Tun};
 use rustix::fd::OwnedFd;
 use wire::{BATCH_MAX, CHUNK_BYTES, HEADROOM_BYTES, ethernet};
 
-use crate::dataplane::threads::SLEEP_MAX;
+use crate::dataplane::threads::{SLEEP_MAX, monotonic_ms};
 use crate::netlink::probe_routes::{ProbeRoutes, Settings};
 pub use encapsulate::Unsent;
 use encapsulate::encapsulate;
+
+/// The thread's name, as the operating system shows it.
+pub const THREAD: &str = "probes";
+
+/// Between two looks whether the thread has ended.
+const END_PAUSE: Duration = Duration::from_millis(1);
 
 /// The device's name.
 pub const DEVICE: &str = "gw-probe";
 
 /// How often the device and its routes are looked after.
 const CARE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Without a round for this long the thread hangs: what it does besides waiting takes
+/// milliseconds.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// What probes are sent by.
 pub struct Sending {
@@ -70,17 +80,45 @@ impl Sending {
 #[derive(Default)]
 pub struct Probing {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Running>>,
+}
+
+/// The thread, and what ends it: its own, so that one that hangs can be left behind.
+struct Running {
+    handle: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
 }
 
 /// Between the thread and who posts what to send by.
 #[derive(Default)]
 struct Shared {
     sending: ArcSwapOption<Sending>,
-    stop: AtomicBool,
+    heartbeat: Arc<Heartbeat>,
     sent: AtomicU64,
     unsent: [AtomicU64; Unsent::ALL.len()],
     device: Mutex<Device>,
+}
+
+/// When the thread last went round its loop: milliseconds of the monotonic clock; 0:
+/// there is no thread.
+#[derive(Debug, Default)]
+pub struct Heartbeat(AtomicU64);
+
+impl Heartbeat {
+    /// Since then; None: there is no thread.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let last = self.0.load(Ordering::Relaxed);
+        (last > 0).then(|| Duration::from_millis(monotonic_ms().saturating_sub(last)))
+    }
+
+    fn beat(&self) {
+        self.0.store(monotonic_ms(), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -106,9 +144,7 @@ impl Probing {
         self.shared.care();
         let mut thread = self.lock_thread();
         if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new().name("probes".into()).spawn(|| run(shared));
-            match spawned {
+            match Running::start(&self.shared) {
                 Ok(started) => *thread = Some(started),
                 Err(error) => self.shared.lock().problem = format!("no thread: {error}"),
             }
@@ -118,11 +154,14 @@ impl Probing {
     /// Ends the thread. The device goes; the rules stay, so that no probe goes to
     /// a VIP by another way.
     pub fn end(&self) {
-        if let Some(thread) = self.lock_thread().take() {
-            self.shared.stop.store(true, Ordering::Relaxed);
-            // A panic aborts the process, so there is none to report.
-            drop(thread.join());
-            self.shared.stop.store(false, Ordering::Relaxed);
+        let has_ended = match self.lock_thread().take() {
+            Some(thread) => thread.end(&self.shared.heartbeat),
+            None => true,
+        };
+        if let (false, Some(tun)) = (has_ended, &self.shared.lock().tun) {
+            // It has the device open: probes would go there, and nowhere.
+            let set_down = tun.set_down();
+            set_down.unwrap_or_else(|error| tracing::error!(%error, "health checks get lost"));
         }
         self.shared.sending.store(None);
         self.shared.lock().tun = None;
@@ -139,10 +178,23 @@ impl Probing {
         self.shared.lock().tun.as_ref()?.copy().ok()
     }
 
+    /// When the thread went round its loop.
+    #[must_use]
+    pub fn heartbeat(&self) -> Arc<Heartbeat> {
+        Arc::clone(&self.shared.heartbeat)
+    }
+
     /// Why probes cannot be sent, or their answers not come; None: they can, or
     /// the plan has none.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
+        if let Some(age) = self.shared.heartbeat.age().filter(|age| *age > HANGS_AFTER) {
+            // It may hold the lock below.
+            return Some(format!(
+                "the forwarder's thread `{THREAD}` hangs, no heartbeat for {} s: `systemctl reload guideway-forwarder` has a new process take over",
+                age.as_secs()
+            ));
+        }
         Some(self.shared.lock().problem.clone()).filter(|problem| !problem.is_empty())
     }
 
@@ -161,8 +213,33 @@ impl Probing {
         std::iter::once(("sent", count(&self.shared.sent))).chain(unsent).collect()
     }
 
-    fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+    fn lock_thread(&self) -> MutexGuard<'_, Option<Running>> {
         self.thread.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Running {
+    fn start(shared: &Arc<Shared>) -> io::Result<Running> {
+        let stop = Arc::new(AtomicBool::new(false));
+        shared.heartbeat.beat();
+        let (shared, stopped) = (Arc::clone(shared), Arc::clone(&stop));
+        let spawned = std::thread::Builder::new().name(THREAD.into());
+        Ok(Running { handle: spawned.spawn(move || run(shared, &stopped))?, stop })
+    }
+
+    /// Ends it. One that hangs ends by itself, if ever it goes on: neither a change
+    /// of plan nor the process's end waits for it. False: it hangs.
+    fn end(self, heartbeat: &Heartbeat) -> bool {
+        self.stop.store(true, Ordering::Relaxed);
+        while !self.handle.is_finished() {
+            if heartbeat.age().is_some_and(|age| age > HANGS_AFTER) {
+                tracing::error!(thread = THREAD, "it hangs and is left behind");
+                break;
+            }
+            std::thread::sleep(END_PAUSE);
+        }
+        heartbeat.end();
+        self.handle.is_finished()
     }
 }
 
@@ -222,15 +299,16 @@ impl Device {
 }
 
 /// The thread.
-fn run(shared: Arc<Shared>) {
+fn run(shared: Arc<Shared>, stop: &AtomicBool) {
     let mut senders = Senders::default();
     let mut chunk = [0; CHUNK_BYTES];
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let tun = shared.lock().tun.clone();
         let fds = tun.iter().map(|tun| tun.fd());
         let mut waiter = Waiter::new(fds).expect("a descriptor more");
         let begun = Instant::now();
-        while begun.elapsed() < CARE_INTERVAL && !shared.stop.load(Ordering::Relaxed) {
+        while begun.elapsed() < CARE_INTERVAL && !stop.load(Ordering::Relaxed) {
+            shared.heartbeat.beat();
             let sent = tun.as_ref().map(|tun| round(&shared, tun, &mut senders, &mut chunk));
             match sent {
                 Some(Ok(true)) => {}

@@ -128,7 +128,7 @@ mod tests {
         let listener = seqpacket();
         bind(&listener, &SocketAddrUnix::new(folder.path().join("health.sock")).unwrap()).unwrap();
         listen(&listener, 64).unwrap();
-        let health = Arc::new(Health::new(LinksUp::default()));
+        let health = Arc::new(Health::new(LinksUp::default(), Arc::default()));
         answer(listener, Arc::clone(&health)).unwrap();
         Served { folder, health }
     }

@@ -16,10 +16,12 @@ mod watchdog;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
 use crate::dataplane::liveness::Liveness;
+use crate::dataplane::probe;
 use crate::netlink::next_hops::LinksUp;
 use crate::proto;
 pub use answering::{CLIENTS_MAX, answer};
@@ -30,6 +32,8 @@ pub use watchdog::watch;
 pub struct Health {
     /// Heartbeats of the threads that packets need.
     pub liveness: Arc<Liveness>,
+    /// Of the thread that sends health checks through the tunnels.
+    probes: Arc<probe::Heartbeat>,
     /// Of what every worker forwards by; 0: no plan yet.
     generation: AtomicU64,
     /// Active backends without a next hop.
@@ -45,9 +49,10 @@ pub struct Health {
 impl Health {
     /// Of a process without a plan; links are read from `links_up`.
     #[must_use]
-    pub fn new(links_up: LinksUp) -> Health {
+    pub fn new(links_up: LinksUp, probes: Arc<probe::Heartbeat>) -> Health {
         Health {
             liveness: Arc::default(),
+            probes,
             generation: AtomicU64::new(0),
             next_hops_unresolved: AtomicU32::new(0),
             handing_over: AtomicBool::new(false),
@@ -99,9 +104,9 @@ impl Health {
     #[must_use]
     pub fn report(&self, sequence: u64) -> proto::Health {
         let heartbeats = self.liveness.heartbeats().into_iter();
-        let thread = |heartbeat: crate::dataplane::liveness::Heartbeat| proto::ThreadHealth {
-            name: heartbeat.role.to_string(),
-            heartbeat_age_ms: heartbeat.age.as_millis() as u64,
+        let thread = |name: String, age: Duration| proto::ThreadHealth {
+            name,
+            heartbeat_age_ms: age.as_millis() as u64,
         };
         let (interfaces, links_up) = (self.interfaces.load(), self.links_up.load());
         let device = |(interface, index): &(String, u32)| proto::DeviceHealth {
@@ -112,7 +117,8 @@ impl Health {
             sequence,
             pid: std::process::id(),
             generation: self.generation.load(Ordering::Acquire),
-            threads: heartbeats.map(thread).collect(),
+            threads: heartbeats.map(|of| thread(of.role.to_string(), of.age)).collect(),
+            probes: self.probes.age().map(|age| thread(probe::THREAD.to_owned(), age)),
             devices: interfaces.iter().flat_map(|known| known.iter()).map(device).collect(),
             phase: self.phase().into(),
             next_hops_unresolved: self.next_hops_unresolved.load(Ordering::Acquire),

@@ -149,8 +149,12 @@ type Health struct {
 	Phase   HealthPhase     `protobuf:"varint,6,opt,name=phase,proto3,enum=guideway.forwarder.v1.HealthPhase" json:"phase,omitempty"`
 	// Active backends whose next hop is not known: packets for them are dropped.
 	NextHopsUnresolved uint32 `protobuf:"varint,7,opt,name=next_hops_unresolved,json=nextHopsUnresolved,proto3" json:"next_hops_unresolved,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The thread that sends health checks through the tunnels, which clients' packets
+	// do not need: while it hangs, checks fail that were never sent. Absent: the plan
+	// has none of these.
+	Probes        *ThreadHealth `protobuf:"bytes,8,opt,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Health) Reset() {
@@ -230,6 +234,13 @@ func (x *Health) GetNextHopsUnresolved() uint32 {
 		return x.NextHopsUnresolved
 	}
 	return 0
+}
+
+func (x *Health) GetProbes() *ThreadHealth {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
 }
 
 type ThreadHealth struct {
@@ -344,7 +355,7 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"\n" +
 	"\"guideway/forwarder/v1/health.proto\x12\x15guideway.forwarder.v1\"+\n" +
 	"\rHealthRequest\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xc0\x02\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xfd\x02\n" +
 	"\x06Health\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1e\n" +
@@ -354,7 +365,8 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"\athreads\x18\x04 \x03(\v2#.guideway.forwarder.v1.ThreadHealthR\athreads\x12=\n" +
 	"\adevices\x18\x05 \x03(\v2#.guideway.forwarder.v1.DeviceHealthR\adevices\x128\n" +
 	"\x05phase\x18\x06 \x01(\x0e2\".guideway.forwarder.v1.HealthPhaseR\x05phase\x120\n" +
-	"\x14next_hops_unresolved\x18\a \x01(\rR\x12nextHopsUnresolved\"L\n" +
+	"\x14next_hops_unresolved\x18\a \x01(\rR\x12nextHopsUnresolved\x12;\n" +
+	"\x06probes\x18\b \x01(\v2#.guideway.forwarder.v1.ThreadHealthR\x06probes\"L\n" +
 	"\fThreadHealth\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\"<\n" +
@@ -392,11 +404,12 @@ var file_guideway_forwarder_v1_health_proto_depIdxs = []int32{
 	3, // 0: guideway.forwarder.v1.Health.threads:type_name -> guideway.forwarder.v1.ThreadHealth
 	4, // 1: guideway.forwarder.v1.Health.devices:type_name -> guideway.forwarder.v1.DeviceHealth
 	0, // 2: guideway.forwarder.v1.Health.phase:type_name -> guideway.forwarder.v1.HealthPhase
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	3, // 3: guideway.forwarder.v1.Health.probes:type_name -> guideway.forwarder.v1.ThreadHealth
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_health_proto_init() }
