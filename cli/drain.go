@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -112,9 +113,7 @@ func drainServiceCommand() *cobra.Command {
 			ctx := command.Context()
 			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
 				response, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: args[0], Drain: true, Force: f.force, WaitMax: f.waitMax()})
-				for _, warning := range response.GetWarnings() {
-					fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
-				}
+				warn(command.ErrOrStderr(), response.GetWarnings())
 				return err
 			})
 			if err != nil || !f.wait {
@@ -156,13 +155,15 @@ func drainMachineCommand() *cobra.Command {
 	return command
 }
 
-func undrainNamed(use, short string, names func(machine, context.Context) []string, undrain func(context.Context, controllerv1.ControllerClient, string) error) *cobra.Command {
+func undrainNamed(use, short string, names func(machine, context.Context) []string, undrain func(context.Context, controllerv1.ControllerClient, string) ([]string, error)) *cobra.Command {
 	var m machine
 	command := &cobra.Command{
 		Use: use, Short: short, Args: arguments("NAME"), ValidArgsFunction: completeNames(&m, names),
 		RunE: func(command *cobra.Command, args []string) error {
 			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
-				return undrain(ctx, client, args[0])
+				warnings, err := undrain(ctx, client, args[0])
+				warn(command.ErrOrStderr(), warnings)
+				return err
 			})
 		},
 	}
@@ -170,14 +171,20 @@ func undrainNamed(use, short string, names func(machine, context.Context) []stri
 	return command
 }
 
-func undrainBackend(ctx context.Context, client controllerv1.ControllerClient, name string) error {
-	_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: name})
-	return err
+func undrainBackend(ctx context.Context, client controllerv1.ControllerClient, name string) ([]string, error) {
+	response, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: name})
+	return response.GetWarnings(), err
 }
 
-func undrainService(ctx context.Context, client controllerv1.ControllerClient, name string) error {
-	_, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: name})
-	return err
+func undrainService(ctx context.Context, client controllerv1.ControllerClient, name string) ([]string, error) {
+	response, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: name})
+	return response.GetWarnings(), err
+}
+
+func warn(w io.Writer, warnings []string) {
+	for _, warning := range warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
 }
 
 func undrainMachineCommand() *cobra.Command {

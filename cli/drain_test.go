@@ -54,6 +54,9 @@ func TestADrainIsRequestedAsItWasGiven(t *testing.T) {
 	if !slices.EqualFunc(c.drains, want, proto.Equal) {
 		t.Errorf("requested were %v, want %v", c.drains, want)
 	}
+	if _, said, err := guideway(t, "undrain", "backend", "web-1", "--run-dir", runDir); err != nil || said != "warning: web-1 is drained on lb-2, too\n" {
+		t.Errorf("said %q, %v", said, err)
+	}
 	if _, _, err := guideway(t, "drain", "service", "wbe", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), `did you mean "web"?`) {
 		t.Errorf("a misspelt service: %v", err)
 	}

@@ -128,19 +128,24 @@ func (c *Controller) commitChecked(ctx context.Context, seen fleet.Seen, stored 
 	own := c.machineName()
 	offered, err := store.Offer(ctx, seen, stored, own, record.User)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.discard(ctx, seen, stored))
 	}
 	if notChecked, err = store.AwaitChecks(ctx, offered, own); err != nil {
-		ctx := context.WithoutCancel(ctx)
-		if seen.Canary == nil { // its parts are of no use
-			err = errors.Join(err, store.Remove(ctx, stored.GetGeneration()))
-		}
-		return nil, errors.Join(err, store.Withdraw(ctx, offered))
+		return nil, errors.Join(err, c.discard(ctx, seen, stored), store.Withdraw(context.WithoutCancel(ctx), offered))
 	}
 	if err := store.Commit(ctx, offered, stored, record); err != nil {
 		return nil, err // the candidate goes with its lease
 	}
 	return append(notChecked, c.notRegistered(ctx, machines)...), nil
+}
+
+// discard the text of a config that will not be committed, so that the next one has
+// its number. A canary's is run by a machine.
+func (c *Controller) discard(ctx context.Context, seen fleet.Seen, stored *fleet.Config) error {
+	if seen.Canary != nil {
+		return nil
+	}
+	return c.shared.store.Remove(context.WithoutCancel(ctx), stored.GetGeneration())
 }
 
 func isRegistered(machines []*fleetv1.Machine, name string) bool {

@@ -129,7 +129,8 @@ func TestWhileOneConfigIsCheckedAnotherIsRefused(t *testing.T) {
 	if err := f.store.Commit(t.Context(), seen, stored, &fleetv1.ConfigRecord{}); err == nil || !strings.Contains(err.Error(), "another config was applied") {
 		t.Errorf("a commit past it: %v", err)
 	}
-	if done, err := one.applyShared(f.shared(secondBackend), one.orderNow()); err != nil {
+	// Of the refused one nothing is left: the next has its number.
+	if done, err := one.applyShared(f.shared(secondBackend), one.orderNow()); err != nil || done.Number != stored.GetGeneration()+1 {
 		t.Errorf("%v: %v", done, err)
 	}
 }

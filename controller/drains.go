@@ -17,8 +17,8 @@ import (
 )
 
 // DrainBackend by command.
-func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) error {
-	return c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain}, func() error {
+func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (warnings []string, err error) {
+	err = c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain}, func() error {
 		switch {
 		case !r.Drain: // what is no longer in the config must still be undrainable
 		case !c.brain.HasBackend(r.Backend):
@@ -28,6 +28,20 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 		}
 		return nil
 	})
+	if err != nil || r.Drain {
+		return nil, err
+	}
+	return c.warning(ctx, func() string { return c.brain.DrainedElsewhere(r.Backend) })
+}
+
+// warning by the brain; empty: none.
+func (c *Controller) warning(ctx context.Context, ask func() string) (warnings []string, err error) {
+	err = c.ask(ctx, func() {
+		if warning := ask(); warning != "" {
+			warnings = []string{warning}
+		}
+	})
+	return warnings, err
 }
 
 // DrainService by command.
@@ -45,12 +59,7 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 	if err != nil || !r.Drain {
 		return nil, err
 	}
-	err = c.ask(ctx, func() {
-		if kept := c.brain.KeptRoute(r.Service); kept != "" {
-			warnings = []string{kept}
-		}
-	})
-	return warnings, err
+	return c.warning(ctx, func() string { return c.brain.KeptRoute(r.Service) })
 }
 
 // DrainMachine by command.

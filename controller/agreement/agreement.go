@@ -270,11 +270,16 @@ func (p *Part) propose(m *buckets.Map, asLeader bool) *Proposal {
 	return proposal
 }
 
-// Drained says whether a backend is drained by command on any machine that the config
-// names: new connections are to go to others from all.
-func (s *Seen) Drained(backend string, machines []string) bool {
+// DrainedOn are those of the machines on which a backend is drained by command: new
+// connections of stateless services are to go to others from all.
+func (s *Seen) DrainedOn(backend string, machines []string) (on []string) {
 	if s == nil {
-		return false
+		return nil
 	}
-	return slices.ContainsFunc(machines, func(machine string) bool { return slices.Contains(s.Told[machine].Drained, backend) })
+	for _, machine := range machines {
+		if slices.Contains(s.Told[machine].Drained, backend) {
+			on = append(on, machine)
+		}
+	}
+	return on
 }

@@ -28,9 +28,9 @@ type Host interface {
 	// Reload returns the config's warnings, or why it is refused; acceptOlder takes
 	// a lower generation from etcd, too.
 	Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error)
-	// DrainBackend returns ErrUnknownBackend if no service here has it, an Unmet if
-	// it is the last one.
-	DrainBackend(context.Context, *controllerv1.DrainBackendRequest) error
+	// DrainBackend returns where it stays drained nevertheless; ErrUnknownBackend if no
+	// service here has it, an Unmet if it is the last one.
+	DrainBackend(context.Context, *controllerv1.DrainBackendRequest) (warnings []string, err error)
 	// DrainService returns which routes stay; ErrUnknownService if it is not this
 	// machine's, an Unmet if no other machine is known to take over.
 	DrainService(context.Context, *controllerv1.DrainServiceRequest) (warnings []string, err error)

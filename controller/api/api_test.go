@@ -64,15 +64,15 @@ func (h *host) Reload(_ context.Context, user string, _ bool) ([]string, error) 
 	h.user = user
 	return []string{"careful"}, h.reload
 }
-func (h *host) DrainBackend(_ context.Context, r *controllerv1.DrainBackendRequest) error {
+func (h *host) DrainBackend(_ context.Context, r *controllerv1.DrainBackendRequest) ([]string, error) {
 	if r.Backend == "nobody" {
-		return ErrUnknownBackend
+		return nil, ErrUnknownBackend
 	}
 	if r.Backend == "last" && !r.Force {
-		return Unmetf("service web has no backend to spare but last")
+		return nil, Unmetf("service web has no backend to spare but last")
 	}
 	h.drained = append(h.drained, r.Backend)
-	return nil
+	return nil, nil
 }
 func (h *host) DrainService(_ context.Context, r *controllerv1.DrainServiceRequest) ([]string, error) {
 	if r.Service == "nothing" {

@@ -18,10 +18,11 @@ import (
 const drainWaitMax = time.Hour
 
 func (s *service) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (*controllerv1.DrainBackendResponse, error) {
-	if err := s.host.DrainBackend(ctx, r); err != nil {
+	warnings, err := s.host.DrainBackend(ctx, r)
+	if err != nil {
 		return nil, failure(err)
 	}
-	return &controllerv1.DrainBackendResponse{}, nil
+	return &controllerv1.DrainBackendResponse{Warnings: warnings}, nil
 }
 
 func (s *service) DrainService(ctx context.Context, r *controllerv1.DrainServiceRequest) (*controllerv1.DrainServiceResponse, error) {

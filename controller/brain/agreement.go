@@ -9,6 +9,7 @@ package brain
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -67,14 +68,13 @@ type agreementState struct {
 	// come again, 0: nothing did.
 	saidWithdrawn bool
 	rejoined      uint64
-	// When time alone changes something; zero: it does not.
+	// By the Step before, when time alone changes something; zero: it does not.
 	again time.Time
 }
 
 // agrees: buckets are assigned together with other machines.
 func (in *inputs) agrees() bool {
-	return in != nil && in.config.Etcd != nil && len(in.config.Peers) > 0 &&
-		slices.ContainsFunc(in.services, func(s config.Service) bool { return s.Mode == config.ModeStateless })
+	return in != nil && in.config.Etcd != nil && len(in.config.Peers) > 0 && len(in.stateless) > 0
 }
 
 func (e AgreementSeen) apply(s *State) {
@@ -105,7 +105,6 @@ func (e AgreementSeen) apply(s *State) {
 			s.markBucketsDue(service)
 		}
 	}
-	s.agreeAgain()
 }
 
 func (e AgreementAway) apply(s *State) {
@@ -117,27 +116,22 @@ func (e AgreementAway) apply(s *State) {
 		s.note("buckets", "etcd", "answers", "lost", e.Reason)
 	}
 	s.agreement.away, s.agreement.dirty = e.Reason, true
-	s.agreement.leadsSince, s.agreement.again = time.Time{}, time.Time{}
+	s.agreement.leadsSince = time.Time{}
 	for _, service := range s.stateless() {
 		s.markBucketsDue(service)
 	}
 }
 
-// stateless services here, by name.
-func (s *State) stateless() (names []string) {
+// stateless services here.
+func (s *State) stateless() []string {
 	if s.current == nil {
 		return nil
 	}
-	for i := range s.current.services {
-		if s.current.services[i].Mode == config.ModeStateless {
-			names = append(names, s.current.services[i].Name)
-		}
-	}
-	return names
+	return s.current.stateless
 }
 
-// agreeAgain notes when time alone is the next to change something.
-func (s *State) agreeAgain() {
+// agreeAgain is when time alone is the next to change something; zero: it does not.
+func (s *State) agreeAgain() time.Time {
 	a := &s.agreement
 	var next earliest
 	if s.current.agrees() && a.seen != nil && a.away == "" {
@@ -150,7 +144,7 @@ func (s *State) agreeAgain() {
 	if at := s.withdrawnAt(); at.After(s.now) {
 		next.add(at)
 	}
-	a.again = next.at
+	return next.at
 }
 
 // withdrawnAt is when routers have moved away from this machine, which is drained by
@@ -170,16 +164,13 @@ func (s *State) isWithdrawn() bool {
 // checkAgreementDue by time.
 func (s *State) checkAgreementDue() {
 	a := &s.agreement
-	if !a.again.IsZero() && s.now.Before(a.again) {
+	if a.again.IsZero() || s.now.Before(a.again) {
 		return
 	}
-	if !a.again.IsZero() {
-		a.dirty = true
-		for _, service := range s.stateless() {
-			s.markBucketsDue(service)
-		}
+	a.dirty = true
+	for _, service := range s.stateless() {
+		s.markBucketsDue(service)
 	}
-	s.agreeAgain()
 }
 
 // part of this machine in a service's map.
@@ -281,7 +272,7 @@ func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1
 				state = stateActive
 			}
 		}
-		if state == stateActive && (m.GetWeight() == 0 || seen.Drained(m.GetBackend(), s.sharers())) {
+		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.sharers())) > 0) {
 			state = stateDraining
 		}
 		voted.Members = append(voted.Members, &planv1.Member{Backend: m.GetBackend(), Weight: m.GetWeight(), State: state})
@@ -302,6 +293,22 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 		}
 	}
 	return agreement.Unknown
+}
+
+// DrainedElsewhere says why buckets do not come back to a backend when it is no longer
+// drained here, and what ends that; empty: they do, or it has none.
+func (s *State) DrainedElsewhere(backend string) string {
+	hasBuckets := slices.ContainsFunc(s.stateless(), func(service string) bool {
+		return slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend })
+	})
+	if !s.current.agrees() || !hasBuckets {
+		return ""
+	}
+	others := s.agreement.seen.DrainedOn(backend, s.sharers()[1:])
+	if len(others) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s is drained by command on %s, too, and its buckets of stateless services come back when it is on none: `guideway undrain backend %s` there; a machine that is gone for good leaves by the config's `peers`", backend, enumerate(others), backend)
 }
 
 // verdicts of this machine by the plan that is wanted. One that is cut off has none.
@@ -354,7 +361,11 @@ func (s *State) decideAgreement() *Agreement {
 	}
 	s.tellWithdrawal(next)
 	s.proposeRemovals(next)
-	next.Told.Number = uint64(s.now.UnixNano())
+	// After one of a clock that has been set back since, too.
+	next.Told.Number = max(uint64(s.now.UnixNano()), s.seenTold().Number+1)
+	if a.wanted != nil {
+		next.Told.Number = max(next.Told.Number, a.wanted.Told.Number+1)
+	}
 	if a.wanted != nil && sameTold(a.wanted.Told, next.Told) {
 		next.Told.Number = a.wanted.Told.Number
 	}
@@ -388,13 +399,22 @@ func (s *State) tellWithdrawal(next *Agreement) {
 	next.Rejoins = map[string]int64{}
 	for _, service := range s.stateless() {
 		m := s.seenMap(service)
-		if s.machine.drain != nil || m.Map == nil || m.Map.Generation != s.buckets.acknowledged[service] {
+		if s.machine.drain != nil || !s.hasPresent(service, m) {
 			next.Told.Withdrawn, next.Rejoins = true, nil
 			a.rejoined = 0
 			return
 		}
 		next.Rejoins[service] = m.Revision
 	}
+}
+
+// hasPresent says whether the forwarder has the map that etcd holds; or there is none,
+// as the service never had a backend.
+func (s *State) hasPresent(service string, stored agreement.Stored) bool {
+	if stored.Map == nil {
+		return stored.Revision == 0 && s.agreement.seen != nil && s.buckets.maps[service] == nil
+	}
+	return stored.Map.Generation == s.buckets.acknowledged[service]
 }
 
 // proposeRemovals of maps whose services the config does not have any more, and no

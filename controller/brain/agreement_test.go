@@ -157,6 +157,25 @@ func TestLoadBalancersRunTheMapThatTheLeaderWrites(t *testing.T) {
 	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
 }
 
+// An undrain ends the drain of its own machine alone, and says whose others there are.
+func TestAnUndrainNamesTheMachinesThatDrain(t *testing.T) {
+	f := startFleet(t)
+	f.machines[1].do(DrainBackend{Backend: "web-1", Drain: true})
+	f.pass(2 * time.Second)
+	w := f.machines[0]
+	w.do(DrainBackend{Backend: "web-1"})
+	f.pass(2 * time.Second)
+	f.expectOwners(map[string]int{"web-2": 256})
+	if why := w.state.DrainedElsewhere("web-1"); !strings.Contains(why, "on lb-2, too") {
+		t.Errorf("%q", why)
+	}
+	for _, why := range []string{w.state.DrainedElsewhere("web-2"), f.machines[1].state.DrainedElsewhere("web-1"), New(w.now).DrainedElsewhere("web-1")} {
+		if why != "" {
+			t.Error(why)
+		}
+	}
+}
+
 func TestEachStepWaitsForEveryLoadBalancer(t *testing.T) {
 	f := startFleet(t)
 	f.machines[2].accepts = false
@@ -272,6 +291,49 @@ func TestAWithdrawnMachineIsNotWaitedForAndComesBackWithThePresentMap(t *testing
 	f.expectOwners(map[string]int{"web-2": 256})
 	if f.told["lb-3"].Withdrawn {
 		t.Error("moves do not wait for it")
+	}
+}
+
+// A service that never had a backend has no map that a machine could take first.
+func TestAMachineComesBackThoughAServiceHasNoMap(t *testing.T) {
+	f := startFleet(t)
+	empty := func(shared string) string {
+		shared = strings.Replace(shared, "services:\n", "services:\n- {name: new, vips: [{address: 203.0.113.11, ports: [80]}], pools: [new], mode: stateless, encap: geneve, buckets: 256}\n", 1)
+		return strings.Replace(shared, "pools:\n", "pools:\n- {name: new, backends: [{name: new-1, address: 10.1.0.21}], health_checks: [http-ok]}\n", 1)
+	}
+	for i, w := range f.machines {
+		w.do(ConfigLoaded{Config: sharingWith(t, i+1, empty)})
+	}
+	f.probe("10.1.0.21", false, 0, 1, 2)
+	w := f.machines[2]
+	w.do(DrainMachine{Drain: true})
+	f.pass(10 * time.Second)
+	w.do(DrainMachine{})
+	f.pass(3 * time.Second)
+	w.expectRoutes(vip)
+	if f.told["lb-3"].Withdrawn || f.stored["new"].Map != nil {
+		t.Errorf("%+v, %+v", f.told["lb-3"], f.stored)
+	}
+}
+
+// What a machine says has a higher number than what it said before, also where its
+// clock was set back meanwhile: else it would wait for ever until etcd has its word.
+func TestNumbersOfWhatIsToldOnlyGrow(t *testing.T) {
+	f := startFleet(t)
+	w := f.machines[2]
+	seen := *w.state.agreement.seen
+	told := seen.Told["lb-3"]
+	told.Number = 1 << 62
+	seen.Told = map[string]agreement.Told{"lb-3": told}
+	w.do(AgreementSeen{Seen: &seen})
+	former := told.Number
+	for _, drain := range []bool{true, false} {
+		w.do(DrainBackend{Backend: "web-1", Drain: drain})
+		number := w.last.Agreement.Told.Number
+		if number <= former {
+			t.Errorf("%d after %d", number, former)
+		}
+		former = number
 	}
 }
 

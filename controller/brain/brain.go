@@ -139,6 +139,8 @@ type inputs struct {
 	checks        map[compile.PoolBackend][]targetCheck
 	byName        map[string]*config.Service
 	pools         map[string]*config.Pool
+	// Names of those that are stateless.
+	stateless []string
 	// Pools that services here reach, and the groups that have them.
 	reached  map[string]bool
 	groupsOf map[string][]string
@@ -279,6 +281,7 @@ func (s *State) again() time.Time {
 	}
 	next.add(s.health.againFirst)
 	next.add(s.buckets.closes)
+	s.agreement.again = s.agreeAgain()
 	next.add(s.agreement.again)
 	return next.at
 }

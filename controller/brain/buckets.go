@@ -239,6 +239,8 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 			delete(s.buckets.maps, name)
 			delete(s.buckets.counts, name)
 			delete(s.buckets.uncertain, name)
+			delete(s.buckets.lacking, name)
+			delete(s.agreement.proposals, name)
 			s.changed.MapsChanged = append(s.changed.MapsChanged, name)
 		}
 	}

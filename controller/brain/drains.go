@@ -182,7 +182,6 @@ func (e DrainMachine) apply(s *State) {
 		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
 	s.agreement.dirty = true
-	s.agreeAgain()
 }
 
 func (e Traffic) apply(s *State) {
@@ -210,7 +209,6 @@ func (e Traffic) apply(s *State) {
 func (s *State) noteWithdrawn() {
 	if d := s.machine.drain; d != nil && !d.withdrawn && !s.machineDraining() {
 		d.withdrawn = true
-		s.agreeAgain()
 		if d.waits {
 			s.note("machine", s.machineName(), "draining", "drained", d.outcome())
 		}

@@ -246,6 +246,9 @@ func newInputs(c *config.Config) *inputs {
 		in.groups[in.services[i].Group] = in.services[i].Members
 		in.servicesOf[in.services[i].Group]++
 		in.rules[in.services[i].Group] = ruleOf(&in.services[i])
+		if in.services[i].Mode == config.ModeStateless {
+			in.stateless = append(in.stateless, in.services[i].Name)
+		}
 	}
 	in.indexPools()
 	for _, a := range in.announceables {

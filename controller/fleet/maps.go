@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/buckets"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
@@ -54,7 +57,8 @@ type Maps struct {
 	comparedAt time.Time
 	answeredAt time.Time // or since when it is asked
 	isAway     bool
-	// Proposals that were not taken: they are made anew from what is seen then.
+	// Proposals that etcd holds, or does not take since something has changed: they are
+	// made anew from what is seen then. One that it refuses is tried until it is taken.
 	tried map[string]*agreement.Proposal
 	// Why a write was refused; empty: none was. By key.
 	refused map[string]string
@@ -179,6 +183,9 @@ type mapsRead struct {
 	byKey     map[string]*mvccpb.KeyValue
 	parsed    map[string]parsedKey
 	handedOn  bool
+	// All that was written to maps up to this revision is in byKey. What this machine has
+	// written itself says nothing of what others wrote before.
+	mapsUpTo int64
 }
 
 // parsedKey of the revision given; its value is nil where it is damaged.
@@ -229,7 +236,9 @@ func (m *Maps) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.seen = &mapsRead{clusterID: answer.Header.ClusterId, byKey: map[string]*mvccpb.KeyValue{}, parsed: map[string]parsedKey{}}
+	m.seen = &mapsRead{
+		clusterID: answer.Header.ClusterId, byKey: map[string]*mvccpb.KeyValue{}, parsed: map[string]parsedKey{}, mapsUpTo: answer.Header.Revision,
+	}
 	for _, response := range answer.Responses {
 		for _, kv := range response.GetResponseRange().Kvs {
 			m.seen.byKey[string(kv.Key)] = kv
@@ -338,10 +347,14 @@ func (m *Maps) take(news clientv3.WatchResponse) bool {
 	}
 	for _, event := range news.Events {
 		key := string(event.Kv.Key)
+		if strings.HasPrefix(key, m.store.keys.maps()) {
+			m.seen.mapsUpTo = max(m.seen.mapsUpTo, event.Kv.ModRevision)
+		}
 		switch {
 		case m.seen.revision(key) >= event.Kv.ModRevision:
 		case event.Type == mvccpb.DELETE:
 			delete(m.seen.byKey, key)
+			delete(m.seen.parsed, key)
 			m.seen.handedOn = false
 		default:
 			m.seen.byKey[key] = event.Kv
@@ -391,8 +404,8 @@ func (m *Maps) describe(want *brain.Agreement) *agreement.Seen {
 			}
 		}
 	}
-	for _, refused := range m.refused {
-		seen.Refused = refused
+	if len(m.refused) > 0 {
+		seen.Refused = m.refused[slices.Min(slices.Collect(maps.Keys(m.refused)))]
 	}
 	return seen
 }
@@ -461,6 +474,13 @@ func (w *mapsWrite) put(key string, value proto.Message, by clientv3.LeaseID, co
 	}
 }
 
+func (w *mapsWrite) remove(key string, conditions ...clientv3.Cmp) {
+	if _, ok := w.commit(key, clientv3.OpDelete(key), conditions...); ok {
+		delete(w.seen.byKey, key)
+		w.seen.handedOn = false
+	}
+}
+
 func (w *mapsWrite) commit(key string, operation clientv3.Op, conditions ...clientv3.Cmp) (revision int64, ok bool) {
 	if w.failed != nil {
 		return 0, false
@@ -504,10 +524,7 @@ func (w *mapsWrite) lead() {
 	isOurs := isLed && leader.Machine == w.want.Machine
 	switch {
 	case !w.want.Lead && isOurs:
-		if _, ok := w.commit(key, clientv3.OpDelete(key), unchanged(key, former)); ok {
-			delete(w.seen.byKey, key)
-			w.seen.handedOn = false
-		}
+		w.remove(key, unchanged(key, former))
 	case w.want.Lead && (!isLed || isOurs && clientv3.LeaseID(former.Lease) != w.lease.id):
 		w.put(key, &fleetv1.Leader{Machine: w.want.Machine, Since: timestamppb.New(time.Now())}, w.lease.id, unchanged(key, former))
 	}
@@ -545,7 +562,7 @@ func (w *mapsWrite) told() {
 			return // it takes that first
 		}
 	}
-	w.put(key, value, 0, clientv3.Compare(clientv3.ModRevision(w.store.keys.maps()), "<", w.seen.latest()+1).WithPrefix())
+	w.put(key, value, 0, clientv3.Compare(clientv3.ModRevision(w.store.keys.maps()), "<", w.seen.mapsUpTo+1).WithPrefix())
 }
 
 // propose a map: the leader, and that it has seen the one that is replaced, are part
@@ -559,7 +576,6 @@ func (w *mapsWrite) propose(service string, proposal *agreement.Proposal) {
 	if proposal.AsLeader && clientv3.LeaseID(w.seen.byKey[leader].Lease) != w.lease.id {
 		return
 	}
-	w.tried[service] = proposal
 	conditions := []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(leader), "=", w.seen.byKey[leader].CreateRevision),
 		unchanged(key, w.seen.byKey[key]),
@@ -567,14 +583,19 @@ func (w *mapsWrite) propose(service string, proposal *agreement.Proposal) {
 	for machine, revision := range proposal.Withdrawn {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(keys.acknowledgements()+machine), "=", revision))
 	}
-	if proposal.Map == nil {
-		if _, ok := w.commit(key, clientv3.OpDelete(key), conditions...); ok {
-			delete(w.seen.byKey, key)
-			w.seen.handedOn = false
-		}
+	w.replace(key, service, proposal.Map, conditions)
+	if w.refused[key] == "" {
+		w.tried[service] = proposal
+	}
+}
+
+// replace a service's map; nil: it is removed.
+func (w *mapsWrite) replace(key, service string, by *buckets.Map, conditions []clientv3.Cmp) {
+	if by == nil {
+		w.remove(key, conditions...)
 		return
 	}
-	value, err := proposal.Map.Marshal(service)
+	value, err := by.Marshal(service)
 	if err != nil {
 		w.failed = err
 		return

@@ -115,7 +115,7 @@ func TestOneMachineLeadsAndItsMapsReachAll(t *testing.T) {
 		want.Verdicts = agreement.Verdicts{"web": {"web-1": agreement.Down, "web-2": agreement.TakesNew}}
 	})
 	first.until("it sees what the other says", func(seen *agreement.Seen, _ string) bool {
-		return seen.Told["lb-2"].Maps["web"] == 1 && seen.Drained("web-1", []string{"lb-2"}) && seen.Verdicts["lb-2"]["web"]["web-1"] == agreement.Down
+		return seen.Told["lb-2"].Maps["web"] == 1 && len(seen.DrainedOn("web-1", []string{"lb-2"})) == 1 && seen.Verdicts["lb-2"]["web"]["web-1"] == agreement.Down
 	})
 	if now, _ := first.now(); now.Maps["web"].Revision != seen.Maps["web"].Revision {
 		t.Error("a map that was not seen is replaced")
@@ -207,6 +207,69 @@ func TestAMachineGetsPacketsAgainOnlyWithThePresentMaps(t *testing.T) {
 	first.until("it gets packets", func(seen *agreement.Seen, _ string) bool {
 		return seen.Told["lb-1"].Number == 5 && !seen.Told["lb-1"].Withdrawn
 	})
+}
+
+// What this machine writes itself says nothing of maps that were written before, and
+// that its watch has not reported yet.
+func TestAMachineGetsNoPacketsWhileAMapIsUnderWay(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := &sharer{t: t, name: "lb-1"}
+	s.Maps = NewMaps(newStore(t, config.Etcd{Cluster: "c1", Endpoints: []string{server.URL()}}), slog.New(slog.DiscardHandler), s.hear)
+	defer s.end(t.Context())
+	round := func(change func(*brain.Agreement)) {
+		t.Helper()
+		s.desire(change)
+		if err := s.round(t.Context(), s.wanted()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const key = "/guideway/c1/maps/web"
+	server.Ctl("put", key, "of before")
+	round(func(want *brain.Agreement) { want.Told.Withdrawn = true })
+	seen := s.Maps.seen.revision(key)
+	server.Ctl("put", key, "of since") // and no watch is heard
+	rejoins := func(want *brain.Agreement) {
+		want.Told.Number, want.Rejoins = 5, map[string]int64{"web": seen}
+		want.Verdicts = agreement.Verdicts{"web": {"web-1": agreement.Down}} // written first
+	}
+	round(rejoins)
+	if out := server.Ctl("get", "--print-value-only", "/guideway/c1/acknowledgements/lb-1"); !strings.Contains(out, "withdrawn") {
+		t.Errorf("it gets packets with an older map: %s", out)
+	}
+	for s.Maps.seen.revision(key) == seen {
+		s.take(<-s.watched.events())
+	}
+	seen = s.Maps.seen.revision(key)
+	round(rejoins)
+	if out := server.Ctl("get", "--print-value-only", "/guideway/c1/acknowledgements/lb-1"); strings.Contains(out, "withdrawn") {
+		t.Errorf("it gets none with the present one: %s", out)
+	}
+}
+
+// What etcd refuses for want of a permission is written when that is granted, without
+// any other change.
+func TestAMapThatWasRefusedIsWrittenWhenItMayBe(t *testing.T) {
+	authority := etcdtest.NewAuthority(t)
+	server := etcdtest.StartTLS(t, authority)
+	for _, command := range []string{
+		"user add root --no-password", "user grant-role root root", "user add lb-1 --no-password", "role add most",
+		"role grant-permission most read --prefix=true /guideway/c1/",
+		"role grant-permission most readwrite --prefix=true /guideway/c1/leader/",
+		"role grant-permission most readwrite --prefix=true /guideway/c1/verdicts/",
+		"role grant-permission most readwrite --prefix=true /guideway/c1/acknowledgements/",
+		"user grant-role lb-1 most", "auth enable",
+	} {
+		server.Ctl(strings.Fields(command)...)
+	}
+	cert, key := authority.Issue(t, "lb-1")
+	first := share(t, config.Etcd{Cluster: "c1", Endpoints: []string{server.URL()}, CAFile: authority.File, CertFile: cert, KeyFile: key}, "lb-1")
+	first.desire(proposes(firstMap("web-1"), 0))
+	first.until("etcd refuses the map", func(seen *agreement.Seen, _ string) bool {
+		return seen.Leads && strings.Contains(seen.Refused, "docs/etcd.md")
+	})
+	time.Sleep(2 * mapsInterval) // refused again, which is no news
+	server.Ctl(strings.Fields("role grant-permission most readwrite --prefix=true /guideway/c1/maps/")...)
+	first.until("it is written", func(seen *agreement.Seen, _ string) bool { return seen.Maps["web"].Map != nil && seen.Refused == "" })
 }
 
 func TestRolesAreEnough(t *testing.T) {

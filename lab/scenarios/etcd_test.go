@@ -341,11 +341,22 @@ func (e *etcds) apply(t *testing.T, machine, text string) (took time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if applied := e.applied(t, out); applied != e.generation+1 {
+		t.Errorf("apply prints, after generation %d,\n%s", e.generation, out)
+	}
 	e.generation++
-	if !strings.Contains(out, fmt.Sprintf("it is number %d of the history", e.generation)) {
+	return time.Since(began)
+}
+
+// applied is the generation that `config apply` prints.
+func (e *etcds) applied(t *testing.T, out string) int {
+	t.Helper()
+	var generation int
+	_, number, _ := strings.Cut(out, "it is number ")
+	if _, err := fmt.Sscanf(number, "%d of the history", &generation); err != nil {
 		t.Errorf("apply prints\n%s", out)
 	}
-	return time.Since(began)
+	return generation
 }
 
 // shownShared is `show config -o json`, as far as it is looked at here.

@@ -386,6 +386,15 @@ func (s *stage) served(backend string, also func(load.Failure) bool) func(load.F
 	return func(f load.Failure) bool { return f.Backend == backend || also != nil && also(f) }
 }
 
+// asFound forgives failures of connections whose SYN a backend had, and which was
+// found down before it had answered a request: the rest went elsewhere. Asked when all
+// is right again, so that the hash says where the SYN went.
+func (s *stage) asFound(backend string) func(load.Failure) bool {
+	return func(f load.Failure) bool {
+		return f.Backend == "" && explainFlow(s.T, s.running, s.other, f.Flow.Source, f.Flow.Destination).BackendByHash == backend
+	}
+}
+
 // smallDisks for the victim, until the fault's end.
 func smallDisks(s *stage) {
 	end, err := s.running.SmallDisks(s.victim)
@@ -436,7 +445,7 @@ func damping(s *stage) {
 // backendFlapping as its checks see it: the servers are well.
 func backendFlapping(s *stage) func() {
 	backend := s.running.Network.Backends[0]
-	s.forgives = s.served(backend.Name, s.forgives)
+	s.forgives = s.served(backend.Name, s.asFound(backend.Name))
 	var failing strings.Builder
 	failing.WriteString("chain forward { type filter hook forward priority 0;\n")
 	for family, keyword := range []string{"ip", "ip6"} {
@@ -592,7 +601,7 @@ func twoOperators(s *stage) string {
 			if r := <-results; r.problem != "" {
 				refused = r.problem
 			} else {
-				e.generation++
+				e.generation = e.applied(s.T, r.out)
 			}
 		}
 		e.untilRun(s.T)

@@ -2293,7 +2293,9 @@ func (x *DrainBackendRequest) GetForce() bool {
 }
 
 type DrainBackendResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where it stays drained nevertheless.
+	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2326,6 +2328,13 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DrainBackendResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type DrainServiceRequest struct {
@@ -4308,8 +4317,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x13DrainBackendRequest\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"\x16\n" +
-	"\x14DrainBackendResponse\"\x91\x01\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"2\n" +
+	"\x14DrainBackendResponse\x12\x1a\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x91\x01\n" +
 	"\x13DrainServiceRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
