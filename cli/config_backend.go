@@ -79,6 +79,9 @@ type backendSetup struct {
 	quic []config.QUICSettings
 	// By which clients join connections of Multipath TCP, each once, in order.
 	joins []netip.AddrPort
+	// Where clients reach its services whose connections of Multipath TCP get their keys
+	// from load balancers, each once, in order.
+	multipath []netip.AddrPort
 	// Backends with an address of the same family, itself included.
 	reachable []config.Backend
 }
@@ -118,6 +121,10 @@ func newBackendSetup(c *config.Config, name, device string) (*backendSetup, erro
 	}
 	s.quic = config.QUICSettingsOf(c, name, content)
 	s.joins = joinsOf(c, name)
+	var err error
+	if s.multipath, err = multipathOf(c, name); err != nil {
+		return nil, err
+	}
 	if c.Agents == nil {
 		return s, nil
 	}
@@ -166,6 +173,56 @@ func joinsOf(c *config.Config, backend string) []netip.AddrPort {
 	}
 	slices.SortFunc(joins, netip.AddrPort.Compare)
 	return slices.Compact(joins)
+}
+
+// multipathServicesMax is how many an agent's config may list.
+const multipathServicesMax = 4096
+
+// multipathOf the services that have the backend and choose connections' keys: their
+// addresses and ports for TCP, which the agent has to know one by one.
+func multipathOf(c *config.Config, backend string) ([]netip.AddrPort, error) {
+	var services []netip.AddrPort
+	for _, service := range c.Services {
+		isMember := slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend })
+		if !service.MultipathTCP || !isMember {
+			continue
+		}
+		for _, vip := range service.VIPs {
+			if vip.Protocol == config.ProtocolUDP {
+				continue
+			}
+			endpoints, err := endpointsOf(c, vip)
+			if err != nil {
+				return nil, fmt.Errorf("the service %s has mptcp: {}, and %w", service.Name, err)
+			}
+			services = append(services, endpoints...)
+		}
+	}
+	slices.SortFunc(services, netip.AddrPort.Compare)
+	services = slices.Compact(services)
+	if n := len(services); n > multipathServicesMax {
+		return nil, fmt.Errorf("the services of %s with mptcp: {} have %d addresses and ports, and an agent knows %d: list fewer `ports`", backend, n, multipathServicesMax)
+	}
+	return services, nil
+}
+
+// endpointsOf a VIP that has single addresses and lists its ports.
+func endpointsOf(c *config.Config, vip config.VIP) ([]netip.AddrPort, error) {
+	if len(vip.Ports) == 0 {
+		return nil, errors.New("a VIP without `ports`: agents know such services by address and port, so list them, like [443]")
+	}
+	var endpoints []netip.AddrPort
+	for _, prefix := range prefixesOf(c, vip) {
+		if !prefix.IsSingleIP() {
+			return nil, fmt.Errorf("a VIP of all addresses in %s: agents know such services by address and port, so give its VIPs an `address`", prefix)
+		}
+		for _, ports := range vip.Ports {
+			for port := int(ports.First); port <= int(ports.Last); port++ {
+				endpoints = append(endpoints, netip.AddrPortFrom(prefix.Addr(), uint16(port)))
+			}
+		}
+	}
+	return endpoints, nil
 }
 
 // prefixesOf a VIP: its address, or the prefixes that have its suffix.
@@ -244,6 +301,10 @@ func (s *backendSetup) printAgent(line func(string, ...any)) {
 	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
 	s.printQUIC(line)
 	s.printJoins(line)
+	if len(s.multipath) > 0 {
+		line("# What the agent's handshakes of Multipath TCP need (docs/mptcp.md).")
+		line("sysctl -w net.mptcp.enabled=1 net.ipv4.tcp_syncookies=1 net.ipv4.conf.all.rp_filter=0")
+	}
 	line("guideway-agent --check")
 	line("systemctl enable guideway-agent")
 	line("systemctl restart guideway-agent")
@@ -321,6 +382,12 @@ func (s *backendSetup) agentConfig() string {
 		text.WriteString("agents:\n")
 		for _, other := range s.reachable {
 			fmt.Fprintf(&text, "  %q: %q\n", other.Name, other.Address.String())
+		}
+	}
+	if len(s.multipath) > 0 {
+		text.WriteString("# Connections of Multipath TCP get their keys from the load balancers.\nmptcp:\n")
+		for _, service := range s.multipath {
+			fmt.Fprintf(&text, "- {address: %q, port: %d}\n", service.Addr().String(), service.Port())
 		}
 	}
 	text.WriteString("# Clients send no segment that does not fit into a tunnel (Linux 6.6).\nmss_clamp: auto\n")

@@ -20,13 +20,14 @@ import (
 
 func explainCommand() *cobra.Command {
 	var m machine
-	var plan, secret, format, connectionID string
+	var plan, secret, format, connectionID, tcpHeader string
 	command := &cobra.Command{
 		Use:   "explain PROTOCOL SOURCE DESTINATION",
 		Short: "Say where a flow's packets go, and why",
 		Long: "Asks the running forwarder what becomes of a flow's next packet, and shows every\n" +
 			"decision on the way. With --plan, by a plan file alone: no connection is tracked,\n" +
-			"and the next hop is a stand-in. With --connection-id, of a QUIC packet that has it.",
+			"and the next hop is a stand-in. With --connection-id, of a QUIC packet that has it;\n" +
+			"with --tcp-header, of a segment of a service with Multipath TCP that begins so.",
 		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +
 			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json\n" +
 			"  guideway explain udp 192.0.2.7:40000 203.0.113.10:443 --connection-id 0efa670b50f856fc55",
@@ -42,6 +43,11 @@ func explainCommand() *cobra.Command {
 					return err
 				}
 			}
+			if command.Flags().Changed("tcp-header") {
+				if request.TcpHeader, err = parseTCPHeader(tcpHeader, args[0]); err != nil {
+					return err
+				}
+			}
 			var told *forwarderv1.ExplainResponse
 			if plan != "" {
 				told, err = explainByPlan(command.Context(), plan, secret, request)
@@ -51,7 +57,7 @@ func explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != "", asksForID: request.ConnectionId != nil})
+			return printExplanation(command.OutOrStdout(), format, explanation{told: told, offline: plan != "", asksForID: request.ConnectionId != nil, asksForHeader: request.TcpHeader != nil})
 		},
 	}
 	addOutput(command, &format, textFormats)
@@ -59,7 +65,21 @@ func explainCommand() *cobra.Command {
 	command.Flags().StringVar(&plan, "plan", "", "explain by this plan `FILE`, as guideway config compile writes it")
 	command.Flags().StringVar(&secret, "secret-file", "", "with --plan: the cluster's secret")
 	command.Flags().StringVar(&connectionID, "connection-id", "", "a QUIC connection id of the packet, in `HEX`")
+	command.Flags().StringVar(&tcpHeader, "tcp-header", "", "the packet's TCP header, in `HEX`")
 	return command
+}
+
+// parseTCPHeader of a flow's packet, in hexadecimal digits. Its ports are the flow's.
+func parseTCPHeader(text, protocol string) ([]byte, error) {
+	const bytesMin, bytesMax = 20, 60 // RFC 9293
+	header, err := hex.DecodeString(text)
+	if err != nil || len(header) < bytesMin || len(header) > bytesMax {
+		return nil, fmt.Errorf("--tcp-header %q: give %d to %d bytes in hexadecimal digits, as captures show them", text, bytesMin, bytesMax)
+	}
+	if protocol != "tcp" {
+		return nil, fmt.Errorf("--tcp-header with %s: give `tcp`", protocol)
+	}
+	return header, nil
 }
 
 // parseConnectionID of a flow's packet, in hexadecimal digits.
@@ -96,6 +116,9 @@ func explainByPlan(ctx context.Context, plan, secret string, request *forwarderv
 	}
 	if id := request.GetConnectionId(); len(id) > 0 {
 		args = append(args, "--connection-id", hex.EncodeToString(id))
+	}
+	if header := request.GetTcpHeader(); len(header) > 0 {
+		args = append(args, "--tcp-header", hex.EncodeToString(header))
 	}
 	key := request.GetFlow()
 	args = append(args, fmt.Sprint(key.Protocol), key.Source, fmt.Sprint(key.SourcePort), key.Destination, fmt.Sprint(key.DestinationPort))
@@ -139,6 +162,8 @@ type explanation struct {
 	offline bool
 	// With a QUIC connection id.
 	asksForID bool
+	// With a TCP header.
+	asksForHeader bool
 }
 
 func printExplanation(w io.Writer, format string, e explanation) error {
@@ -196,6 +221,9 @@ func (e explanation) lines() []explainedLine {
 	}
 	if e.asksForID {
 		say("QUIC id", "%s", e.connectionID())
+	}
+	if e.asksForHeader {
+		say("mptcp", "%s", e.multipath())
 	}
 	if t.Backend != "" {
 		say("backend", "%s at %s", t.Backend, t.BackendAddress)
@@ -284,6 +312,25 @@ func (e explanation) connectionID() string {
 	return "the flow decides (" + id.GetByFlow() + ")"
 }
 
+// multipath: what selects, and its bucket.
+func (e explanation) multipath() string {
+	says := e.told.GetMultipath()
+	if says == nil {
+		return "counts for nothing: the service has no `mptcp: {}`"
+	}
+	bucket := fmt.Sprintf("bucket %d decides", says.GetBucket())
+	switch by := says.GetBy(); by {
+	case "key_v0", "key_v1":
+		return fmt.Sprintf("a connection of version %s, which gets key %s, whose token is %s: %s", strings.TrimPrefix(by, "key_v"), says.GetKey(), says.GetToken(), bucket)
+	case "token":
+		return fmt.Sprintf("a join of the connection with token %s: %s", says.GetToken(), bucket)
+	case "timestamp":
+		return fmt.Sprintf("echoes timestamp %s, whose lowest bits are those of a token: %s", says.GetToken(), bucket)
+	default:
+		return "the flow decides (" + by + ")"
+	}
+}
+
 // hexRows are 16 bytes each.
 func hexRows(hex string) []string {
 	var rows []string
@@ -330,6 +377,7 @@ type shownExplanation struct {
 	RouteOption   []string      `json:"route_option,omitempty"`
 	SecondChance  bool          `json:"second_chance,omitempty"`
 	ConnectionID  *shownQUICID  `json:"connection_id,omitempty"`
+	Multipath     *shownPath    `json:"multipath,omitempty"`
 	Spill         string        `json:"spill,omitempty"`
 	NextHop       *shownHop     `json:"next_hop,omitempty"`
 	Encap         string        `json:"encap,omitempty"`
@@ -352,6 +400,13 @@ type shownQUICID struct {
 	ByFlow    string  `json:"by_flow,omitempty"`
 }
 
+type shownPath struct {
+	By     string  `json:"by"`
+	Key    string  `json:"key,omitempty"`
+	Token  string  `json:"token,omitempty"`
+	Bucket *uint32 `json:"bucket,omitempty"`
+}
+
 type shownHop struct {
 	Device string `json:"device"`
 	MAC    string `json:"mac"`
@@ -371,6 +426,9 @@ func (e explanation) value() shownExplanation {
 	}
 	if id := t.ConnectionId; id != nil {
 		shown.ConnectionID = &shownQUICID{Config: id.Config, Encrypted: id.Encrypted, ServerID: id.ServerId, Backend: id.Backend, ByFlow: id.ByFlow}
+	}
+	if m := t.Multipath; m != nil {
+		shown.Multipath = &shownPath{By: m.By, Key: m.Key, Token: m.Token, Bucket: m.Bucket}
 	}
 	if h := t.NextHop; h != nil && !e.offline {
 		shown.NextHop = &shownHop{Device: h.Device, MAC: h.Mac, MTU: h.Mtu}

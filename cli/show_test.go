@@ -105,6 +105,9 @@ func (f *fakeController) DrainBackend(_ context.Context, r *controllerv1.DrainBa
 		return nil, status.Error(codes.NotFound, "no service of this machine has this backend")
 	}
 	f.drained = append(f.drained, r.Backend)
+	if !r.Drain {
+		return &controllerv1.DrainBackendResponse{Warnings: []string{"web-1 is drained on lb-2, too"}}, nil
+	}
 	return &controllerv1.DrainBackendResponse{}, nil
 }
 

@@ -162,6 +162,30 @@ func TestExplainSaysWhatAConnectionIDSays(t *testing.T) {
 	}
 }
 
+func TestExplainSaysWhatATCPHeaderSelectsBy(t *testing.T) {
+	for want, told := range map[string]*forwarderv1.ExplainedMultipath{
+		"counts for nothing: the service has no `mptcp: {}`":                                nil,
+		"a connection of version 1, which gets key 01, whose token is 02: bucket 3 decides": {By: "key_v1", Key: "01", Token: "02", Bucket: proto.Uint32(3)},
+		"a join of the connection with token 02: bucket 3 decides":                          {By: "token", Token: "02", Bucket: proto.Uint32(3)},
+		"echoes timestamp 02, whose lowest bits are those of a token: bucket 3 decides":     {By: "timestamp", Token: "02", Bucket: proto.Uint32(3)},
+		"the flow decides (repeated_option)":                                                {By: "repeated_option"},
+	} {
+		e := explanation{told: &forwarderv1.ExplainResponse{Service: "web", Multipath: told}, asksForHeader: true}
+		if lines := fmt.Sprint(e.lines()); !strings.Contains(lines, "{mptcp "+want+"}") {
+			t.Errorf("%s lacks %q", lines, want)
+		}
+	}
+	for _, c := range []struct{ protocol, header, want string }{
+		{"tcp", "00", `--tcp-header "00": give 20 to 60 bytes in hexadecimal digits, as captures show them`},
+		{"udp", strings.Repeat("00", 20), "--tcp-header with udp: give `tcp`"},
+	} {
+		_, _, err := guideway(t, "explain", c.protocol, "192.0.2.7:40000", "203.0.113.10:443", "--tcp-header", c.header)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s %s: %v", c.protocol, c.header, err)
+		}
+	}
+}
+
 // The forwarder's program is found in PATH; a stand-in answers as it does.
 func TestAPlanFileIsExplainedByTheForwardersProgram(t *testing.T) {
 	folder := t.TempDir()

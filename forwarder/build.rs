@@ -14,6 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "guideway.forwarder.v1.ExplainedConnectionId",
             "#[derive(serde::Serialize)]",
         )
+        .message_attribute(
+            "guideway.forwarder.v1.ExplainedMultipath",
+            "#[derive(serde::Serialize)]",
+        )
         .message_attribute("guideway.forwarder.v1.NextHop", "#[derive(serde::Serialize)]")
         .message_attribute("guideway.forwarder.v1.Drop", "#[derive(serde::Serialize)]")
         .extern_path(".guideway.plan.v1", "::plan::proto")

@@ -87,6 +87,9 @@ func service(s *config.Service, states States) *planv1.Service {
 		Unmatched:        unmatcheds[s.Unmatched],
 	}
 	compiled.QuicLb = quicLB(s)
+	if s.MultipathTCP {
+		compiled.Mptcp = &planv1.Mptcp{}
+	}
 	for _, join := range config.JoinPortsOf(s) {
 		compiled.JoinPorts = append(compiled.JoinPorts, &planv1.JoinPort{Port: uint32(join.Port), Backend: join.Backend})
 	}

@@ -26,6 +26,7 @@ const (
 	FeatureQUICLB           = "quic-lb"
 	FeatureSecondChance     = "second-chance"
 	FeatureJoinPorts        = "join-ports"
+	FeatureMultipathTCP     = "mptcp"
 )
 
 // encapFeature is the name of an encapsulation as a feature; GRE is what every
@@ -56,6 +57,7 @@ func requires(plan *planv1.Plan) []string {
 		used[FeatureQUICLB] = used[FeatureQUICLB] || service.GetQuicLb() != nil
 		used[FeatureSecondChance] = used[FeatureSecondChance] || service.GetSecondChance() != nil
 		used[FeatureJoinPorts] = used[FeatureJoinPorts] || len(service.GetJoinPorts()) > 0
+		used[FeatureMultipathTCP] = used[FeatureMultipathTCP] || service.GetMptcp() != nil
 		used[FeatureSpill] = used[FeatureSpill] || len(service.GetSpill()) > 0
 	}
 	delete(used, "") // an encapsulation that every forwarder knows

@@ -60,7 +60,8 @@ func (b *builder) service(path string, given *configv1.Service) Service {
 		b.errorf(path+".buckets", "is for stateless services: remove it, or set `mode: stateless`")
 	}
 	service.QUICLB = b.quicLB(path+".quic_lb", given.QuicLb)
-	service.JoinPorts = b.joinPorts(path+".mptcp", given.GetMptcp())
+	service.MultipathTCP = given.Mptcp != nil && given.GetMptcp().JoinPorts == nil
+	service.JoinPorts = uint16(given.GetMptcp().GetJoinPorts())
 	if service.SecondChance = given.GetSecondChance(); service.SecondChance {
 		service.SecondChanceRate = or(given.GetSecondChanceRate(), secondChanceRateDefault)
 	} else if given.SecondChanceRate != nil {

@@ -18,6 +18,7 @@ func (b *builder) check() {
 	b.checkTables()
 	b.checkBuckets()
 	b.checkQUICLB()
+	b.checkMultipathTCP()
 	b.checkJoinPorts()
 	b.checkSecondChances()
 	b.checkOverlaps()

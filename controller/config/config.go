@@ -160,6 +160,9 @@ type Service struct {
 	Buckets uint32
 	// Of a stateless service; nil: it has none.
 	QUICLB *QUICLB
+	// Of a stateless service whose affinity is AffinityFlow, without QUICLB and JoinPorts:
+	// its connections of Multipath TCP go by keys and tokens.
+	MultipathTCP bool
 	// The first of the ports that backends have for joins; 0: they have none.
 	JoinPorts uint16
 	// Of a stateful service whose encap is geneve; and then the rate, at least 1.

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-
-	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
 const (
@@ -60,17 +58,6 @@ func JoinPortOf(s *Service, backend string) uint16 {
 func joinPortClaim(s *Service) claim {
 	ports := PortRange{First: s.JoinPorts, Last: s.JoinPorts + joinPortCount - 1}
 	return claim{protocol: string(ProtocolTCP) + " port", ports: ports}
-}
-
-// joinPorts is 0 where none are given.
-func (b *builder) joinPorts(path string, given *configv1.Mptcp) uint16 {
-	if given == nil {
-		return 0
-	}
-	if given.JoinPorts == nil {
-		b.missing(path+".join_ports", "is missing: give the first of %d free ports, like 20000, or remove mptcp", joinPortCount)
-	}
-	return uint16(given.GetJoinPorts())
 }
 
 // checkJoinPorts looks at what join ports need beside their own field. Ports that

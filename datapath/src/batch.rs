@@ -32,7 +32,9 @@ use arrayvec::ArrayVec;
 use plan::group::Selected;
 use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
 use wire::tunnel::route_option::Emitted;
-use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
+use wire::{
+    BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp, tcp_options,
+};
 
 use crate::decide::{ChosenMember, Why, decide, decide_stateless, steady_member};
 use crate::drop_reason::DropReason;
@@ -40,6 +42,7 @@ use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
+use crate::multipath::{Opening, Selection};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::prefetch::{prefetch, prefetch_at};
@@ -81,14 +84,22 @@ enum Stage<'v> {
     Stateless(&'v Matched),
     /// The same, of one with QUIC connection ids.
     StatelessQuic(&'v Matched),
+    /// The same, of one with Multipath TCP.
+    StatelessMultipath(&'v Matched),
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
     /// Its match, its backend and its route option.
     Routed(&'v Matched, ChosenMember, &'v Emitted),
+    /// Its match, its backend and that one's bucket, and what it says to agents: a SYN of
+    /// a service with Multipath TCP.
+    Opening(&'v Matched, ChosenMember, u16, Opening),
     /// It goes to the machine in charge of its datagram.
     Owner,
 }
+
+// All of a batch's are made, and lie in the first-level cache with its frames' headers.
+const _: () = assert!(size_of::<PacketState<'_>>() == 48);
 
 /// A packet with a mark of the tracer: it is forwarded alone, behind those before
 /// it and in front of those after it, because it reads the connection table.
@@ -196,6 +207,9 @@ impl<'m> Datapath<'m> {
         }
         if self.uses_buckets.get() {
             self.choose_by_buckets(view, frames, &mut state);
+        }
+        if self.uses_multipath.replace(false) {
+            self.choose_by_multipath(view, frames, &mut state);
         }
         let mut begin = 0;
         for marked in &state.marked {
@@ -364,6 +378,10 @@ impl<'m> Datapath<'m> {
                 self.uses_connection_ids.set(true);
                 Stage::StatelessQuic(matched)
             }
+            Tracking::StatelessMultipath => {
+                self.uses_multipath.set(true);
+                Stage::StatelessMultipath(matched)
+            }
         }
     }
 
@@ -491,6 +509,70 @@ impl<'m> Datapath<'m> {
         }
     }
 
+    /// The backends of packets of services with Multipath TCP.
+    #[inline(never)]
+    fn choose_by_multipath<'v>(
+        &'v self,
+        view: &'v View,
+        frames: &[Frame<'_>],
+        BatchState { packets, bucket_hashes, .. }: &mut BatchState<'v>,
+    ) {
+        let counters = self.counters_of(view);
+        let (mut served, mut by_flow) = (0, 0);
+        for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
+            let Stage::StatelessMultipath(matched) = packet.stage else { continue };
+            served += 1;
+            let meta = packet.meta;
+            let group = view.plan.group_of(matched);
+            let plain = plain::tcp_segment(frame.bytes(), meta);
+            // Nearly all packets, and those without a move.
+            if let Some(echo) = plain.and_then(tcp_options::usual_echo)
+                && let Some(selected) = group.select_bucket(echo)
+                && !selected.has_route_option
+            {
+                self.counters.multipath[Selection::ECHO].add(1);
+                let Selected { member, backend, .. } = selected;
+                packet.choose(view, counters, matched, ChosenMember { member, backend });
+                continue;
+            }
+            let segment = || plain.or_else(|| headers_of(frame, meta).tcp_segment(frame.bytes()));
+            let key = || {
+                plain::tcp_flow(frame.bytes(), meta).unwrap_or_else(|| headers_of(frame, meta).key)
+            };
+            let selection = self.selection(matched, key, segment, &mut NoRecorder);
+            let select_by_flow = || {
+                group.select(match &*bucket_hashes {
+                    Some(hashes) => hashes[at],
+                    None => self.hash.bucket(Affinity::Flow, &key()),
+                })
+            };
+            let opening = selection.filter(|_| meta.tcp_flags.opens());
+            let bits = selection.and_then(Selection::bits);
+            by_flow += u32::from(opening.is_some() || bits.is_none());
+            let selected = match bits {
+                Some(bits) => group.select_bucket(bits),
+                None => select_by_flow(),
+            };
+            let Some(selected) = selected else { continue };
+            let Selected { member, backend, slot, has_route_option } = selected;
+            let chosen = ChosenMember { member, backend };
+            if let Some(selection) = opening {
+                let by_flow = if bits.is_none() { Some(selected) } else { select_by_flow() };
+                let Some(by_flow) = by_flow else { continue };
+                let opening = Opening { key: selection.key(), bucket: by_flow.slot as u16 };
+                packet.stage = Stage::Opening(matched, chosen, slot as u16, opening);
+                continue;
+            }
+            let option = has_route_option.then(|| group.route_option(slot, backend)).flatten();
+            match option {
+                Some(option) => packet.stage = Stage::Routed(matched, chosen, option),
+                None => packet.choose(view, counters, matched, chosen),
+            }
+        }
+        // Batches are alike.
+        self.uses_buckets.set(self.uses_buckets.get() || by_flow > served / 8);
+    }
+
     /// The backend of a packet whose connection is not as most are, or new;
     /// None: no backend takes it.
     #[inline(never)]
@@ -599,11 +681,18 @@ impl<'m> Datapath<'m> {
                 sent
             }
             Stage::Routed(matched, chosen, option) => {
-                self.send_routed(view, frame, (meta, *hash), matched, (*chosen, option), outbox)
+                self.send_with(view, frame, (meta, *hash), matched, (*chosen, option), outbox)
+            }
+            Stage::Opening(matched, chosen, slot, opening) => {
+                let group = view.plan.group_of(matched);
+                let route = group.route_option((*slot).into(), chosen.backend);
+                let options = opening.options(&view.plan, group, route);
+                self.send_with(view, frame, (meta, *hash), matched, (*chosen, &options), outbox)
             }
             Stage::Service(matched, _)
             | Stage::Stateless(matched)
-            | Stage::StatelessQuic(matched) => {
+            | Stage::StatelessQuic(matched)
+            | Stage::StatelessMultipath(matched) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
                 let packet = Packet { headers, hash, recursion_limit };
                 self.spill(view, frame, matched, &packet, outbox)
@@ -617,19 +706,19 @@ impl<'m> Datapath<'m> {
         })
     }
 
-    /// Sends a packet with its route option.
-    fn send_routed(
+    /// Sends a packet with its options.
+    fn send_with(
         &self,
         view: &View,
         frame: &mut Frame<'_>,
         (meta, hash): (&PacketMeta, u64),
         matched: &Matched,
-        (ChosenMember { member, backend }, option): (ChosenMember, &Emitted),
+        (ChosenMember { member, backend }, options): (ChosenMember, &[u8]),
         outbox: &mut Outbox<'m>,
     ) -> Result<Verdict, DropReason> {
         let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let outer = OuterHeaders { template, option: Some(option) };
+        let outer = OuterHeaders { template, options: Some(options) };
         let answering = |headers: &_| self.answering_about(view, hash, headers);
         let verdict = send(frame, meta, hash, outer, answering, outbox)?;
         self.counters_of(view).count(matched, member, meta.packet_bytes);

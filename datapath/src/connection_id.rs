@@ -13,11 +13,12 @@
 //! without one being sent. Held by `vectors/quic_lb.json`.
 
 use aes::Aes128;
-use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use plan::quic_lb::{CONFIG_IDS, Config};
 use plan::{Admission, BackendId, Group, QuicLb};
 use wire::quic::ConnectionId;
 
+use crate::block::Block;
 use crate::by_flow::ByFlow;
 use crate::chosen_member::ChosenMember;
 use crate::secret::Secret;
@@ -31,8 +32,6 @@ impl std::fmt::Debug for ConnectionIdKeys {
         f.write_str("ConnectionIdKeys")
     }
 }
-
-type Block = Array<u8, aes::cipher::consts::U16>;
 
 /// The config id of connection ids that name no server.
 const UNROUTABLE: u8 = 7;

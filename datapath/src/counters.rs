@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::by_flow::ByFlow;
 use crate::drop_reason::DropReason;
+use crate::multipath::Selection;
 use crate::outbox::{Accounting, Kind};
 use crate::verdict::Verdict;
 
@@ -75,6 +76,9 @@ pub struct Counters {
     pub fragments: FragmentCounters,
     /// How packets went to services with QUIC connection ids.
     pub connection_ids: ConnectionIdCounters,
+    /// TCP packets to services with Multipath TCP, by what selected: in the order of
+    /// [`Selection::NAMES`].
+    pub multipath: [Counter; Selection::COUNT],
 }
 
 /// UDP packets to services that have QUIC connection ids.

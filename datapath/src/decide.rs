@@ -38,6 +38,10 @@
 //! connection id says, as long as that backend is active, draining, or down with
 //! `on_down: keep`; else by its bucket, as all others.
 //!
+//! At a service with Multipath TCP a TCP packet goes to the bucket that the key chosen for
+//! its connection, its token or the timestamp that it echoes has in its lowest bits
+//! (MPLB, figure 6); where it has none of these, to that of its five-tuple.
+//!
 //! A packet to a join port goes to the backend whose port it is, unless that is
 //! disabled: a connection that joins lives there and nowhere else.
 
@@ -170,6 +174,8 @@ pub enum Why {
     Stateless,
     /// The same, and the packet's QUIC connection id names the backend.
     ConnectionId,
+    /// The same, and the packet's token or echoed timestamp names the bucket.
+    Multipath,
     /// The packet is to a port that is a backend's own.
     JoinPort,
 }
@@ -194,7 +200,7 @@ impl Why {
     pub fn lookup(self) -> Lookup {
         match self {
             Why::Tracked => Lookup::Hit,
-            Why::Stateless | Why::ConnectionId | Why::JoinPort => Lookup::None,
+            Why::Stateless | Why::ConnectionId | Why::Multipath | Why::JoinPort => Lookup::None,
             Why::Untracked | Why::Expired | Why::Gone | Why::Opened | Why::SecondChance => {
                 Lookup::Miss
             }
@@ -273,6 +279,13 @@ pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Option<Selected>
 #[inline(always)]
 pub(crate) fn decide_by_connection_id(named: ChosenMember) -> Decision {
     Decision { chosen: Some(named), why: Why::ConnectionId, slot: None, effect: Effect::None }
+}
+
+/// Decides about a packet of a stateless service whose bucket's number is in the lowest
+/// of `bits`.
+#[inline(always)]
+pub(crate) fn decide_by_bits(group: &Group, bits: u32) -> Decision {
+    Decision { why: Why::Multipath, ..by_bucket(group.select_bucket(bits)) }
 }
 
 fn by_bucket(selected: Option<Selected>) -> Decision {

@@ -12,7 +12,6 @@
 use std::net::IpAddr;
 
 use plan::{Dscp, Encap, Plan, TunnelProfile};
-use wire::tunnel::route_option::{self, Emitted};
 use wire::tunnel::{self, Inside, geneve};
 use wire::{
     EtherType, Family, Frame, HEADROOM_BYTES, MacAddress, PacketMeta, Protocol, checksum, ethernet,
@@ -326,28 +325,28 @@ pub fn encapsulate(
     }
 }
 
-/// The same with an option behind the tunnel's header, which is Geneve: for the few
-/// packets that carry one.
+/// The same with options behind the tunnel's header, which is Geneve: for the few
+/// packets that carry such.
 ///
 /// # Errors
 /// If the result does not fit the path's MTU; the frame is unchanged then.
-pub fn encapsulate_with_option(
+pub fn encapsulate_with_options(
     frame: &mut Frame<'_>,
     meta: &PacketMeta,
     hash: u64,
     template: &HeaderTemplate,
-    option: &Emitted,
+    options: &[u8],
 ) -> Result<(), ExceedsMtu> {
-    const { assert!(FRONT_BYTES_MAX + route_option::BYTES_MAX <= HEADROOM_BYTES) };
-    let packet_bytes = meta.packet_bytes + option.len() as u16;
+    const { assert!(FRONT_BYTES_MAX + tunnel::OPTIONS_BYTES_MAX <= HEADROOM_BYTES) };
+    let packet_bytes = meta.packet_bytes + options.len() as u16;
     if usize::from(packet_bytes) + template.shape.bytes() > usize::from(template.mtu) {
         return Err(ExceedsMtu { mtu: template.inside_bytes_max() });
     }
     frame.truncate(ethernet::HEADER_BYTES + usize::from(meta.packet_bytes));
-    let front = frame.replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + option.len());
+    let front = frame.replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + options.len());
     let front = front.expect("the headroom holds the longest outer header");
-    front[ethernet::HEADER_BYTES..].copy_from_slice(option);
-    let template = template.announcing(option.len());
+    front[ethernet::HEADER_BYTES..].copy_from_slice(options);
+    let template = template.announcing(options.len());
     encapsulate(frame, &PacketMeta { packet_bytes, ..*meta }, hash, &template)
 }
 

@@ -1,18 +1,19 @@
 //! "Why does this packet go there?", answered for any five-tuple without a
 //! packet: by the same stages, changing nothing.
 
-use plan::{BackendId, Found, Matched, Service};
+use plan::{BackendId, Found, Matched, Service, Tracking};
 use wire::tunnel::geneve;
-use wire::tunnel::route_option::RouteOption;
+use wire::tunnel::route_option::{Emitted, RouteOption};
 use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, Protocol, ethernet, tcp};
 
 use crate::connection_id;
 use crate::decide::{
-    ServiceRules, Signal, TrackedBy, Why, decide_by_connection_id, decide_by_tables,
-    decide_untracked,
+    ServiceRules, Signal, TrackedBy, Why, decide_by_bits, decide_by_connection_id,
+    decide_by_tables, decide_untracked,
 };
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
+use crate::multipath::{self, Selection};
 use crate::next_hop::NextHop;
 use crate::send::OuterHeaders;
 use crate::table::{EntryClass, TableReader};
@@ -43,6 +44,9 @@ pub struct Explanation {
     pub second_chance: bool,
     /// What the QUIC connection id says; None: none was given, or it counts for nothing.
     pub connection_id: Option<connection_id::Explained>,
+    /// What the TCP header selects by, and its bucket; None: none was given, or the
+    /// service goes by the five-tuple alone.
+    pub multipath: Option<(Selection, Option<u32>)>,
     /// The outer headers of a packet of 40 bytes (60 for IPv6), from Ethernet
     /// on.
     pub outer: Vec<u8>,
@@ -66,15 +70,23 @@ pub struct Tracked {
     pub decides: bool,
 }
 
-/// Explains what becomes of a flow's packets, with that QUIC connection id if it is
-/// given.
+/// What of a packet is known, beside its flow.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Details<'d> {
+    /// Its QUIC connection id.
+    pub connection_id: Option<&'d [u8]>,
+    /// Its TCP header.
+    pub tcp_header: Option<&'d [u8]>,
+}
+
+/// Explains what becomes of a flow's packets, or of one of which more is known.
 #[must_use]
 pub fn explain(
     view: &View,
     hash: &FlowHash,
     tables: &[TableReader<'_>],
     key: &FlowKey,
-    connection_id: Option<&[u8]>,
+    details: Details<'_>,
 ) -> Explanation {
     let flow = hash.flow(key);
     let mut told = Explanation { hash: flow, selector: flow, ..Explanation::default() };
@@ -94,10 +106,16 @@ pub fn explain(
     told.slot = untracked.slot;
     told.by_hash = untracked.slot.and(untracked.chosen).map(|chosen| chosen.backend);
     let (mut decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
-    told.connection_id = connection_id.and_then(|id| read(hash, service, key, id));
+    told.connection_id = details.connection_id.and_then(|id| read(hash, service, key, id));
     if let Some(named) = told.connection_id.as_ref().and_then(|said| said.named.ok()) {
         decision = decide_by_connection_id(named);
     }
+    let group = view.plan.group_of(&matched);
+    let selection = details.tcp_header.and_then(|header| select(hash, &matched, key, header));
+    if let Some(bits) = selection.and_then(Selection::bits) {
+        decision = decide_by_bits(group, bits);
+    }
+    told.multipath = selection.map(|selection| (selection, decision.slot));
     told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
         let decides = decision.why == Why::Tracked;
         Tracked { worker, backend: entry.backend, class: entry.class, idle_ms, decides }
@@ -111,6 +129,29 @@ pub fn explain(
         return Explanation { end: Some(DropReason::NoNeighbour), ..told };
     };
     told.hop = Some(template.next_hop());
+    let mut chunk = [0; CHUNK_BYTES];
+    let (mut frame, meta) = small_packet(key, &mut chunk);
+    let option = decision.option(group);
+    told.second_chance = decision.why == Why::SecondChance;
+    told.option = option.and_then(|option| {
+        let option = geneve::options(option).next().flatten()?;
+        RouteOption::parse(&option)?.ok()
+    });
+    let opening = selection.filter(|_| details.tcp_header.is_some_and(multipath::is_syn));
+    let opening = opening.and_then(|by| hash.opening(group, key, by));
+    let opening = opening.map(|opening| opening.options(&view.plan, group, option));
+    let options = opening.as_deref().or(option.map(Emitted::as_slice));
+    match (OuterHeaders { template, options }).encapsulate(&mut frame, &meta, flow) {
+        Ok(()) => {
+            told.outer = frame.bytes()[..frame.len() - usize::from(meta.packet_bytes)].to_vec();
+        }
+        Err(_) => told.end = Some(DropReason::TooBig),
+    }
+    told
+}
+
+/// A packet without content, for the headers that are put in front of it.
+fn small_packet<'c>(key: &FlowKey, chunk: &'c mut [u8; CHUNK_BYTES]) -> (Frame<'c>, PacketMeta) {
     let packet_bytes = if key.family == wire::Family::V4 { 40 } else { 60 };
     let meta = PacketMeta {
         family: key.family,
@@ -119,22 +160,9 @@ pub fn explain(
         traffic_class: 0,
         packet_bytes,
     };
-    let mut chunk = [0; CHUNK_BYTES];
     let packet = [0; 74];
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
-    let mut frame = Frame::copy_of(&mut chunk, packet).expect("a chunk holds a small frame");
-    let group = view.plan.group_of(&matched);
-    let option = decision.option(group);
-    told.second_chance = decision.why == Why::SecondChance;
-    told.option = option.and_then(|option| {
-        let option = geneve::options(option).next().flatten()?;
-        RouteOption::parse(&option)?.ok()
-    });
-    match (OuterHeaders { template, option }).encapsulate(&mut frame, &meta, flow) {
-        Ok(()) => told.outer = frame.bytes()[..frame.len() - usize::from(packet_bytes)].to_vec(),
-        Err(_) => told.end = Some(DropReason::TooBig),
-    }
-    told
+    (Frame::copy_of(chunk, packet).expect("a chunk holds a small frame"), meta)
 }
 
 /// What a connection id says, if the service follows any for this flow.
@@ -146,6 +174,12 @@ fn read(
 ) -> Option<connection_id::Explained> {
     let quic_lb = service.quic_lb.as_ref().filter(|_| key.protocol == Protocol::UDP)?;
     Some(hash.connection_ids.explain(quic_lb, &service.group, id))
+}
+
+/// What a TCP header selects by, if the service goes by more than the flow.
+fn select(hash: &FlowHash, matched: &Matched, key: &FlowKey, header: &[u8]) -> Option<Selection> {
+    let reads = matched.tracking == Tracking::StatelessMultipath && key.protocol == Protocol::TCP;
+    reads.then(|| hash.multipath.selection(|| *key, header))
 }
 
 /// What a packet that opens nothing says.

@@ -6,13 +6,15 @@
 //! byte fixes the length. Held by `vectors/flow_hash.json`.
 
 use aes::Aes128;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use arrayvec::ArrayVec;
-use plan::{Affinity, Service, Tracking};
+use plan::{Affinity, Group, Service, Tracking};
 use wire::flow::BLOCK_BYTES;
 use wire::{BATCH_MAX, Family, FlowKey};
 
+use crate::block::{Block, first_half};
 use crate::connection_id::ConnectionIdKeys;
+use crate::multipath::{MultipathKeys, Opening, Selection};
 use crate::secret::Secret;
 
 /// Hashes five-tuples under the cluster's keys, and reads QUIC connection ids by them.
@@ -22,6 +24,7 @@ pub struct FlowHash {
     /// Of stateless services: backends' agents have this key, too.
     buckets: KeyedHash,
     pub(crate) connection_ids: ConnectionIdKeys,
+    pub(crate) multipath: MultipathKeys,
 }
 
 /// What a backend's agent knows of the hash: that of buckets.
@@ -108,9 +111,6 @@ impl Flows {
     }
 }
 
-/// One AES block.
-pub type Block = Array<u8, aes::cipher::consts::U16>;
-
 impl FlowHash {
     /// For the cluster's secret.
     #[must_use]
@@ -130,6 +130,7 @@ impl FlowHash {
             flows: KeyedHash::new(secret, purpose),
             buckets: KeyedHash::new(secret, b"guideway bucket hash\0"),
             connection_ids: ConnectionIdKeys::new(secret),
+            multipath: MultipathKeys::new(secret),
         }
     }
 
@@ -156,9 +157,10 @@ impl FlowHash {
     fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
         match service.tracking {
             Tracking::Tracked => self.client(key),
-            Tracking::Stateless | Tracking::StatelessQuic | Tracking::JoinPort => {
-                self.bucket(service.affinity, key)
-            }
+            Tracking::Stateless
+            | Tracking::StatelessQuic
+            | Tracking::StatelessMultipath
+            | Tracking::JoinPort => self.bucket(service.affinity, key),
         }
     }
 
@@ -213,6 +215,12 @@ impl FlowHash {
     #[inline(never)]
     pub(crate) fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
         self.buckets.bucket(affinity, key)
+    }
+
+    /// What a SYN of that flow says to agents; None: no member takes new connections.
+    pub(crate) fn opening(&self, group: &Group, key: &FlowKey, by: Selection) -> Option<Opening> {
+        let by_flow = group.select(self.bucket(Affinity::Flow, key))?;
+        Some(Opening { key: by.key(), bucket: by_flow.slot as u16 })
     }
 
     /// Encrypts blocks that do not depend on each other.
@@ -305,11 +313,4 @@ impl KeyedHash {
 #[inline]
 fn xor(a: [u8; BLOCK_BYTES], b: [u8; BLOCK_BYTES]) -> [u8; BLOCK_BYTES] {
     (u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b)).to_ne_bytes()
-}
-
-/// The hash in an encrypted block.
-#[inline]
-#[must_use]
-pub fn first_half(block: [u8; BLOCK_BYTES]) -> u64 {
-    u64::from_be_bytes(*block.first_chunk().expect("a block has 16 bytes"))
 }

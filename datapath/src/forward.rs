@@ -4,18 +4,21 @@
 use std::cell::Cell;
 
 use plan::{Found, Matched, Service, Tracking};
+use wire::tunnel::route_option::Emitted;
 use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::decapsulate;
 use crate::decide::{
-    ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_connection_id, has_second_chance,
+    ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_bits, decide_by_connection_id,
+    has_second_chance,
 };
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
 use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
+use crate::multipath::Selection;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
@@ -41,10 +44,12 @@ pub struct Datapath<'m> {
     worker: usize,
     /// Many of the last batch's packets had no entry.
     pub(crate) selects: Cell<bool>,
-    /// Some of the last batch's packets were of stateless services.
+    /// Some of the last batch's packets were selected for by their buckets' hash.
     pub(crate) uses_buckets: Cell<bool>,
     /// Some of this batch's packets are of services with QUIC connection ids.
     pub(crate) uses_connection_ids: Cell<bool>,
+    /// Some of this batch's packets are of services with Multipath TCP.
+    pub(crate) uses_multipath: Cell<bool>,
     /// Some of the last batch's packets took more than one lookup to match.
     pub(crate) uses_match_cache: Cell<bool>,
     pub(crate) match_cache: MatchCache,
@@ -73,6 +78,7 @@ impl<'m> Datapath<'m> {
             selects: Cell::new(false),
             uses_buckets: Cell::new(false),
             uses_connection_ids: Cell::new(false),
+            uses_multipath: Cell::new(false),
             uses_match_cache: Cell::new(false),
             match_cache: MatchCache::new(),
         }
@@ -144,24 +150,19 @@ impl<'m> Datapath<'m> {
         let meta = headers.meta();
         let found = match matched.tracking {
             Tracking::Tracked => self.table.find(hash, matched.service),
-            Tracking::Stateless | Tracking::StatelessQuic | Tracking::JoinPort => None,
+            Tracking::Stateless
+            | Tracking::StatelessQuic
+            | Tracking::StatelessMultipath
+            | Tracking::JoinPort => None,
         };
         let flow = Flow { hash, found, remember };
-        let payload = || headers.udp_payload(frame.bytes());
-        let named = self.named_member(view, &matched, payload, recorder);
-        let decision = match named {
-            Some(named) => decide_by_connection_id(named),
-            None => {
-                let second_chance =
-                    |slot, why| self.gets_second_chance(view, &matched, &meta, slot, why);
-                self.decide(view, &matched, &meta, flow, || headers.key, second_chance, recorder)
-            }
-        };
+        let (decision, selection) =
+            self.decide_about(view, frame, &matched, headers, flow, recorder);
         recorder.tracked(decision.why.lookup());
         let connections = &self.counters.connections;
         match decision.why {
             Why::Tracked => connections.hits.add(1),
-            Why::Stateless | Why::ConnectionId | Why::JoinPort => {}
+            Why::Stateless | Why::ConnectionId | Why::Multipath | Why::JoinPort => {}
             _ => connections.misses.add(1),
         }
         let Some(ChosenMember { member, backend }) = decision.chosen else {
@@ -172,13 +173,50 @@ impl<'m> Datapath<'m> {
         let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
         let group = view.plan.group_of(&matched);
-        let option = decision.option(group);
-        let outer = OuterHeaders { template, option };
+        let opening = selection.filter(|_| meta.tcp_flags.opens());
+        let opening = opening.and_then(|by| self.hash.opening(group, &headers.key, by));
+        let route = decision.option(group);
+        let opening = opening.map(|opening| opening.options(&view.plan, group, route));
+        let options = opening.as_deref().or(route.map(Emitted::as_slice));
+        let outer = OuterHeaders { template, options };
         let answering = |headers: &_| self.answering_about(view, hash, headers);
         let verdict = send(frame, &meta, hash, outer, answering, outbox)?;
 
         self.counters_of(view).count(&matched, member, meta.packet_bytes);
         Ok(verdict)
+    }
+
+    /// Decides by what the packet itself says, where its service goes by that: a QUIC
+    /// connection id, a token, a timestamp; else by its flow.
+    fn decide_about(
+        &self,
+        view: &View,
+        frame: &Frame<'_>,
+        matched: &Matched,
+        headers: &Headers,
+        flow: Flow,
+        recorder: &mut impl Recorder,
+    ) -> (Decision, Option<Selection>) {
+        let payload = || headers.udp_payload(frame.bytes());
+        let named = self.named_member(view, matched, payload, recorder);
+        let segment = || headers.tcp_segment(frame.bytes());
+        let selection = self.selection(matched, || headers.key, segment, recorder);
+        let bits = selection.and_then(Selection::bits);
+        let decision = match (named, bits) {
+            (Some(named), _) => decide_by_connection_id(named),
+            (None, Some(bits)) => {
+                let decision = decide_by_bits(view.plan.group_of(matched), bits);
+                decision.slot.into_iter().for_each(|slot| recorder.selected(slot));
+                decision
+            }
+            (None, None) => {
+                let meta = headers.meta();
+                let second_chance =
+                    |slot, why| self.gets_second_chance(view, matched, &meta, slot, why);
+                self.decide(view, matched, &meta, flow, || headers.key, second_chance, recorder)
+            }
+        };
+        (decision, selection)
     }
 
     /// The packet's mark, if it is traced.
@@ -232,6 +270,25 @@ impl<'m> Datapath<'m> {
         recorder.connection_id(named.map(|_| ()));
         self.counters.connection_ids.count(named);
         named.ok()
+    }
+
+    /// What selects a TCP packet's bucket, if its service has Multipath TCP; the segment is
+    /// None for what is none.
+    #[inline]
+    pub(crate) fn selection<'f>(
+        &self,
+        matched: &Matched,
+        key: impl FnOnce() -> FlowKey,
+        segment: impl FnOnce() -> Option<&'f [u8]>,
+        recorder: &mut impl Recorder,
+    ) -> Option<Selection> {
+        if matched.tracking != Tracking::StatelessMultipath {
+            return None;
+        }
+        let selection = self.hash.multipath.selection(key, segment()?);
+        recorder.multipath(selection);
+        self.counters.multipath[selection.index()].add(1);
+        Some(selection)
     }
 
     /// The backend that the flow's entry names, or that its service's selector

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 pub mod batch;
+pub mod block;
 pub mod by_flow;
 mod chosen_member;
 pub mod clock;

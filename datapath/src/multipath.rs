@@ -14,14 +14,23 @@
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use plan::group::Selected;
+use plan::{Group, Plan};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use wire::flow::BLOCK_BYTES;
-use wire::tcp_options::Version;
+use wire::tcp::Flags;
+use wire::tcp_options::{self, Malformed, Version};
+use wire::tunnel::multipath_option::MultipathOption;
+use wire::tunnel::route_option::Emitted;
+use wire::tunnel::{OPTIONS_BYTES_MAX, Options};
 use wire::{Family, FlowKey};
 
-use crate::flow_hash::{Block, first_half};
+use crate::block::{Block, first_half};
 use crate::secret::Secret;
+
+/// Of a TCP header.
+const FLAGS_OFFSET: usize = 13;
 
 /// Chooses keys.
 #[derive(Clone)]
@@ -38,6 +47,22 @@ impl MultipathKeys {
     #[must_use]
     pub fn new(secret: &Secret) -> MultipathKeys {
         MultipathKeys(Aes128::new(&secret.hash_key(b"guideway multipath key\0").into()))
+    }
+
+    /// What selects the bucket of a TCP segment of a service with Multipath TCP (MPLB,
+    /// figure 6).
+    #[inline]
+    pub(crate) fn selection(&self, flow: impl FnOnce() -> FlowKey, segment: &[u8]) -> Selection {
+        match tcp_options::signal(segment) {
+            Ok(tcp_options::Signal::Echo(echo)) => Selection::Echo(echo),
+            Ok(tcp_options::Signal::Join { token }) => Selection::Token(token),
+            Ok(tcp_options::Signal::Capable { version, initial_sequence }) => {
+                let key = self.key(&flow(), version, initial_sequence);
+                Selection::Key { version, key, token: token(version, key) }
+            }
+            Ok(tcp_options::Signal::None) => Selection::Flow(WithoutBits::of(segment)),
+            Err(malformed) => Selection::Flow(malformed.into()),
+        }
     }
 
     /// The key of the connection that a SYN of this flow opens.
@@ -72,6 +97,161 @@ impl MultipathKeys {
             u128::from_be_bytes(block.into())
         });
         state.to_be_bytes()
+    }
+}
+
+/// What selects the bucket of a TCP segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// A SYN requests a connection of several paths, which gets this key.
+    Key {
+        /// The protocol's version.
+        version: Version,
+        /// The key.
+        key: u64,
+        /// The key's.
+        token: u32,
+    },
+    /// A SYN joins the connection of this token.
+    Token(u32),
+    /// A timestamp of the server's is echoed, whose lowest bits are those of a token or
+    /// the bucket of a plain connection.
+    Echo(u32),
+    /// The five-tuple: it says no bits of a bucket.
+    Flow(WithoutBits),
+}
+
+impl Selection {
+    /// Whose lowest are the bucket's number; None: the five-tuple selects.
+    #[inline]
+    #[must_use]
+    pub fn bits(self) -> Option<u32> {
+        match self {
+            Selection::Key { token, .. } | Selection::Token(token) => Some(token),
+            Selection::Echo(echo) => Some(echo),
+            Selection::Flow(_) => None,
+        }
+    }
+
+    /// What the load balancer chose for the connection that it opens; 0: it opens none of
+    /// several paths.
+    #[inline]
+    #[must_use]
+    pub fn key(self) -> u64 {
+        match self {
+            Selection::Key { key, .. } => key,
+            _ => 0,
+        }
+    }
+
+    /// Its index in [`Selection::NAMES`].
+    #[inline(always)]
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Selection::Key { version: Version::V0 { .. }, .. } => 0,
+            Selection::Key { version: Version::V1, .. } => 1,
+            Selection::Token(_) => 2,
+            Selection::Echo(_) => Selection::ECHO,
+            Selection::Flow(why) => 4 + why as usize,
+        }
+    }
+
+    /// The index of echoes.
+    pub(crate) const ECHO: usize = 3;
+    /// How many names there are.
+    pub const COUNT: usize = Selection::NAMES.len();
+    /// The names in metrics and journeys.
+    pub const NAMES: [&'static str; 9] = [
+        "key_v0",
+        "key_v1",
+        "token",
+        "timestamp",
+        "plain_syn",
+        "no_timestamp",
+        "cut_option",
+        "option_length",
+        "repeated_option",
+    ];
+
+    /// Its name in metrics and journeys.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Selection::NAMES[self.index()]
+    }
+}
+
+/// Why a segment's five-tuple selects its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutBits {
+    /// A SYN without an option of Multipath TCP that counts.
+    PlainSyn,
+    /// No SYN, and it echoes no timestamp.
+    NoTimestamp,
+    /// An option ends behind the header, or says that it has less than two bytes.
+    CutOption,
+    /// An option has a length that its kind does not have.
+    OptionLength,
+    /// There are two options of a kind.
+    RepeatedOption,
+}
+
+impl WithoutBits {
+    /// Of a segment whose options are in order.
+    #[inline]
+    fn of(segment: &[u8]) -> WithoutBits {
+        match is_syn(segment) {
+            true => WithoutBits::PlainSyn,
+            false => WithoutBits::NoTimestamp,
+        }
+    }
+}
+
+impl From<Malformed> for WithoutBits {
+    fn from(malformed: Malformed) -> WithoutBits {
+        match malformed {
+            Malformed::Cut => WithoutBits::CutOption,
+            Malformed::Length => WithoutBits::OptionLength,
+            Malformed::Repeated => WithoutBits::RepeatedOption,
+        }
+    }
+}
+
+/// True for a segment that opens a connection or a path of one.
+#[inline]
+pub(crate) fn is_syn(segment: &[u8]) -> bool {
+    segment.get(FLAGS_OFFSET).is_some_and(|flags| Flags(*flags).opens())
+}
+
+/// What a SYN says to agents, beside the segment itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// Chosen for its connection; 0: none, it joins one, or opens a plain one.
+    pub key: u64,
+    /// The bucket of its five-tuple.
+    pub bucket: u16,
+}
+
+impl Opening {
+    /// The options that the SYN carries: the route option of its bucket where that has
+    /// one, and the key with the backend that gets what only the five-tuple is known of.
+    pub(crate) fn options(self, plan: &Plan, group: &Group, route: Option<&Emitted>) -> Options {
+        let mut bytes = [0; OPTIONS_BYTES_MAX];
+        let mut length = route.map_or(0, |route| {
+            bytes[..route.len()].copy_from_slice(route);
+            route.len()
+        });
+        let Opening { key, bucket } = self;
+        let by_flow = group.select_bucket(bucket.into());
+        if let Some(backend) = by_flow.and_then(|Selected { backend, .. }| plan.backend(backend))
+            && let Some(to) = bytes[length..].first_chunk_mut()
+        {
+            let key = Some(key).filter(|key| *key != 0);
+            length += MultipathOption { key, bucket, address: backend.address }.write(to);
+        }
+        let mut options = Options::from(bytes);
+        options.truncate(length);
+        options
     }
 }
 

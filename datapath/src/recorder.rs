@@ -6,6 +6,7 @@ use plan::{BackendId, Matched};
 use wire::FlowKey;
 
 use crate::by_flow::ByFlow;
+use crate::multipath::Selection;
 
 /// Is told what each stage found.
 pub trait Recorder {
@@ -21,6 +22,8 @@ pub trait Recorder {
     fn tracked(&mut self, _lookup: Lookup) {}
     /// Whether a QUIC connection id decided, and why not.
     fn connection_id(&mut self, _named: Result<(), ByFlow>) {}
+    /// What selects at a service with Multipath TCP.
+    fn multipath(&mut self, _selection: Selection) {}
     /// The selector's slot: the Maglev table's, or the bucket.
     fn selected(&mut self, _slot: u32) {}
     /// The packet names the backends that earlier tables had for it.
@@ -75,6 +78,8 @@ pub struct Journey {
     /// Whether a QUIC connection id decided, and why not; None: the service or the
     /// packet has none.
     pub connection_id: Option<Result<(), ByFlow>>,
+    /// What selects at a service with Multipath TCP.
+    pub multipath: Option<Selection>,
     /// The Maglev table's slot, where it was asked.
     pub slot: Option<u32>,
     /// The packet names the backends that earlier tables had for it.
@@ -101,6 +106,9 @@ impl Recorder for Journey {
     }
     fn connection_id(&mut self, named: Result<(), ByFlow>) {
         self.connection_id = Some(named);
+    }
+    fn multipath(&mut self, selection: Selection) {
+        self.multipath = Some(selection);
     }
     fn selected(&mut self, slot: u32) {
         self.slot = Some(slot);

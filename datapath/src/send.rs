@@ -1,14 +1,13 @@
 //! The end of the journey: encapsulate, or deal with a packet that does not
 //! fit its path.
 
-use wire::tunnel::route_option::Emitted;
 use wire::{Family, Frame, Headers, PacketMeta, Protocol, headers};
 
 use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{
-    ExceedsMtu, HeaderTemplate, encapsulate, encapsulate_with_option, inside_bytes_min,
+    ExceedsMtu, HeaderTemplate, encapsulate, encapsulate_with_options, inside_bytes_min,
 };
 use crate::flow_hash::FlowHash;
 use crate::fragmentation;
@@ -70,13 +69,13 @@ pub struct Answering<'a> {
 pub struct OuterHeaders<'v> {
     /// The outer headers.
     pub template: &'v HeaderTemplate,
-    /// Behind them, where the packet carries one.
-    pub option: Option<&'v Emitted>,
+    /// Options behind them, as bytes, where the packet carries such.
+    pub options: Option<&'v [u8]>,
 }
 
 impl<'v> From<&'v HeaderTemplate> for OuterHeaders<'v> {
     fn from(template: &'v HeaderTemplate) -> OuterHeaders<'v> {
-        OuterHeaders { template, option: None }
+        OuterHeaders { template, options: None }
     }
 }
 
@@ -89,9 +88,9 @@ impl OuterHeaders<'_> {
         meta: &PacketMeta,
         hash: u64,
     ) -> Result<(), ExceedsMtu> {
-        match self.option {
+        match self.options {
             None => encapsulate(frame, meta, hash, self.template),
-            Some(option) => encapsulate_with_option(frame, meta, hash, self.template, option),
+            Some(options) => encapsulate_with_options(frame, meta, hash, self.template, options),
         }
     }
 }

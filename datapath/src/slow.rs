@@ -9,19 +9,23 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Matched, Service};
+use plan::{BackendId, Found, Matched, Service, Tracking};
+use wire::tunnel::route_option::Emitted;
 use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::carry_congestion;
-use crate::decide::{self, ServiceRules, Signal, Why, decide_by_tables, decide_untracked};
+use crate::decide::{
+    self, ServiceRules, Signal, Why, decide_by_bits, decide_by_tables, decide_untracked,
+};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
 use crate::forward::spill;
 use crate::fragment_table::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
 use crate::limiter::{FairLimiter, ServiceLimiters};
+use crate::multipath::{Opening, Selection};
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
@@ -236,7 +240,7 @@ impl<'m> SlowPath<'m> {
             && decision.why == Why::SecondChance
             && self.allows_second_chance(service);
         let (backend, slot) = (tracked.or(selected), decision.slot);
-        let chosen = Chosen { matched, backend, slot, second_chance };
+        let chosen = Chosen { matched, backend, slot, second_chance, opening: None };
         self.deliver(view, frame, &packet, &chosen, outbox, recorder)
     }
 
@@ -289,20 +293,30 @@ impl<'m> SlowPath<'m> {
         recorder.hashed(hash);
         let tracked = self.tracked(view, &matched, hash, (&headers.meta()).into());
         recorder.tracked(lookup(&matched, tracked));
-        let (backend, slot) = match tracked {
-            Some(_) => (tracked, None),
+        let selection = self.selection(&matched, frame, headers, recorder);
+        let (backend, slot) = match (tracked, selection.and_then(Selection::bits)) {
+            (Some(_), _) => (tracked, None),
+            (None, Some(bits)) => {
+                let selected = decide_by_bits(view.plan.group_of(&matched), bits);
+                selected.slot.into_iter().for_each(|slot| recorder.selected(slot));
+                (selected.chosen.map(|chosen| chosen.backend), selected.slot)
+            }
             // No second chance: later fragments have no ports, so agents send none on.
-            None => {
+            (None, None) => {
                 let packet = (&headers.key, Signal::Datagram);
                 let selected = self.select(view, &matched, packet, hash, recorder);
                 (selected.chosen.map(|chosen| chosen.backend), selected.slot)
             }
         };
+        let opening = selection.filter(|_| headers.tcp_flags.opens());
+        let opening = opening
+            .and_then(|by| self.hash.opening(view.plan.group_of(&matched), &headers.key, by));
         let decision = Decision { target: headers.key.target(), backend, slot, hash };
         self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
         self.counters.fragments.first.add(1);
-        let chosen = Chosen { matched, backend, slot, second_chance: false };
-        let verdict = self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder);
+        let chosen = Chosen { matched, backend, slot, second_chance: false, opening: None };
+        let first = Chosen { opening, ..chosen };
+        let verdict = self.deliver(view, frame, &arrived.packet(hash), &first, outbox, recorder);
         while let Some(held) = self.fragments.release(&datagram) {
             self.release(view, &held, &chosen, hash, outbox);
         }
@@ -330,7 +344,7 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let chosen = Chosen { matched, backend, slot, second_chance: false };
+        let chosen = Chosen { matched, backend, slot, second_chance: false, opening: None };
         self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder)
     }
 
@@ -402,7 +416,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         packet: &Packet<'_>,
-        Chosen { matched, backend, slot, second_chance }: &Chosen,
+        Chosen { matched, backend, slot, second_chance, opening }: &Chosen,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -423,11 +437,13 @@ impl<'m> SlowPath<'m> {
         let (member, _) = group.member(backend).ok_or(DropReason::NoBackend)?;
         let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let option = slot.and_then(|slot| match second_chance {
+        let route = slot.and_then(|slot| match second_chance {
             true => group.earlier_option(slot),
             false => group.route_option(slot, backend),
         });
-        let outer = OuterHeaders { template, option };
+        let opening = opening.map(|opening| opening.options(&view.plan, group, route));
+        let options = opening.as_deref().or(route.map(Emitted::as_slice));
+        let outer = OuterHeaders { template, options };
         let verdict = send(frame, &headers.meta(), hash, outer, |_| answering, outbox)?;
         view.counters[self.worker].count(matched, member, headers.packet_bytes);
         Ok(verdict)
@@ -465,6 +481,24 @@ impl<'m> SlowPath<'m> {
         decision
     }
 
+    /// What selects a TCP packet's bucket, if its service has Multipath TCP.
+    fn selection(
+        &self,
+        matched: &Matched,
+        frame: &Frame<'_>,
+        headers: &Headers,
+        recorder: &mut impl Recorder,
+    ) -> Option<Selection> {
+        if matched.tracking != Tracking::StatelessMultipath {
+            return None;
+        }
+        let segment = headers.tcp_segment(frame.bytes())?;
+        let selection = self.hash.multipath.selection(|| headers.key, segment);
+        recorder.multipath(selection);
+        self.counters.multipath[selection.index()].add(1);
+        Some(selection)
+    }
+
     /// Takes from the service's limit on second chances, and counts.
     fn allows_second_chance(&self, service: &Service) -> bool {
         let limit = service.second_chance.map_or(0, |limit| limit.packets_per_second.get());
@@ -494,6 +528,8 @@ struct Chosen {
     slot: Option<u32>,
     /// The packet names the backends that earlier tables had in that slot.
     second_chance: bool,
+    /// What the packet says to agents, a SYN of a service with Multipath TCP.
+    opening: Option<Opening>,
 }
 
 /// What follows the IP header.

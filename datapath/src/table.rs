@@ -582,7 +582,8 @@ impl<'m> ConnectionTable<'m> {
     /// oldest unconfirmed one.
     ///
     /// [`find`]: ConnectionTable::find
-    #[inline]
+    // Into new connections' decision, which calls it once in a packet.
+    #[inline(always)]
     pub fn insert(
         &self,
         hash: u64,

@@ -1,6 +1,7 @@
 //! Object files: loaded, and what is in them by name.
 
 use std::error::Error;
+use std::path::PathBuf;
 
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
@@ -39,7 +40,18 @@ pub enum ObjectError {
 
 /// Makes the tables of an object; its programs are not in the kernel yet.
 pub fn load(bytes: &[u8]) -> Result<Ebpf, ObjectError> {
-    EbpfLoader::new().load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
+    load_with_tables(bytes, &[])
+}
+
+/// The same, with tables that outlive the process: each has a path in the BPF file system,
+/// and is the one that a predecessor left there, if it did. A table whose layout changes
+/// takes another name.
+pub fn load_with_tables(bytes: &[u8], pinned: &[(&str, PathBuf)]) -> Result<Ebpf, ObjectError> {
+    let mut loader = EbpfLoader::new();
+    for (name, path) in pinned {
+        loader.map_pin_path(name, path);
+    }
+    loader.load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
 }
 
 /// A program of an object.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use daemon::logging;
+use datapath::explain::Details;
 use guideway_forwarder::offline::replay;
 use guideway_forwarder::options::Options;
 use guideway_forwarder::{offline, run};
@@ -145,22 +146,23 @@ struct ExplainArgs {
     #[arg(num_args = 5, required = true, value_name = "FLOW")]
     flow: Vec<String>,
     /// A QUIC connection id that the packet has, in hexadecimal digits
-    #[arg(long, value_name = "HEX", value_parser = parse_connection_id)]
-    connection_id: Option<ConnectionIdBytes>,
+    #[arg(long, value_name = "HEX", value_parser = |text: &str| parse_bytes(text, 1, 20))]
+    connection_id: Option<Bytes>,
+    /// The packet's TCP header, in hexadecimal digits
+    #[arg(long, value_name = "HEX", value_parser = |text: &str| parse_bytes(text, 20, 60))]
+    tcp_header: Option<Bytes>,
 }
 
-/// A QUIC connection id as it was given.
+/// Bytes as they were given.
 #[derive(Debug, Clone)]
-struct ConnectionIdBytes(Vec<u8>);
+struct Bytes(Vec<u8>);
 
-fn parse_connection_id(text: &str) -> Result<ConnectionIdBytes, String> {
+fn parse_bytes(text: &str, least: usize, most: usize) -> Result<Bytes, String> {
     let digits = text.as_bytes().chunks_exact(2);
-    let is_hex = !text.is_empty() && digits.remainder().is_empty() && text.len() <= 40;
+    let is_hex = digits.remainder().is_empty() && (least..=most).contains(&digits.len());
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes = digits.map(byte).collect::<Option<_>>().filter(|_| is_hex);
-    bytes
-        .map(ConnectionIdBytes)
-        .ok_or_else(|| "give 1 to 20 bytes in hexadecimal digits".to_owned())
+    bytes.map(Bytes).ok_or_else(|| format!("give {least} to {most} bytes in hexadecimal digits"))
 }
 
 #[derive(Debug, Args)]
@@ -235,8 +237,11 @@ fn select(args: &SelectArgs) -> Result<(), Box<dyn std::error::Error>> {
 
 fn explain(args: &ExplainArgs) -> Result<(), Box<dyn std::error::Error>> {
     let out = std::io::stdout().lock();
-    let id = args.connection_id.as_ref().map_or(&[][..], |id| &id.0);
-    offline::explain(&args.plan, args.secret_file.as_deref(), &args.flow.join(" "), id, out)
+    let details = Details {
+        connection_id: args.connection_id.as_ref().map(|given| given.0.as_slice()),
+        tcp_header: args.tcp_header.as_ref().map(|given| given.0.as_slice()),
+    };
+    offline::explain(&args.plan, args.secret_file.as_deref(), &args.flow.join(" "), details, out)
 }
 
 fn diff(args: &DiffArgs) -> Result<(), Box<dyn std::error::Error>> {

@@ -17,12 +17,14 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guideway_forwarder::offline::replay::{Options, replay};
 use nic::pcap::{Packet, Reader, Writer};
 use serde_json::Value;
+use wire::quic::ConnectionId;
 
 /// What a folder must hold.
 const KEPT: [&str; 7] = [
@@ -98,6 +100,54 @@ fn a_gap_of_a_month_ends_what_was_tracked() {
     let journeys: Value = serde_json::from_slice(&journeys).unwrap();
     let tables = journeys.as_array().unwrap().iter().map(|journey| journey["table"].clone());
     assert_eq!(tables.collect::<Vec<_>>(), ["miss"; 3]);
+}
+
+/// The program, asked about each QUIC packet of a folder, says where it went and why.
+#[test]
+fn what_is_explained_of_a_connection_id_is_what_replay_did() {
+    let folder = root().join("quic-packets-go-to-the-backend-that-their-connection-id-names");
+    let journeys: Value =
+        serde_json::from_slice(&std::fs::read(folder.join(JOURNEYS)).unwrap()).unwrap();
+    let frames = packets(&std::fs::read(folder.join("in.pcap")).unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    for (frame, journey) in frames.iter().zip(journeys.as_array().unwrap()) {
+        let Some(said) = journey["connection_id"].as_str() else { continue };
+        let Some((flow, id)) = quic_packet(&frame.bytes) else { continue };
+        let output = Command::new(env!("CARGO_BIN_EXE_guideway-forwarder"))
+            .args(["explain", "--connection-id", &id, "--plan"])
+            .arg(folder.join("plan.json"))
+            .arg("udp")
+            .args(flow)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["backend"], journey["backend"], "{journey}: {told}");
+        let by_flow = told["connection_id"]["by_flow"].as_str().filter(|reason| !reason.is_empty());
+        assert_eq!(by_flow.unwrap_or("named"), said, "{journey}: {told}");
+        seen.insert(said);
+    }
+    let all = ["named", "too_short", "unknown_config", "unknown_server", "unroutable"];
+    assert!(all.iter().all(|one| seen.contains(one)), "{seen:?}");
+}
+
+/// The flow of a QUIC packet as explain takes it, and its connection id, with what may
+/// belong to it of a short header; None: it has none, or more than explain takes.
+fn quic_packet(frame: &[u8]) -> Option<([String; 4], String)> {
+    const ID_BYTES_MAX: usize = 20;
+    let ip = frame.get(14..)?;
+    let (addresses, udp): ([IpAddr; 2], &[u8]) = match ip[0] >> 4 {
+        4 => ([12, 16].map(|at| <[u8; 4]>::try_from(&ip[at..at + 4]).unwrap().into()), &ip[20..]),
+        _ => ([8, 24].map(|at| <[u8; 16]>::try_from(&ip[at..at + 16]).unwrap().into()), &ip[40..]),
+    };
+    let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]).to_string();
+    let bytes = match ConnectionId::parse(&udp[8..])? {
+        ConnectionId::Whole(id) => id,
+        ConnectionId::Within(bytes) => &bytes[..bytes.len().min(ID_BYTES_MAX)],
+    };
+    let id: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let flow = [addresses[0].to_string(), port(0), addresses[1].to_string(), port(2)];
+    (1..=ID_BYTES_MAX).contains(&bytes.len()).then_some((flow, id))
 }
 
 /// Scapy and tshark share no code with us, nor with each other.

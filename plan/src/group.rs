@@ -141,6 +141,18 @@ impl Group {
         Some(Selected { member, backend, slot, has_route_option: route_option != 0 })
     }
 
+    /// The member that has a bucket, of a power of two of them, by the bucket's number in
+    /// the lowest of `bits`; None if no member takes new connections.
+    #[inline]
+    #[must_use]
+    pub fn select_bucket(&self, bits: u32) -> Option<Selected> {
+        let entries = self.selector.as_ref()?.entries();
+        let slot = bits & (entries.len() as u32 - 1);
+        let Candidate { member, backend, route_option } =
+            self.candidates[usize::from(entries[slot as usize])];
+        Some(Selected { member, backend, slot, has_route_option: route_option != 0 })
+    }
+
     /// What a packet carries whose hash falls on `slot`, and which therefore goes
     /// to `backend`; None: nothing, or the slot is another backend's by now.
     #[must_use]

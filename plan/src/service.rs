@@ -89,6 +89,9 @@ pub enum Tracking {
     Stateless,
     /// The same, but where a QUIC connection id names a backend, by that.
     StatelessQuic,
+    /// The same, but where a connection of Multipath TCP or an echoed timestamp names the
+    /// bucket, by that.
+    StatelessMultipath,
     /// Each packet goes to the backend whose port it is to. Of matches, not of services.
     JoinPort,
 }

@@ -578,3 +578,30 @@ fn connection_ids_that_cannot_be_told_apart_are_refused_by_field() {
     tracked.services[0].bucket_map = None;
     assert_eq!(Planner::default().plan(tracked).unwrap_err().path, "services[0].quic_lb");
 }
+
+#[test]
+fn multipath_tcp_is_refused_where_tokens_would_not_decide_alone() {
+    let service = |change: fn(&mut proto::Service)| {
+        let mut message = message();
+        make_stateless(&mut message);
+        let service = &mut message.services[0];
+        service.mptcp = Some(proto::Mptcp {});
+        change(service);
+        Planner::default().plan(message)
+    };
+    let plan = service(|_| {}).unwrap();
+    let decoded = plan.services().find(|service| service.tracking.is_stateless()).unwrap();
+    assert_eq!(decoded.tracking, Tracking::StatelessMultipath);
+    assert_eq!(decoded.tunnel.option_bytes, 92, "a route option and a Multipath TCP option");
+    let refused = |change| service(change).unwrap_err().path;
+    let by_client = refused(|service| service.set_affinity(proto::Affinity::Client));
+    assert_eq!(by_client, "services[0].mptcp");
+    assert_eq!(refused(|service| service.quic_lb = Some(<_>::default())), "services[0].mptcp");
+    let stateful = refused(|service| {
+        service.set_mode(proto::Mode::Stateful);
+        service.bucket_map = None;
+    });
+    assert_eq!(stateful, "services[0].mptcp");
+    let in_gre = refused(|service| service.set_encap(proto::Encap::Gre));
+    assert_eq!(in_gre, "services[0].encap");
+}

@@ -10,6 +10,7 @@ mod common;
 use std::sync::Arc;
 
 use common::Random;
+use datapath::multipath::Selection;
 use datapath::trace::{MARK_BYTES, Mark, PACKET_BYTES, STALE_MS, sign};
 use datapath::verdict::DeviceIndex;
 use datapath::{NextHop, Secret, View};
@@ -121,8 +122,13 @@ fn make_stateless(random: &mut Random, service: &mut proto::Service, group: &pro
         moves: moves.into_iter().map(open_move).collect(),
         by_bucket,
     });
-    if random.one_in(2) {
-        service.quic_lb = Some(quic_lb(random, group));
+    match random.below(4) {
+        0 => {}
+        1 => service.quic_lb = Some(quic_lb(random, group)),
+        _ => {
+            service.set_affinity(proto::Affinity::Flow);
+            service.mptcp = Some(proto::Mptcp {});
+        }
     }
 }
 
@@ -341,20 +347,70 @@ fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
         let [a, b, c] = if by_suffix { [198, 51, 100] } else { [203, 0, 113] };
         ethernet.ipv4([192, 0, 2, client], [a, b, c, service], 60)
     };
+    let options = tcp_options(random);
     let mut bytes = Vec::new();
     match random.below(12) {
         0 => ip.icmpv4_echo_request(1, 2).write(&mut bytes, &payload).unwrap(),
         1..4 => ip.udp(from, to).write(&mut bytes, &payload).unwrap(),
         4 => ip.write(&mut bytes, IpNumber::GRE, &payload).unwrap(),
-        5..8 => ip.tcp(from, to, 7, 1024).syn().write(&mut bytes, &payload).unwrap(),
-        8 => ip.tcp(from, to, 7, 1024).fin().ack(1).write(&mut bytes, &payload).unwrap(),
-        9 => ip.tcp(from, to, 7, 1024).rst().write(&mut bytes, &payload).unwrap(),
-        _ => ip.tcp(from, to, 7, 1024).ack(1).write(&mut bytes, &payload).unwrap(),
+        5..8 => ip
+            .tcp(from, to, 7, 1024)
+            .syn()
+            .options_raw(&options)
+            .unwrap()
+            .write(&mut bytes, &payload)
+            .unwrap(),
+        8 => ip
+            .tcp(from, to, 7, 1024)
+            .fin()
+            .ack(1)
+            .options_raw(&options)
+            .unwrap()
+            .write(&mut bytes, &payload)
+            .unwrap(),
+        9 => ip
+            .tcp(from, to, 7, 1024)
+            .rst()
+            .options_raw(&options)
+            .unwrap()
+            .write(&mut bytes, &payload)
+            .unwrap(),
+        _ => ip
+            .tcp(from, to, 7, 1024)
+            .ack(1)
+            .options_raw(&options)
+            .unwrap()
+            .write(&mut bytes, &payload)
+            .unwrap(),
     }
     if bytes[12] == 8 {
         vary_v4(random, &mut bytes);
     }
     bytes
+}
+
+/// Those of Multipath TCP, timestamps, others, and what is none, up to forty bytes.
+fn tcp_options(random: &mut Random) -> Vec<u8> {
+    let mut options = Vec::new();
+    for _ in 0..random.below(4) {
+        let byte = random.next() as u8;
+        let option: &[u8] = match random.below(13) {
+            0 => &[30, 4, 0x01, 1],
+            1 => &[30, 12, 0x00, 0x81, 1, 2, 3, 4, 5, 6, 7, byte],
+            2 | 3 => &[30, 12, 0x10, 2, 0xc0, 0xa0, 0xfb, byte, 9, 9, 9, 9],
+            4..7 => &[1, 1, 8, 10, 1, 1, 1, 1, 0, 0, 7, byte],
+            7 => &[8, 10, 1, 1, 1, 1, 1, 1, 1, byte],
+            8 => &[2, 4, 5, 0xb4],
+            9 => &[30, byte % 16, byte],
+            11 => &[30, 4, 0x10, byte],
+            10 => &[byte],
+            _ => &[1],
+        };
+        if options.len() + option.len() <= 40 {
+            options.extend(option);
+        }
+    }
+    options
 }
 
 /// Sometimes a fragment, sometimes without "do not fragment"; with the right
@@ -476,8 +532,9 @@ fn hops(address: std::net::IpAddr, mtu: u16) -> Vec<NextHop> {
     }
 }
 
-/// How many reports on marked packets there were, and second chances.
-fn run(seed: u64, batches: u32) -> [usize; 2] {
+/// How many reports on marked packets there were, second chances, and packets of each way
+/// to select at services with Multipath TCP.
+fn run(seed: u64, batches: u32) -> (usize, usize, [u64; Selection::COUNT]) {
     let mut random = Random(seed);
     let message = plan(&mut random);
     let mtu = random.pick(&[100u16, 300, 576, 1600, 1600]);
@@ -508,7 +565,9 @@ fn run(seed: u64, batches: u32) -> [usize; 2] {
     }
     let totals = one.balancer.totals();
     assert!(totals.sent + totals.accounted() > 0, "seed {seed} tested nothing");
-    [reports, one.balancer.counters(0).second_chances.sent.get() as usize]
+    let counters = one.balancer.counters(0);
+    let selected = std::array::from_fn(|index| counters.multipath[index].get());
+    (reports, counters.second_chances.sent.get() as usize, selected)
 }
 
 #[test]
@@ -522,9 +581,16 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
     }
     let packets = number("BATCH_TEST_PACKETS").unwrap_or(100_000);
     let runs = packets / (u64::from(BATCHES) * BATCH_MAX as u64 / 2);
-    let counts = (0..runs.max(1)).map(|seed| run(seed, BATCHES));
-    let [reports, chances] =
-        counts.fold([0; 2], |sums, more| [sums[0] + more[0], sums[1] + more[1]]);
+    let (mut reports, mut chances, mut selected) = (0, 0, [0; Selection::COUNT]);
+    for seed in 0..runs.max(1) {
+        let counts = run(seed, BATCHES);
+        reports += counts.0;
+        chances += counts.1;
+        selected.iter_mut().zip(counts.2).for_each(|(sum, more)| *sum += more);
+    }
     assert!(reports > 0, "no marked packet was reported on");
     assert!(chances > 100, "{chances} packets named earlier backends");
+    for (name, packets) in Selection::NAMES.iter().zip(selected) {
+        assert!(packets > 20, "{packets} packets were selected for by {name}");
+    }
 }

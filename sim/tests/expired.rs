@@ -4,7 +4,7 @@
 mod common;
 
 use common::{CLIENT, Machine, VIP, message, udp};
-use datapath::explain::{Explanation, explain};
+use datapath::explain::{Details, Explanation, explain};
 use datapath::{FlowHash, Secret};
 use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
 use plan::proto;
@@ -73,7 +73,13 @@ fn first_fragment(port: u16) -> Vec<u8> {
 
 fn explained(machine: &Machine, port: u16) -> Explanation {
     let key = wire::headers::parse(&udp(client(), port)).unwrap().unwrap().key;
-    explain(&machine.view, &FlowHash::new(&Secret::derived("test")), &machine.tables, &key, None)
+    explain(
+        &machine.view,
+        &FlowHash::new(&Secret::derived("test")),
+        &machine.tables,
+        &key,
+        Details::default(),
+    )
 }
 
 #[test]

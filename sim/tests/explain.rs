@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, Tcp, message, tcp};
-use datapath::explain::explain;
+use datapath::explain::{Details, explain};
 use datapath::{DropReason, FlowHash, Secret};
 use plan::proto::BackendState::Draining;
 
@@ -17,7 +17,8 @@ fn an_explanation_names_what_forwarding_then_does() {
     let hash = FlowHash::new(&Secret::derived("test"));
     for port in 1..100 {
         let packet = tcp(9, port, Tcp::Ack);
-        let told = explain(&machine.view, &hash, &machine.tables, &key(&packet), None);
+        let told =
+            explain(&machine.view, &hash, &machine.tables, &key(&packet), Details::default());
         let (_, journey, frame) = machine.forward(0, &packet);
         assert_eq!(
             (told.backend, told.slot, told.matched),
@@ -27,7 +28,9 @@ fn an_explanation_names_what_forwarding_then_does() {
         assert_eq!(told.outer[..14], frame[..14]);
         assert_eq!(told.outer[26..38], frame[26..38], "addresses and GRE");
         let again =
-            explain(&machine.view, &hash, &machine.tables, &key(&packet), None).tracked.unwrap();
+            explain(&machine.view, &hash, &machine.tables, &key(&packet), Details::default())
+                .tracked
+                .unwrap();
         assert_eq!((Some(again.backend), again.decides), (told.backend, true));
     }
 }
@@ -46,7 +49,7 @@ fn a_tracked_connection_overrides_the_hash() {
         .unwrap()
         .set_state(Draining);
     machine.set(drained);
-    let told = explain(&machine.view, &hash, &machine.tables, &key(&packet), None);
+    let told = explain(&machine.view, &hash, &machine.tables, &key(&packet), Details::default());
     assert_ne!(told.by_hash, told.backend);
     assert_eq!(machine.backend(0, &packet).unwrap(), backend);
 }
@@ -58,8 +61,11 @@ fn an_end_is_named() {
     let machine = Machine::new(plan, 100);
     let hash = FlowHash::new(&Secret::derived("test"));
     let mut flow = key(&tcp(9, 7, Tcp::Ack));
-    assert_eq!(explain(&machine.view, &hash, &[], &flow, None).end, Some(DropReason::NoService));
+    assert_eq!(
+        explain(&machine.view, &hash, &[], &flow, Details::default()).end,
+        Some(DropReason::NoService)
+    );
     flow.destination += 1;
-    let told = explain(&machine.view, &hash, &[], &flow, None);
+    let told = explain(&machine.view, &hash, &[], &flow, Details::default());
     assert_eq!((told.end, told.matched), (None, None));
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use common::{CLIENT, Machine, Tcp, hash, hop, make_stateless, message, tcp, udp};
 use datapath::Verdict;
-use datapath::explain::explain;
+use datapath::explain::{Details, explain};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use plan::proto;
 use proptest::prelude::*;
@@ -248,7 +248,7 @@ fn explain_says_which_backends_are_tried_and_shows_the_headers() {
         let packet = tcp(u32::from_be_bytes(CLIENT), port, Tcp::Ack);
         let key = headers::parse(&packet).unwrap().unwrap().key;
         let (_, journey, frame) = machine.forward(1, &packet);
-        let told = explain(&machine.view, &hash(), &machine.tables, &key, None);
+        let told = explain(&machine.view, &hash(), &machine.tables, &key, Details::default());
         let (_, option) = expected(&message, journey.slot.unwrap());
         assert_eq!(told.option, option);
         // Lengths and checksum differ.

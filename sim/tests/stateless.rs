@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, Tcp, make_stateless, message, tcp, udp};
-use datapath::explain::explain;
+use datapath::explain::{Details, explain};
 use datapath::recorder::Lookup;
 use datapath::{ByFlow, DropReason, FlowHash, Secret};
 use plan::proto;
@@ -127,6 +127,10 @@ fn a_quic_packet_goes_where_its_connection_id_says_from_any_port() {
     assert_eq!(counted.all().map(|(_, counter)| counter.get()).sum::<u64>(), 80);
 }
 
+fn with_id(id: &[u8]) -> Details<'_> {
+    Details { connection_id: Some(id), ..Details::default() }
+}
+
 #[test]
 fn an_explanation_says_what_a_connection_id_says_and_where_it_goes() {
     let mut message = with_quic_lb();
@@ -137,7 +141,7 @@ fn an_explanation_says_what_a_connection_id_says_and_where_it_goes() {
         let packet = quic(1000, number);
         let key = wire::headers::parse(&packet).unwrap().unwrap().key;
         let id = &packet[packet.len() - 17..];
-        let told = explain(&machine.view, &hash, &[], &key, Some(id));
+        let told = explain(&machine.view, &hash, &[], &key, with_id(id));
         let (_, journey, _) = machine.forward(0, &packet);
         assert_eq!(told.backend, journey.backend);
         let said = told.connection_id.unwrap();
@@ -146,10 +150,10 @@ fn an_explanation_says_what_a_connection_id_says_and_where_it_goes() {
         let config = said.config.unwrap();
         assert_eq!((config.id, config.encrypted), (5, false));
         assert_eq!(config.server_id, [0, 0, 0, 0, 0, 0, 0, number]);
-        let cut = explain(&machine.view, &hash, &[], &key, Some(&id[..12]));
+        let cut = explain(&machine.view, &hash, &[], &key, with_id(&id[..12]));
         assert_eq!(cut.connection_id.unwrap().named, Err(ByFlow::TooShort));
         let tcp = wire::FlowKey { protocol: wire::Protocol::TCP, ..key };
-        assert_eq!(explain(&machine.view, &hash, &[], &tcp, Some(id)).connection_id, None);
+        assert_eq!(explain(&machine.view, &hash, &[], &tcp, with_id(id)).connection_id, None);
     }
 }
 

@@ -56,6 +56,18 @@ impl Headers {
         }
     }
 
+    /// The TCP segment in the frame with these headers, from its header on; None: it is
+    /// none, or a later fragment of one.
+    #[inline]
+    #[must_use]
+    pub fn tcp_segment<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
+        if self.key.protocol != Protocol::TCP || matches!(self.fragment, Fragment::Later { .. }) {
+            return None;
+        }
+        let packet = frame.get(ethernet::HEADER_BYTES..)?.get(..self.packet_bytes.into())?;
+        packet.get(usize::from(self.transport_offset)..)
+    }
+
     /// What the UDP datagram in the frame with these headers carries; None: it is no
     /// whole datagram.
     #[inline]

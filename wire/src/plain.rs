@@ -5,7 +5,7 @@
 //!
 //! Held by a test: on every frame that is plain both agree.
 
-use crate::flow::{BLOCK_BYTES, SocketV4, Target};
+use crate::flow::{BLOCK_BYTES, FlowKey, SocketV4, Target};
 use crate::headers::PacketMeta;
 use crate::ip::{Family, Protocol};
 use crate::{checksum, ethernet, ipv4, ipv6, tcp, tunnel, udp};
@@ -84,16 +84,41 @@ pub fn read_v6(frame: &[u8]) -> Option<PlainV6<'_>> {
 #[inline]
 #[must_use]
 pub fn udp_payload(frame: &[u8], meta: PacketMeta) -> Option<&[u8]> {
+    transport(frame, meta, Protocol::UDP)?.get(udp::HEADER_BYTES..)
+}
+
+/// The TCP segment in a frame that was read before, from its header on, where it lies if
+/// the packet is plain; None: it is not, or no TCP.
+#[inline]
+#[must_use]
+pub fn tcp_segment(frame: &[u8], meta: PacketMeta) -> Option<&[u8]> {
+    transport(frame, meta, Protocol::TCP)
+}
+
+/// The five-tuple of such a TCP segment.
+#[inline]
+#[must_use]
+pub fn tcp_flow(frame: &[u8], meta: PacketMeta) -> Option<FlowKey> {
+    let ports = tcp_segment(frame, meta)?.first_chunk::<4>()?;
+    let (source, destination) = match meta.family {
+        Family::V4 => (u32_at(frame, IP + 12).into(), u32_at(frame, IP + 16).into()),
+        Family::V6 => (u128_at(frame, IP + 8), u128_at(frame, IP + 24)),
+    };
+    let (source_port, destination_port) = (u16_at(ports, 0), u16_at(ports, 2));
+    let (family, protocol) = (meta.family, Protocol::TCP);
+    Some(FlowKey { family, protocol, source, destination, source_port, destination_port })
+}
+
+#[inline(always)]
+fn transport(frame: &[u8], meta: PacketMeta, protocol: Protocol) -> Option<&[u8]> {
     let (is_plain, transport) = match meta.family {
-        Family::V4 => {
-            (*frame.get(IP)? == 0x45 && *frame.get(IP + 9)? == Protocol::UDP.0, TRANSPORT_V4)
-        }
-        Family::V6 => (*frame.get(IP + 6)? == Protocol::UDP.0, TRANSPORT_V6),
+        Family::V4 => (*frame.get(IP)? == 0x45 && *frame.get(IP + 9)? == protocol.0, TRANSPORT_V4),
+        Family::V6 => (*frame.get(IP + 6)? == protocol.0, TRANSPORT_V6),
     };
     if !is_plain {
         return None;
     }
-    frame.get(transport + udp::HEADER_BYTES..IP + usize::from(meta.packet_bytes))
+    frame.get(transport..IP + usize::from(meta.packet_bytes))
 }
 
 impl PlainV4<'_> {

@@ -88,6 +88,21 @@ pub fn signal(segment: &[u8]) -> Result<Signal, Malformed> {
     }
 }
 
+/// The echo of a segment whose only option is timestamps, as most kernels put it: the
+/// same as [`signal`] says, sooner. None: ask that.
+#[inline(always)]
+#[must_use]
+pub fn usual_echo(segment: &[u8]) -> Option<u32> {
+    const WORDS: u8 = ((HEADER_BYTES + 2 + TIMESTAMPS_BYTES) / 4) as u8;
+    let header: &[u8; HEADER_BYTES + 2 + TIMESTAMPS_BYTES] = segment.first_chunk()?;
+    let flags = Flags(header[13]);
+    let is_usual = header[12] >> 4 == WORDS
+        && header[HEADER_BYTES..][..USUAL.len()] == USUAL
+        && flags.has(Flags::ACK);
+    let echo = u32_at(header, HEADER_BYTES + 8);
+    (is_usual && echo != 0).then_some(echo)
+}
+
 fn of_syn(options: &[u8], initial_sequence: u32) -> Result<Signal, Malformed> {
     let mut found = None;
     for option in Options(options) {
@@ -240,6 +255,23 @@ mod tests {
         assert_eq!(read(Flags::RST.0, &ECHO), Ok(Signal::None), "RFC 7323: not without ACK");
         assert_eq!(read(ACK, &[8, 10, 1, 1, 1, 1, 0, 0, 0, 0]), Ok(Signal::None));
         assert_eq!(read(ACK, &[&ECHO[..], &JOIN].concat()), echo, "MP_JOIN is a SYN's");
+    }
+
+    #[test]
+    fn the_usual_echo_is_what_the_signal_says() {
+        let usual = [&[1, 1][..], &ECHO].concat();
+        assert_eq!(usual_echo(&segment(ACK, &usual)), Some(0xaabb_ccdd));
+        let nothing = [1, 1, 8, 10, 1, 1, 1, 1, 0, 0, 0, 0];
+        let more = [&usual[..], &JOIN].concat();
+        for flags in 0..=u8::MAX {
+            for options in [&usual[..], &nothing, &more, &ECHO, &JOIN, &[]] {
+                let segment = segment(flags, options);
+                if let Some(echo) = usual_echo(&segment) {
+                    assert_eq!(signal(&segment), Ok(Signal::Echo(echo)));
+                }
+                assert_eq!(usual_echo(&segment[..segment.len().min(31)]), None);
+            }
+        }
     }
 
     #[test]

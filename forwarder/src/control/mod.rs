@@ -167,7 +167,8 @@ impl Control {
         let (tables, ids) = Tables::open(&options.tables_dir)?;
         let planner = Planner::with_ids(ids);
         let next_hops = NextHops::start()?;
-        let health = Arc::new(Health::new(next_hops.links_up()));
+        let probing = Probing::default();
+        let health = Arc::new(Health::new(next_hops.links_up(), probing.heartbeat()));
         Ok(Control {
             options: options.clone(),
             tables,
@@ -176,7 +177,7 @@ impl Control {
             presence: ControllerPresence::new(monotonic_ms()),
             next_hops,
             path_mtus: PathMtus::start()?,
-            probing: Probing::default(),
+            probing,
             changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
             shown: ArcSwap::default(),
             health,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datapath::explain::Details;
 use datapath::outbox::Kind;
 use datapath::table::EntryClass;
 use datapath::{DropReason, Totals};
@@ -166,9 +167,9 @@ impl Control {
     }
 
     /// What becomes of a flow, and why.
-    pub fn explain(
+    pub fn explain<'a>(
         &self,
-        request: &proto::ExplainRequest,
+        request: &'a proto::ExplainRequest,
     ) -> Result<proto::ExplainResponse, Refusal> {
         let flow = request.flow.as_ref();
         let flow = flow.ok_or_else(|| Refusal::Invalid("flow: missing".to_owned()))?;
@@ -180,8 +181,12 @@ impl Control {
         let devices: Vec<&str> =
             running.devices.iter().map(|device| device.interface.as_str()).collect();
         let tables = running.engine.tables();
-        let id = &request.connection_id;
-        Ok(explained(&running.view, &running.hash, tables, &devices, &key, id))
+        let given = |bytes: &'a [u8]| (!bytes.is_empty()).then_some(bytes);
+        let details = Details {
+            connection_id: given(&request.connection_id),
+            tcp_header: given(&request.tcp_header),
+        };
+        Ok(explained(&running.view, &running.hash, tables, &devices, &key, details))
     }
 
     /// What a plan would change. It is decoded by a copy of the planner, and

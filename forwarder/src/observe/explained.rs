@@ -2,7 +2,8 @@
 //! plan, or of a plan file.
 
 use datapath::connection_id::Explained;
-use datapath::explain::{self, Tracked};
+use datapath::explain::{self, Details, Tracked};
+use datapath::multipath::Selection;
 use datapath::table::TableReader;
 use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
 use plan::{Affinity, BackendId, Plan, Service, Tracking};
@@ -10,8 +11,8 @@ use wire::FlowKey;
 
 use crate::proto;
 
-/// Explains a flow by a view, with a QUIC connection id if it is not empty; `devices`
-/// names its devices.
+/// Explains a flow by a view, or a packet of it of which more is known; `devices` names
+/// its devices.
 #[must_use]
 pub fn explained(
     view: &View,
@@ -19,10 +20,9 @@ pub fn explained(
     tables: &[TableReader<'_>],
     devices: &[&str],
     key: &FlowKey,
-    connection_id: &[u8],
+    details: Details<'_>,
 ) -> proto::ExplainResponse {
-    let connection_id = (!connection_id.is_empty()).then_some(connection_id);
-    let told = explain::explain(view, hash, tables, key, connection_id);
+    let told = explain::explain(view, hash, tables, key, details);
     let plan = &view.plan;
     let mut response = proto::ExplainResponse {
         generation: plan.generation,
@@ -41,6 +41,7 @@ pub fn explained(
             .collect(),
         second_chance: told.second_chance,
         connection_id: told.connection_id.as_ref().map(|id| explained_connection_id(plan, id)),
+        multipath: told.multipath.map(|(by, bucket)| explained_multipath(by, bucket)),
         ..Default::default()
     };
     if let Some(backend) = told.backend.and_then(|id| plan.backend(id)) {
@@ -74,6 +75,15 @@ fn explained_connection_id(plan: &Plan, told: &Explained) -> proto::ExplainedCon
     }
 }
 
+fn explained_multipath(by: Selection, bucket: Option<u32>) -> proto::ExplainedMultipath {
+    let key = match by {
+        Selection::Key { key, .. } => hex(&key.to_be_bytes()),
+        _ => String::new(),
+    };
+    let token = by.bits().map_or_else(String::new, |bits| hex(&bits.to_be_bytes()));
+    proto::ExplainedMultipath { by: by.name().to_owned(), key, token, bucket }
+}
+
 fn verdict(told: &explain::Explanation, spilled: bool) -> &'static str {
     match told.end {
         Some(_) if spilled => "redirected",
@@ -93,7 +103,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service, tr
     response.affinity = affinity.to_owned();
     let mode = match tracking {
         Tracking::Tracked => "stateful",
-        Tracking::Stateless | Tracking::StatelessQuic => "stateless",
+        Tracking::Stateless | Tracking::StatelessQuic | Tracking::StatelessMultipath => "stateless",
         Tracking::JoinPort => "join_port",
     };
     response.mode = mode.to_owned();

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use datapath::FlowHash;
+use datapath::explain::Details;
 use plan::{Found, Plan, Planner};
 use serde_json::json;
 use wire::{Family, FlowKey, Protocol, ip};
@@ -36,13 +37,13 @@ pub fn select(
     Ok(out.flush()?)
 }
 
-/// Explains one flow by a plan file, with a QUIC connection id if it is not empty, as
-/// JSON of the socket's answer. No table tracks it, and the next hop is that of replay.
+/// Explains one flow by a plan file, or a packet of it of which more is known, as JSON of
+/// the socket's answer. No table tracks it, and the next hop is that of replay.
 pub fn explain(
     plan: &Path,
     secret_file: Option<&Path>,
     flow: &str,
-    connection_id: &[u8],
+    details: Details<'_>,
     mut out: impl Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let key = parse_flow(flow)?;
@@ -50,7 +51,7 @@ pub fn explain(
     let secret = secret::for_plan(&plan, secret_file)?;
     let hash = FlowHash::new(&secret);
     let view = sim::view::view(plan.into(), &secret, 0, |_| vec![sim::view::next_hop(u16::MAX)]);
-    let told = explained::explained(&view, &hash, &[], &["-"], &key, connection_id);
+    let told = explained::explained(&view, &hash, &[], &["-"], &key, details);
     serde_json::to_writer_pretty(&mut out, &told)?;
     Ok(writeln!(out)?)
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
+use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, ReturnPaths};
 use datapath::{ByFlow, DropReason, Journey, Secret, Totals, Verdict, View};
@@ -306,6 +307,15 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
     });
     if let Some(named) = journey.connection_id {
         written["connection_id"] = named.err().map_or("named", ByFlow::name).into();
+    }
+    if let Some(selection) = journey.multipath {
+        written["multipath"] = selection.name().into();
+        if let Selection::Key { key, .. } = selection {
+            written["key"] = format!("{key:016x}").into();
+        }
+        if let Selection::Key { token, .. } | Selection::Token(token) = selection {
+            written["token"] = format!("{token:08x}").into();
+        }
     }
     if journey.second_chance {
         written["second_chance"] = true.into();

@@ -8,7 +8,8 @@ addresses of the plan), DSCP and ECN are those wanted, and the inner packet is t
 put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
 redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
 Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here;
-or the backend is the one that a QUIC connection id names. A service with a second chance names the backends of earlier
+or the backend is the one that a QUIC connection id names, or of Multipath TCP that of the key or token, and SYNs carry
+the key and the five-tuple's backend. A service with a second chance names the backends of earlier
 Maglev tables, which are built here, where it has to, and no others.
 By tshark, for every frame: nothing is malformed, and no checksum or length is complained about; and Guideway's own
 dissector (packaging/wireshark) reads the route options as scapy's bytes have them.
@@ -71,6 +72,7 @@ class Plan:
         self.key = hashlib.sha256(b"guideway flow hash\0" + key).digest()[:16]
         self.connection_id_keys = [
             hashlib.sha256(b"guideway quic connection id\0" + bytes([config, 0]) + key).digest()[:16] for config in range(7)]
+        self.multipath_key = hashlib.sha256(b"guideway multipath key\0" + key).digest()[:16]
         self.bucket_key = hashlib.sha256(b"guideway bucket hash\0" + key).digest()[:16]
         self.address_of = {b["name"]: ipaddress.ip_address(b["address"]) for b in plan["backends"]}
         self.machine = {ipaddress.ip_address(address) for address in plan["machine"]["addresses"]}
@@ -106,6 +108,46 @@ class Plan:
         entries = service["bucketMap"]["byBucket"]
         bucket = slot_of(self.bucket_key, layout, len(entries))
         return self.backend_in(service, entries[bucket]), self.route_option(service, bucket)
+
+    def by_multipath(self, flow, inner):
+        """The same as by_bucket() of TCP packets to a service with Multipath TCP: MPLB, figure 6; RFC 8684 and 6824."""
+        service = next((service for service in self.by_address.get(flow[1], []) if "mptcp" in service), None)
+        if service is None or flow[2] != "TCP":
+            return None
+        segment = bytes((IP(inner) if inner[0] >> 4 == 4 else IPv6(inner)).payload.original)
+        is_syn, has_ack = segment[13] & 0x12 == 0x02, segment[13] & 0x10
+        entries = service["bucketMap"]["byBucket"]
+        by_flow = slot_of(self.bucket_key, layout_of(flow), len(entries))
+        key, bits = bytes(8), None
+        try:
+            options = tcp_options(segment)
+            if is_syn:
+                key, bits = self.multipath_syn(flow, segment, options)
+            elif has_ack and (stamps := only(options, 8)):
+                demand_length(stamps, 10)
+                bits = int.from_bytes(stamps[6:], "big") or None
+        except ValueError:
+            key, bits = bytes(8), None
+        bucket = by_flow if bits is None else bits % len(entries)
+        options = self.route_option(service, bucket)
+        if is_syn:
+            options += multipath_option(key, by_flow, self.backend_in(service, entries[by_flow]))
+        return self.backend_in(service, entries[bucket]), options
+
+    def multipath_syn(self, flow, segment, options):
+        """The key, zeros for none, and the token of a SYN."""
+        option = only([option for option in options if option[0] == 30 and (len(option) < 3 or option[2] >> 4 < 2)
+                       and not (len(option) > 2 and option[2] >> 4 == 0 and option[2] & 15 > 1)], 30)
+        if option is None:
+            return bytes(8), None
+        if len(option) > 2 and option[2] >> 4 == 1:
+            demand_length(option, 12)
+            return bytes(8), int.from_bytes(option[4:8], "big")
+        demand_length(option, {0: 12, 1: 4}[option[2] & 15] if len(option) > 2 else 0)
+        version = option[2] & 15
+        layout = layout_of(flow) + bytes([version, 0]) + segment[4:8] + (option[4:12] if version == 0 else bytes(8))
+        key = cbc_mac(self.multipath_key, layout)[:8]
+        return key, int.from_bytes((hashlib.sha256 if version else hashlib.sha1)(key).digest()[:4], "big")
 
     def by_connection_id(self, flow, inner):
         """The address of the backend that a QUIC packet's connection id names; None: it names none that keeps
@@ -182,12 +224,48 @@ def layout_of(flow):
     return layout + source_port.to_bytes(2, "big") + destination_port.to_bytes(2, "big")
 
 
-def slot_of(key, layout, slots):
+def cbc_mac(key, layout):
     layout += bytes(-len(layout) % 16)
     state = bytes(16)
     for at in range(0, len(layout), 16):
         state = aes128(key, bytes(a ^ b for a, b in zip(state, layout[at:at + 16])))
-    return int.from_bytes(state[:4], "big") * slots >> 32
+    return state
+
+
+def slot_of(key, layout, slots):
+    return int.from_bytes(cbc_mac(key, layout)[:4], "big") * slots >> 32
+
+
+def tcp_options(segment):
+    """RFC 9293, section 3.1; ValueError where one ends behind the header or has no length."""
+    options, rest = [], segment[20:(segment[12] >> 4) * 4]
+    while rest and rest[0] != 0:
+        if rest[0] == 1:
+            rest = rest[1:]
+            continue
+        if len(rest) < 2 or not 2 <= rest[1] <= len(rest):
+            raise ValueError
+        options.append(rest[:rest[1]])
+        rest = rest[rest[1]:]
+    return options
+
+
+def only(options, kind):
+    """The one of that kind, if there is one."""
+    found = [option for option in options if option[0] == kind]
+    if len(found) > 1:
+        raise ValueError
+    return found[0] if found else None
+
+
+def demand_length(option, length):
+    if len(option) != length:
+        raise ValueError
+
+
+def multipath_option(key, bucket, address):
+    body = key + bucket.to_bytes(2, "big") + bytes([(address.version == 6) << 7, 0]) + address.packed
+    return b"\xff\x47\x82" + bytes([len(body) // 4]) + body
 
 
 def route_option(addresses, bucket, generation):
@@ -460,7 +538,7 @@ class Folder:
                    self.entropy.setdefault((flow, outer.dst), (entropy, outer.src)))
             if named := self.plan.by_connection_id(flow, inner):
                 demand("the backend that the connection id names", (ipaddress.ip_address(outer.dst), options), (named, b""))
-            elif by_bucket := self.plan.by_bucket(flow):
+            elif by_bucket := self.plan.by_multipath(flow, inner) or self.plan.by_bucket(flow):
                 demand("backend and option", (ipaddress.ip_address(outer.dst), options), by_bucket)
             elif by_tables := self.plan.by_tables(flow):
                 self.check_second_chance(flow, inner, (ipaddress.ip_address(outer.dst), options), by_tables)
@@ -543,22 +621,38 @@ def complaints(path):
 
 
 def dissected(path):
-    """The route options that Guideway's dissector shows: by frame number, as bytes once more."""
-    fields = ("class", "type"), ("ipv6_addresses", "returns", "count", "hop_limit", "bucket", "generation", "ipv4", "ipv6")
+    """The options that Guideway's dissector shows: by frame number, as bytes once more."""
+    fields = (("class", "type"),
+              ("ipv6_addresses", "returns", "count", "hop_limit", "bucket", "generation", "ipv4", "ipv6"),
+              ("key", "bucket", "ipv6_address", "ipv4", "ipv6"))
     script = HERE.parents[2] / "packaging/wireshark/guideway.lua"
     command = ["tshark", "-n", "-r", str(path), "-X", f"lua_script:{script}", "-T", "fields", "-e", "frame.number"]
-    for kind, names in zip(("option", "route"), fields):
+    for kind, names in zip(("option", "route", "multipath"), fields):
         command += [word for name in names for word in ("-e", f"guideway.{kind}.{name}")]
     done = subprocess.run(command + ["-Y", "guideway"], capture_output=True, text=True, check=True)
-    return {int(number): as_option(*values) for number, *values in (row.split("\t") for row in done.stdout.splitlines())}
+    rows = (row.split("\t") for row in done.stdout.splitlines())
+    return {int(number): as_options(*values) for number, *values in rows}
 
 
-def as_option(klass, kind, is_v6, returns, count, hop_limit, bucket, generation, ipv4, ipv6):
+def as_options(classes, kinds, *values):
+    route, multipath = values[:8], values[8:]
+    shown = {"0x81": lambda klass: as_route(klass, *route), "0x82": lambda klass: as_multipath(klass, *multipath)}
+    return b"".join(shown[kind](klass) for klass, kind in zip(classes.split(","), kinds.split(",")))
+
+
+def as_multipath(klass, key, bucket, is_v6, ipv4, ipv6):
+    address = ipaddress.ip_address(ipv4 or ipv6)
+    demand("the dissector's flag of IPv6", is_v6 in ("1", "True"), address.version == 6)
+    demand("the dissector's class", klass, "0xff47")
+    return multipath_option(int(key, 16).to_bytes(8, "big"), int(bucket), address)
+
+
+def as_route(klass, is_v6, returns, count, hop_limit, bucket, generation, ipv4, ipv6):
     packed = b"".join(ipaddress.ip_address(text).packed for text in (ipv4 + ipv6).split(",") if text)
     truth = {"0": 0, "1": 1, "False": 0, "True": 1}
     body = bytes([truth[is_v6] << 7 | truth[returns] << 6 | int(count), int(hop_limit)])
     body += int(bucket).to_bytes(2, "big") + int(generation).to_bytes(4, "big") + packed
-    return int(klass, 16).to_bytes(2, "big") + bytes([int(kind, 16), len(body) // 4]) + body
+    return int(klass, 16).to_bytes(2, "big") + bytes([0x81, len(body) // 4]) + body
 
 
 def check_by_tshark(folders):

@@ -27,6 +27,13 @@ def tcp(port=80, flags="S", client_port=40000, payload=b"", link=None, **header)
     return bytes((link or ether()) / ip(**header) / TCP(sport=client_port, dport=port, flags=flags) / Raw(payload))
 
 
+def tcp_with(options, port=443, flags="S", client_port=40000, payload=b"", seq=0, link=None, **header):
+    """With these option bytes, as they are: padded with zeros to a multiple of four."""
+    options = bytes(options) + bytes(-len(options) % 4)
+    segment = TCP(sport=client_port, dport=port, flags=flags, seq=seq, dataofs=5 + len(options) // 4)
+    return bytes((link or ether()) / ip(**header) / segment / Raw(options + payload))
+
+
 def udp(port=53, client_port=50000, payload=b"question", link=None, **header):
     return bytes((link or ether()) / ip(**header) / UDP(sport=client_port, dport=port) / Raw(payload))
 

@@ -827,6 +827,70 @@ def quic_packets_go_to_the_backend_that_their_connection_id_names(c):
 
 
 @scenario
+def multipath_tcp_goes_to_the_bucket_of_its_token(c):
+    """Where each frame must go is worked out by check.py."""
+    c.journeys = True
+    mss, noop = bytes([2, 4, 5, 0xB4]), bytes([1])
+    window_scale, sack_permitted = bytes([3, 3, 7]), bytes([4, 2])
+    v1 = bytes([30, 4, 0x01, 0x01])
+    end = bytes([0])
+
+    def v0(client_key):
+        return bytes([30, 12, 0x00, 0x81]) + client_key.to_bytes(8, "big")
+
+    def join(token, flags=0):
+        return bytes([30, 12, 0x10 | flags, 2]) + token.to_bytes(4, "big") + b"once"
+
+    def timestamps(echo, value=7):
+        return bytes([8, 10]) + value.to_bytes(4, "big") + echo.to_bytes(4, "big")
+
+    def send(text, options, service="web", **more):
+        like = more.pop("like", "-")
+        return c.add("sent", text, tcp_with(options, **more), table="none", service=service, like=like)
+
+    linux = mss + sack_permitted + timestamps(0) + noop + window_scale
+    for to in (VIP, VIP6):
+        for client_port in range(40000, 40006):
+            first = send("a connection of version 1", linux + v1, to=to, client_port=client_port, seq=0x01020304)
+            send("the same SYN again", linux + v1, to=to, client_port=client_port, seq=0x01020304, like=first)
+            send("the same port, another connection", linux + v1, to=to, client_port=client_port, seq=0xFFFFFFFF)
+            send("one of version 0", mss + v0(0x0123456789ABCDEF), to=to, client_port=client_port, seq=1)
+            send("another client's key", mss + v0(0), to=to, client_port=client_port, seq=1)
+        for token in (0, 1, 0xC0A0FB6C, 0xFFFFFFFF):
+            first = send("a join", linux + join(token), to=to)
+            for client_port in (40001, 40002, 40003):
+                send("from another port", join(token, flags=1) + mss, to=to, client_port=client_port, like=first)
+            send("data of that token", noop * 2 + timestamps(5 << 13 | token & 0x1FFF), to=to, flags="A", like=first)
+        for echo in (1, 0x1FFF, 0x2000, 0xFFFFFFFF):
+            first = send("data, timestamps at their usual place", noop * 2 + timestamps(echo), to=to, flags="PA", payload=b"GET /")
+            for text, options in [
+                    ("at the beginning", timestamps(echo)), ("at the very end", noop * 30 + timestamps(echo)),
+                    ("behind selective acknowledgements", bytes([1, 1, 5, 10]) + bytes(8) + noop * 2 + timestamps(echo)),
+                    ("in front of a data sequence", timestamps(echo) + bytes([30, 20, 0x20, 0x05]) + bytes(16)),
+                    ("behind an unknown option", bytes([254, 7, 1, 2, 3, 4, 5]) + timestamps(echo))]:
+                send(text, options, to=to, flags="A", client_port=40009, like=first)
+            send("its FIN", noop * 2 + timestamps(echo), to=to, flags="FA", like=first)
+        for client_port in range(40100, 40104):
+            at = {"to": to, "client_port": client_port}
+            first = send("plain TCP", mss + sack_permitted, **at)
+            for text, options, flags in [
+                    ("an ACK without timestamps", b"", "A"), ("a RST without ACK, whose echo means nothing", timestamps(9), "R"),
+                    ("an echo of 0", noop * 2 + timestamps(0), "A"), ("a version that there is not", bytes([30, 4, 2, 1]), "S"),
+                    ("MP_CAPABLE behind the end of options", end + v1, "S"), ("MP_CAPABLE twice", v1 + v1, "S"),
+                    ("MP_CAPABLE and a join", v1 + join(3), "S"), ("timestamps twice", timestamps(9) + timestamps(9), "A"),
+                    ("version 1 with a key", bytes([30, 12, 1, 1]) + bytes(8), "S"), ("version 0 without", bytes([30, 4, 0, 1]), "S"),
+                    ("a join of four bytes", bytes([30, 4, 0x10, 1]), "S"), ("timestamps of six bytes", bytes([8, 6, 0, 0, 0, 9, 1, 1]), "A"),
+                    ("an option longer than the header", bytes([30, 8, 1, 1]), "S"), ("an option of no length", bytes([30, 0, 1, 1]), "S"),
+                    ("an option without its length", noop * 3 + bytes([8]), "A"), ("data cut in timestamps", bytes([1, 1, 8, 10, 0, 0, 0, 9]), "A")]:
+                send(text, options, flags=flags, like=first, **at)
+            c.add("sent", "UDP goes by its flow", udp(443, **at), table="none", service="web")
+    first = send("a service without mptcp", linux, service="plain", to="203.0.113.11")
+    send("goes by flow, as without the option", linux + v1, service="plain", to="203.0.113.11", seq=5, like=first)
+    send("and so do joins", join(77), service="plain", to="203.0.113.11", like=first)
+    send("and timestamps", noop * 2 + timestamps(77), service="plain", to="203.0.113.11", flags="A", like=first)
+
+
+@scenario
 def with_a_cluster_secret_the_backends_are_its_own_choice(c):
     """The same frames as in the folder of the derived key."""
     for flow in range(40):

@@ -49,6 +49,7 @@ pub fn features() -> Vec<String> {
         "fragments",
         "groups",
         "join-ports",
+        "mptcp",
         "path-mtu-learn",
         "probing",
         "quic-lb",

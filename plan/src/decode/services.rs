@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use wire::ip::{self, AddressBits};
-use wire::tunnel::route_option;
+use wire::tunnel::{self, route_option};
 use wire::{Encap, Family};
 
 use super::buckets::{by_bucket, open_moves};
@@ -189,6 +189,7 @@ fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError>
     if message.quic_lb.is_some() && !is_stateless {
         return refuse(format!("{path}.quic_lb"), "is for stateless services only");
     }
+    check_mptcp(path, message)?;
     match (is_stateless, &message.bucket_map) {
         (false, None) => Ok(Tracking::Tracked),
         (false, Some(_)) => refuse(format!("{path}.bucket_map"), "is for stateless services only"),
@@ -199,15 +200,31 @@ fn tracking(path: &str, message: &proto::Service) -> Result<Tracking, PlanError>
             refuse(format!("{path}.encap"), "has to be geneve for a stateless service")
         }
         (true, Some(_)) if message.quic_lb.is_some() => Ok(Tracking::StatelessQuic),
+        (true, Some(_)) if message.mptcp.is_some() => Ok(Tracking::StatelessMultipath),
         (true, Some(_)) => Ok(Tracking::Stateless),
     }
 }
 
+/// Refuses what goes neither by keys and tokens nor by what else is given.
+fn check_mptcp(path: &str, message: &proto::Service) -> Result<(), PlanError> {
+    let problem = match message.mptcp {
+        None => return Ok(()),
+        Some(_) if message.mode() != proto::Mode::Stateless => "is for stateless services only",
+        Some(_) if message.quic_lb.is_some() => "is for services without quic_lb",
+        Some(_) if message.affinity() != proto::Affinity::Flow => {
+            "is for services whose affinity is the flow"
+        }
+        Some(_) => return Ok(()),
+    };
+    refuse(format!("{path}.mptcp"), problem)
+}
+
 /// Bytes of the longest option that packets may carry.
 fn option_bytes(tracking: Tracking, second_chance: Option<SecondChance>) -> u8 {
-    match tracking.is_stateless() || second_chance.is_some() {
-        false => 0,
-        true => route_option::BYTES_MAX as u8,
+    match tracking {
+        Tracking::StatelessMultipath => tunnel::OPTIONS_BYTES_MAX as u8,
+        _ if tracking.is_stateless() || second_chance.is_some() => route_option::BYTES_MAX as u8,
+        _ => 0,
     }
 }
 

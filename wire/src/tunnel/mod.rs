@@ -16,6 +16,8 @@ pub mod ipip;
 pub mod multipath_option;
 pub mod route_option;
 
+use arrayvec::ArrayVec;
+
 use crate::ethernet::EtherType;
 use crate::flow::FlowKey;
 use crate::ip::{Family, Protocol};
@@ -33,6 +35,12 @@ pub enum Encap {
     /// Geneve, RFC 8926.
     Geneve,
 }
+
+/// Bytes of the longest options that a Geneve tunnel of ours has: one of each type.
+pub const OPTIONS_BYTES_MAX: usize = route_option::BYTES_MAX + multipath_option::BYTES_MAX;
+
+/// Options of a Geneve tunnel as bytes, one after the other.
+pub type Options = ArrayVec<u8, OPTIONS_BYTES_MAX>;
 
 /// Everything that is particular to a kind of tunnel.
 #[derive(Debug)]

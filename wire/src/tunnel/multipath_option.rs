@@ -44,17 +44,36 @@ impl MultipathOption {
     /// The option's bytes, its header included: a multiple of four.
     #[must_use]
     pub fn emit(&self) -> ArrayVec<u8, BYTES_MAX> {
-        let address_bytes = if self.address.is_ipv6() { 16 } else { 4 };
-        let mut to = ArrayVec::new();
-        to.extend(geneve::emit_option_header(CLASS, KIND, FIXED_BYTES + address_bytes));
-        to.extend(self.key.unwrap_or(0).to_be_bytes());
-        to.extend(self.bucket.to_be_bytes());
-        to.extend([if self.address.is_ipv6() { IS_V6 } else { 0 }, 0]);
-        match self.address {
-            IpAddr::V4(address) => to.extend(address.octets()),
-            IpAddr::V6(address) => to.extend(address.octets()),
-        }
-        to
+        let mut bytes = [0; BYTES_MAX];
+        let length = self.write(&mut bytes);
+        let mut emitted = ArrayVec::from(bytes);
+        emitted.truncate(length);
+        emitted
+    }
+
+    /// Writes them at the beginning of `to`; gives how many there are.
+    #[inline]
+    pub fn write(&self, to: &mut [u8; BYTES_MAX]) -> usize {
+        const ADDRESS_AT: usize = OPTION_HEADER_BYTES + FIXED_BYTES;
+        let (flags, address_bytes) = match self.address {
+            IpAddr::V4(address) => {
+                to[ADDRESS_AT..ADDRESS_AT + 4].copy_from_slice(&address.octets());
+                (0, 4)
+            }
+            IpAddr::V6(address) => {
+                to[ADDRESS_AT..].copy_from_slice(&address.octets());
+                (IS_V6, 16)
+            }
+        };
+        to[..4].copy_from_slice(&geneve::emit_option_header(
+            CLASS,
+            KIND,
+            FIXED_BYTES + address_bytes,
+        ));
+        to[4..12].copy_from_slice(&self.key.unwrap_or(0).to_be_bytes());
+        let [high, low] = self.bucket.to_be_bytes();
+        to[12..ADDRESS_AT].copy_from_slice(&[high, low, flags, 0]);
+        ADDRESS_AT + address_bytes
     }
 
     /// Reads an option; None: it is another one.

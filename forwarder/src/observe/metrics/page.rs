@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use datapath::counters::{ConnectionIdCounters, Counters, FragmentCounters};
+use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::{DropReason, Totals};
 use nic::{FilterCounters, QueueCounters};
@@ -198,6 +199,7 @@ impl Running<'_> {
         }
         self.fragments(page, &totals);
         self.connection_ids(page);
+        self.multipath(page);
         page.metric(
             "guideway_spilled_packets_total",
             Counter,
@@ -268,6 +270,20 @@ impl Running<'_> {
                 counters.connection_ids.all().nth(index).map(|(_, c)| c.get())
             };
             let sum: u64 = self.engine.counters().iter().filter_map(|counters| of(counters)).sum();
+            packets.sample(&[("by", by)], sum);
+        }
+    }
+
+    fn multipath(&self, page: &mut Page) {
+        let mut packets = page.metric(
+            "guideway_multipath_packets_total",
+            Counter,
+            "TCP packets to services with Multipath TCP, by what selected their bucket: a key, a \
+             token, an echoed timestamp, or why the five-tuple did.",
+        );
+        for (index, by) in Selection::NAMES.into_iter().enumerate() {
+            let counters = self.engine.counters().iter();
+            let sum: u64 = counters.map(|counters| counters.multipath[index].get()).sum();
             packets.sample(&[("by", by)], sum);
         }
     }

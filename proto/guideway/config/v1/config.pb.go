@@ -1365,10 +1365,14 @@ func (x *Service) GetSecondChanceRate() uint32 {
 	return 0
 }
 
-// Multipath TCP (RFC 8684).
+// Multipath TCP (RFC 8684). `{}`: the load balancer chooses the keys of connections, so
+// that all subflows of one find its backend by its token, and data by the thirteen bits of
+// it in the timestamps that backends send. For `mode: stateless`; needs guideway-agent,
+// with `agents`, on every backend.
 type Mptcp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first of 4096 TCP ports, of which each backend has one on all of the service's
+	// In place of that, and for services of both modes without agents:
+	// the first of 4096 TCP ports, of which each backend has one on all of the service's
 	// VIPs. Backends signal it to their clients, which join connections by it; packets
 	// to it go to that backend alone. Such ports go by the backends' names, so they are
 	// the same on all machines; `guideway config backend NAME` prints what to set there.

@@ -1268,7 +1268,11 @@ type Service struct {
 	SecondChance *SecondChance `protobuf:"bytes,21,opt,name=second_chance,json=secondChance,proto3" json:"second_chance,omitempty"`
 	// TCP ports of the VIPs that are a backend's own: packets to them go to it, whatever
 	// the service does with others. For joins of Multipath TCP (RFC 8684, section 3.4.1).
-	JoinPorts     []*JoinPort `protobuf:"bytes,22,rep,name=join_ports,json=joinPorts,proto3" json:"join_ports,omitempty"`
+	JoinPorts []*JoinPort `protobuf:"bytes,22,rep,name=join_ports,json=joinPorts,proto3" json:"join_ports,omitempty"`
+	// Present: connections of Multipath TCP are selected for by their keys and tokens, and
+	// TCP segments by the bits of these that they echo. For stateless services without
+	// quic_lb whose affinity is the flow.
+	Mptcp         *Mptcp `protobuf:"bytes,23,opt,name=mptcp,proto3" json:"mptcp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1436,6 +1440,50 @@ func (x *Service) GetJoinPorts() []*JoinPort {
 	return nil
 }
 
+func (x *Service) GetMptcp() *Mptcp {
+	if x != nil {
+		return x.Mptcp
+	}
+	return nil
+}
+
+// Multipath TCP: the load balancer chooses the keys of connections.
+type Mptcp struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mptcp) Reset() {
+	*x = Mptcp{}
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mptcp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mptcp) ProtoMessage() {}
+
+func (x *Mptcp) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mptcp.ProtoReflect.Descriptor instead.
+func (*Mptcp) Descriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+}
+
 type JoinPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 65535, each once, and none that the VIPs list.
@@ -1448,7 +1496,7 @@ type JoinPort struct {
 
 func (x *JoinPort) Reset() {
 	*x = JoinPort{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1508,7 @@ func (x *JoinPort) String() string {
 func (*JoinPort) ProtoMessage() {}
 
 func (x *JoinPort) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[11]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1521,7 @@ func (x *JoinPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPort.ProtoReflect.Descriptor instead.
 func (*JoinPort) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinPort) GetPort() uint32 {
@@ -1505,7 +1553,7 @@ type QuicLb struct {
 
 func (x *QuicLb) Reset() {
 	*x = QuicLb{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1565,7 @@ func (x *QuicLb) String() string {
 func (*QuicLb) ProtoMessage() {}
 
 func (x *QuicLb) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[12]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1578,7 @@ func (x *QuicLb) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
 func (*QuicLb) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *QuicLb) GetConfigs() []*QuicLbConfig {
@@ -1563,7 +1611,7 @@ type QuicLbConfig struct {
 
 func (x *QuicLbConfig) Reset() {
 	*x = QuicLbConfig{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1623,7 @@ func (x *QuicLbConfig) String() string {
 func (*QuicLbConfig) ProtoMessage() {}
 
 func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[13]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1636,7 @@ func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
 func (*QuicLbConfig) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QuicLbConfig) GetId() uint32 {
@@ -1630,7 +1678,7 @@ type QuicServer struct {
 
 func (x *QuicServer) Reset() {
 	*x = QuicServer{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1690,7 @@ func (x *QuicServer) String() string {
 func (*QuicServer) ProtoMessage() {}
 
 func (x *QuicServer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[14]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1703,7 @@ func (x *QuicServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicServer.ProtoReflect.Descriptor instead.
 func (*QuicServer) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QuicServer) GetBackend() string {
@@ -1683,7 +1731,7 @@ type SecondChance struct {
 
 func (x *SecondChance) Reset() {
 	*x = SecondChance{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1743,7 @@ func (x *SecondChance) String() string {
 func (*SecondChance) ProtoMessage() {}
 
 func (x *SecondChance) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[15]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1756,7 @@ func (x *SecondChance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecondChance.ProtoReflect.Descriptor instead.
 func (*SecondChance) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SecondChance) GetPacketsPerSecond() uint64 {
@@ -1736,7 +1784,7 @@ type BucketMap struct {
 
 func (x *BucketMap) Reset() {
 	*x = BucketMap{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1796,7 @@ func (x *BucketMap) String() string {
 func (*BucketMap) ProtoMessage() {}
 
 func (x *BucketMap) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[16]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1809,7 @@ func (x *BucketMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketMap.ProtoReflect.Descriptor instead.
 func (*BucketMap) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BucketMap) GetGeneration() uint64 {
@@ -1806,7 +1854,7 @@ type OpenMove struct {
 
 func (x *OpenMove) Reset() {
 	*x = OpenMove{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1866,7 @@ func (x *OpenMove) String() string {
 func (*OpenMove) ProtoMessage() {}
 
 func (x *OpenMove) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[17]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1879,7 @@ func (x *OpenMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenMove.ProtoReflect.Descriptor instead.
 func (*OpenMove) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{17}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpenMove) GetBucket() uint32 {
@@ -1864,7 +1912,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1924,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[18]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1937,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{18}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Vip) GetTarget() isVip_Target {
@@ -1960,7 +2008,7 @@ type PrefixSuffix struct {
 
 func (x *PrefixSuffix) Reset() {
 	*x = PrefixSuffix{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2020,7 @@ func (x *PrefixSuffix) String() string {
 func (*PrefixSuffix) ProtoMessage() {}
 
 func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[19]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2033,7 @@ func (x *PrefixSuffix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixSuffix.ProtoReflect.Descriptor instead.
 func (*PrefixSuffix) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{19}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PrefixSuffix) GetPrefixGroup() string {
@@ -2020,7 +2068,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2080,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[20]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2093,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{20}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -2078,7 +2126,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2138,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[21]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2151,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{21}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Group) GetName() string {
@@ -2139,7 +2187,7 @@ type EarlierTable struct {
 
 func (x *EarlierTable) Reset() {
 	*x = EarlierTable{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2199,7 @@ func (x *EarlierTable) String() string {
 func (*EarlierTable) ProtoMessage() {}
 
 func (x *EarlierTable) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[22]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2212,7 @@ func (x *EarlierTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EarlierTable.ProtoReflect.Descriptor instead.
 func (*EarlierTable) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{22}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EarlierTable) GetDifferences() []*EarlierMember {
@@ -2185,7 +2233,7 @@ type EarlierMember struct {
 
 func (x *EarlierMember) Reset() {
 	*x = EarlierMember{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2245,7 @@ func (x *EarlierMember) String() string {
 func (*EarlierMember) ProtoMessage() {}
 
 func (x *EarlierMember) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[23]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2258,7 @@ func (x *EarlierMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EarlierMember.ProtoReflect.Descriptor instead.
 func (*EarlierMember) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{23}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EarlierMember) GetBackend() string {
@@ -2239,7 +2287,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2299,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[24]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2312,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{24}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Member) GetBackend() string {
@@ -2301,7 +2349,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2361,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[25]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2374,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{25}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *IdleTimeouts) GetTcpMs() uint32 {
@@ -2370,7 +2418,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2430,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[26]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2443,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{26}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -2431,7 +2479,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2491,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[27]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2504,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{27}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -2492,7 +2540,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[28]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2552,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_plan_v1_plan_proto_msgTypes[28]
+	mi := &file_guideway_plan_v1_plan_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2565,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{28}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Interface) GetName() string {
@@ -2594,7 +2642,7 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\bprefixes\x18\x02 \x03(\tR\bprefixes\"7\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xb3\a\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xe2\a\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x04vips\x18\x02 \x03(\v2\x15.guideway.plan.v1.VipR\x04vips\x12*\n" +
@@ -2618,8 +2666,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\aquic_lb\x18\x14 \x01(\v2\x18.guideway.plan.v1.QuicLbR\x06quicLb\x12C\n" +
 	"\rsecond_chance\x18\x15 \x01(\v2\x1e.guideway.plan.v1.SecondChanceR\fsecondChance\x129\n" +
 	"\n" +
-	"join_ports\x18\x16 \x03(\v2\x1a.guideway.plan.v1.JoinPortR\tjoinPortsB\a\n" +
-	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"8\n" +
+	"join_ports\x18\x16 \x03(\v2\x1a.guideway.plan.v1.JoinPortR\tjoinPorts\x12-\n" +
+	"\x05mptcp\x18\x17 \x01(\v2\x17.guideway.plan.v1.MptcpR\x05mptcpB\a\n" +
+	"\x05_dscpJ\x04\b\x03\x10\x04R\amembers\"\a\n" +
+	"\x05Mptcp\"8\n" +
 	"\bJoinPort\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\"z\n" +
@@ -2750,7 +2800,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),         // 0: guideway.plan.v1.Protocol
 	(BackendState)(0),     // 1: guideway.plan.v1.BackendState
@@ -2774,24 +2824,25 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(*PrefixGroup)(nil),   // 19: guideway.plan.v1.PrefixGroup
 	(*Backend)(nil),       // 20: guideway.plan.v1.Backend
 	(*Service)(nil),       // 21: guideway.plan.v1.Service
-	(*JoinPort)(nil),      // 22: guideway.plan.v1.JoinPort
-	(*QuicLb)(nil),        // 23: guideway.plan.v1.QuicLb
-	(*QuicLbConfig)(nil),  // 24: guideway.plan.v1.QuicLbConfig
-	(*QuicServer)(nil),    // 25: guideway.plan.v1.QuicServer
-	(*SecondChance)(nil),  // 26: guideway.plan.v1.SecondChance
-	(*BucketMap)(nil),     // 27: guideway.plan.v1.BucketMap
-	(*OpenMove)(nil),      // 28: guideway.plan.v1.OpenMove
-	(*Vip)(nil),           // 29: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil),  // 30: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),     // 31: guideway.plan.v1.PortRange
-	(*Group)(nil),         // 32: guideway.plan.v1.Group
-	(*EarlierTable)(nil),  // 33: guideway.plan.v1.EarlierTable
-	(*EarlierMember)(nil), // 34: guideway.plan.v1.EarlierMember
-	(*Member)(nil),        // 35: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil),  // 36: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),         // 37: guideway.plan.v1.Spill
-	(*Forwarder)(nil),     // 38: guideway.plan.v1.Forwarder
-	(*Interface)(nil),     // 39: guideway.plan.v1.Interface
+	(*Mptcp)(nil),         // 22: guideway.plan.v1.Mptcp
+	(*JoinPort)(nil),      // 23: guideway.plan.v1.JoinPort
+	(*QuicLb)(nil),        // 24: guideway.plan.v1.QuicLb
+	(*QuicLbConfig)(nil),  // 25: guideway.plan.v1.QuicLbConfig
+	(*QuicServer)(nil),    // 26: guideway.plan.v1.QuicServer
+	(*SecondChance)(nil),  // 27: guideway.plan.v1.SecondChance
+	(*BucketMap)(nil),     // 28: guideway.plan.v1.BucketMap
+	(*OpenMove)(nil),      // 29: guideway.plan.v1.OpenMove
+	(*Vip)(nil),           // 30: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil),  // 31: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),     // 32: guideway.plan.v1.PortRange
+	(*Group)(nil),         // 33: guideway.plan.v1.Group
+	(*EarlierTable)(nil),  // 34: guideway.plan.v1.EarlierTable
+	(*EarlierMember)(nil), // 35: guideway.plan.v1.EarlierMember
+	(*Member)(nil),        // 36: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil),  // 37: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),         // 38: guideway.plan.v1.Spill
+	(*Forwarder)(nil),     // 39: guideway.plan.v1.Forwarder
+	(*Interface)(nil),     // 40: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
@@ -2801,45 +2852,46 @@ var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
 	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
 	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
 	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	38, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	39, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
 	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	32, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	33, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
 	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
-	31, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	32, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
 	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
 	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
-	29, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	30, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	36, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	37, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	37, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	38, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	27, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
-	23, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
-	26, // 26: guideway.plan.v1.Service.second_chance:type_name -> guideway.plan.v1.SecondChance
-	22, // 27: guideway.plan.v1.Service.join_ports:type_name -> guideway.plan.v1.JoinPort
-	24, // 28: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
-	25, // 29: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
-	28, // 30: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
-	30, // 31: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	31, // 32: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
-	0,  // 33: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	35, // 34: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	33, // 35: guideway.plan.v1.Group.earlier:type_name -> guideway.plan.v1.EarlierTable
-	34, // 36: guideway.plan.v1.EarlierTable.differences:type_name -> guideway.plan.v1.EarlierMember
-	1,  // 37: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	39, // 38: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 39: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 40: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	28, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
+	24, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
+	27, // 26: guideway.plan.v1.Service.second_chance:type_name -> guideway.plan.v1.SecondChance
+	23, // 27: guideway.plan.v1.Service.join_ports:type_name -> guideway.plan.v1.JoinPort
+	22, // 28: guideway.plan.v1.Service.mptcp:type_name -> guideway.plan.v1.Mptcp
+	25, // 29: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
+	26, // 30: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
+	29, // 31: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
+	31, // 32: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	32, // 33: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	0,  // 34: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
+	36, // 35: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	34, // 36: guideway.plan.v1.Group.earlier:type_name -> guideway.plan.v1.EarlierTable
+	35, // 37: guideway.plan.v1.EarlierTable.differences:type_name -> guideway.plan.v1.EarlierMember
+	1,  // 38: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
+	40, // 39: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	10, // 40: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 41: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2849,7 +2901,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 	}
 	file_guideway_plan_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
 	file_guideway_plan_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_plan_v1_plan_proto_msgTypes[18].OneofWrappers = []any{
+	file_guideway_plan_v1_plan_proto_msgTypes[19].OneofWrappers = []any{
 		(*Vip_Address)(nil),
 		(*Vip_PrefixSuffix)(nil),
 	}
@@ -2859,7 +2911,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
