@@ -3,7 +3,8 @@
 use std::hint::black_box;
 
 use datapath::Secret;
-use datapath::flow_hash::{Block, FlowHash};
+use datapath::block::Block;
+use datapath::flow_hash::FlowHash;
 use wire::BATCH_MAX;
 
 use crate::clock::timed;

@@ -9,12 +9,13 @@ use std::error::Error;
 
 use clap::{Parser, value_parser};
 use guideway_bench::clock::Samples;
+use guideway_bench::keys::{KEY_BACKENDS, Search};
 use guideway_bench::machine::{self, Chase};
 use guideway_bench::measure::{self, Measurement, Subject};
 use guideway_bench::report;
 use guideway_bench::setup::{Decides, Setup};
 use guideway_bench::tables::Builds;
-use guideway_bench::traffic::{Frames, Kind, Traffic};
+use guideway_bench::traffic::{Frames, Kind, Segment, Traffic};
 use guideway_bench::veth::{self, Veth};
 use plan::proto::Encap;
 
@@ -100,6 +101,16 @@ impl Options {
             connections: 1 << 16,
             ..self.setup(flows)
         };
+        let quic = |encrypted| Setup {
+            decides: Decides::ConnectionIds { encrypted },
+            packet_bytes: self.packet_bytes.max(46),
+            ..stateless(1)
+        };
+        let multipath = Setup {
+            decides: Decides::Multipath,
+            packet_bytes: self.packet_bytes.max(40 + Segment::OPTION_BYTES_MAX),
+            ..stateless(flows)
+        };
         let many = Setup {
             services: self.many_services,
             busy_services: self.many_services,
@@ -107,6 +118,9 @@ impl Options {
             ..self.setup(flows)
         };
         let subject = |name, setup, kind, goal_ns| Subject { name, setup, kind, goal_ns };
+        let mptcp = |name, segment, goal_ns| {
+            subject(name, multipath.clone(), Kind::Multipath(segment), goal_ns)
+        };
         let data = |name, setup, goal_ns| subject(name, setup, Kind::Data, goal_ns);
         vec![
             data("one_flow", self.setup(1), Some(20.0)),
@@ -121,6 +135,12 @@ impl Options {
             ),
             data("stateless_one_flow", stateless(1), None),
             data("stateless_8m", stateless(flows * 8), None),
+            data("quic_plain", quic(false), None),
+            data("quic_encrypted", quic(true), None),
+            mptcp("mptcp_syn_v0", Segment::SynV0, Some(100.0)),
+            mptcp("mptcp_syn_v1", Segment::SynV1, Some(100.0)),
+            mptcp("mptcp_join", Segment::Join, None),
+            mptcp("mptcp_timestamp", Segment::Timestamp, None),
             data("ipv6_one_flow", v6(1), Some(25.0)),
             data("ipv6_1m", v6(flows), None),
             data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),
@@ -148,21 +168,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut floor = (Samples::default(), Traffic::new(&options.setup(options.flows), Kind::Data)?);
     let mut builds = [(65_537, 0.9), (655_373, 12.0)]
         .map(|(size, goal_ms)| Builds::new(size, Some(goal_ms), options.table_backends));
+    let mut searches = [Search::new("v0"), Search::new("v1")];
     let mut machine = if options.skip_machine { Vec::new() } else { machine_samples() };
     for _ in 0..options.rounds {
         floor.0.push(measure::floor_ns(&mut frames, &mut floor.1));
         machine.iter_mut().for_each(MachineSamples::sample);
         builds.iter_mut().for_each(Builds::sample);
+        searches.iter_mut().for_each(Search::sample);
         for measurement in &mut measurements {
             measurement.sample(&mut frames, options.passes);
         }
     }
     print(&measurements, &floor.0, &machine, &builds);
+    print_multipath(&measurements, &searches);
     let veth = options.over_veth();
     match std::env::var_os("BENCH_REPORT") {
         Some(path) => report::write(
             path.as_ref(),
-            &report::report(&measurements, &floor.0, &builds, veth.map(|veth| veth.ratio)),
+            &report::report(
+                &measurements,
+                &floor.0,
+                &builds,
+                &searches,
+                veth.map(|veth| veth.ratio),
+            ),
         ),
         None => Ok(()),
     }
@@ -250,6 +279,26 @@ fn print(
             build.ms.median(),
             build.ms.best(),
             build.goal_ms.map_or_else(String::new, |goal| goal.to_string())
+        );
+    }
+}
+
+fn print_multipath(measurements: &[Measurement], searches: &[Search]) {
+    for (name, goal) in report::MULTIPATH_GOALS {
+        if let Some((median, of_bests)) = report::ratio(measurements, name, "stateless_8m") {
+            println!(
+                "{:<38} {median:>8.3} {of_bests:>8.3} {goal:>6}",
+                format!("{name} to stateless_8m")
+            );
+        }
+    }
+    println!("{:<38} {:>8} {:>8}", "microseconds", "median", "best");
+    for Search { name, us } in searches {
+        println!(
+            "{:<38} {:>8.1} {:>8.1}  one of {KEY_BACKENDS} backends; the paper: 2,000",
+            format!("a key by brute force, {name}"),
+            us.median(),
+            us.best()
         );
     }
 }

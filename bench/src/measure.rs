@@ -9,7 +9,7 @@ use sim::LoadBalancer;
 use wire::tcp;
 
 use crate::clock::{Samples, timed};
-use crate::setup::Setup;
+use crate::setup::{Decides, Setup};
 use crate::traffic::{Frames, Kind, Traffic};
 use crate::worker;
 
@@ -133,6 +133,15 @@ impl Measurement {
         if self.subject.kind == Kind::Fragments {
             return "slow path included".to_owned();
         }
+        match self.subject.setup.decides {
+            Decides::ConnectionIds { .. } => {
+                let named = self.worker.counters(0).connection_ids.named.get();
+                assert_eq!(named, totals.sent, "{name}: all connection ids are to name backends");
+                return "by connection ids".to_owned();
+            }
+            Decides::Buckets | Decides::Multipath => return "by buckets".to_owned(),
+            Decides::Tracking | Decides::Maglev => {}
+        }
         let (hits, misses) = worker::hits_and_misses(&self.worker);
         let (hits, misses) = ((hits - self.before.0) as f64, (misses - self.before.1) as f64);
         format!("{:.2} % tracked", 100.0 * hits / (hits + misses))
@@ -158,4 +167,37 @@ pub fn floor_ns(frames: &mut Frames, traffic: &mut Traffic) -> f64 {
         }
     });
     ns as f64 / frames.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::proto::Encap;
+
+    use super::*;
+
+    #[test]
+    fn every_connection_id_names_a_backend() {
+        for encrypted in [false, true] {
+            let setup = Setup {
+                services: 3,
+                busy_services: 3,
+                prefixes: 0,
+                pools: 2,
+                backends: 7,
+                weight_max: 1,
+                table_size: 0,
+                flows: 1000,
+                connections: 1 << 10,
+                packet_bytes: 46,
+                ipv6: false,
+                encap: Encap::Geneve,
+                decides: Decides::ConnectionIds { encrypted },
+            };
+            let subject = Subject { name: "quic", setup, kind: Kind::Data, goal_ns: None };
+            let mut frames = Frames::new(64).unwrap();
+            let mut measurement = Measurement::new(subject, &mut frames).unwrap();
+            measurement.sample(&mut frames, 1);
+            assert_eq!(measurement.check(), "by connection ids");
+        }
+    }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::clock::Samples;
+use crate::keys::Search;
 use crate::measure::Measurement;
 use crate::tables::Builds;
 
 /// The measurements that it has, by name.
-pub const NS_PER_PACKET: [&str; 9] = [
+pub const NS_PER_PACKET: [&str; 15] = [
     "one_flow",
     "flows_64k",
     "flows_1m",
@@ -19,6 +20,12 @@ pub const NS_PER_PACKET: [&str; 9] = [
     "hash_only_1m",
     "stateless_one_flow",
     "stateless_8m",
+    "quic_plain",
+    "quic_encrypted",
+    "mptcp_syn_v0",
+    "mptcp_syn_v1",
+    "mptcp_join",
+    "mptcp_timestamp",
     "ipv6_one_flow",
 ];
 
@@ -28,6 +35,7 @@ pub fn report(
     measurements: &[Measurement],
     floor: &Samples,
     builds: &[Builds],
+    searches: &[Search],
     veth_ratio: Option<f64>,
 ) -> Value {
     let mut ns: Map<String, Value> = measurements
@@ -38,7 +46,10 @@ pub fn report(
     ns.insert("floor".into(), json!(floor.median()));
     let table_ms: Map<String, Value> =
         builds.iter().map(|build| (build.size.to_string(), json!(build.ms.median()))).collect();
-    let mut report = json!({"ns_per_packet": ns, "table_ms": table_ms});
+    let key_search_us: Map<String, Value> =
+        searches.iter().map(|search| (search.name.into(), json!(search.us.median()))).collect();
+    let mut report =
+        json!({"ns_per_packet": ns, "table_ms": table_ms, "key_search_us": key_search_us});
     if let Some((median, _)) = services_ratio(measurements) {
         report["services_ratio"] = json!(median);
     }
@@ -58,12 +69,23 @@ pub fn report(
 /// best ones.
 #[must_use]
 pub fn services_ratio(measurements: &[Measurement]) -> Option<(f64, f64)> {
+    ratio(measurements, "services_many_some_busy_1m", "flows_1m")
+}
+
+/// What segments of Multipath TCP may cost in proportion to a packet of a stateless
+/// service.
+pub const MULTIPATH_GOALS: [(&str, f64); 2] = [("mptcp_join", 1.3), ("mptcp_timestamp", 1.15)];
+
+/// What one row is in proportion to another: the median of all rounds, and that of the
+/// best ones.
+#[must_use]
+pub fn ratio(measurements: &[Measurement], row: &str, to: &str) -> Option<(f64, f64)> {
     let ns = |name| {
         let found = measurements.iter().find(|of| of.subject.name == name);
         found.map(|of| &of.ns)
     };
-    let (many, one) = (ns("services_many_some_busy_1m")?, ns("flows_1m")?);
-    Some((many.over(one).median(), many.best() / one.best()))
+    let (row, to) = (ns(row)?, ns(to)?);
+    Some((row.over(to).median(), row.best() / to.best()))
 }
 
 /// Writes it.

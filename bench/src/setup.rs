@@ -51,7 +51,21 @@ pub enum Decides {
     Maglev,
     /// Buckets: services are stateless.
     Buckets,
+    /// QUIC connection ids: services are stateless, and every packet has an id that
+    /// names a backend.
+    ConnectionIds {
+        /// By one block of AES.
+        encrypted: bool,
+    },
+    /// The same, of services with Multipath TCP.
+    Multipath,
 }
+
+/// The layout of connection ids, as without a word in the config.
+const SERVER_ID_BYTES: u32 = 8;
+const NONCE_BYTES: u32 = 8;
+/// Bytes of a connection id: which config it is by, and both.
+pub const CONNECTION_ID_BYTES: usize = 1 + (SERVER_ID_BYTES + NONCE_BYTES) as usize;
 
 /// Buckets of a stateless service, as without a word in the config.
 const BUCKETS: u32 = 4096;
@@ -104,6 +118,27 @@ impl Setup {
                 prefix_v6(self.prefix_of(group, client)) | u128::from(suffix(service))
             }
         }
+    }
+
+    /// What the services' packets are.
+    #[must_use]
+    pub fn protocol(&self) -> wire::Protocol {
+        match self.decides {
+            Decides::ConnectionIds { .. } => wire::Protocol::UDP,
+            _ => wire::Protocol::TCP,
+        }
+    }
+
+    /// The connection id of a flow: of any of its service's backends. What follows the
+    /// first byte is encrypted by who sends it.
+    #[must_use]
+    pub fn connection_id(&self, flow: u64) -> [u8; CONNECTION_ID_BYTES] {
+        let backends: Vec<u32> = self.backends_of(self.service_of(flow)).collect();
+        let backend = backends[(flow % backends.len() as u64) as usize];
+        let mut id = [0; CONNECTION_ID_BYTES];
+        id[1..9].copy_from_slice(&server_id(backend).to_be_bytes());
+        id[9..].copy_from_slice(&flow.to_be_bytes());
+        id
     }
 
     fn place(&self, service: u32) -> Place {
@@ -200,8 +235,12 @@ impl Setup {
             vips: vec![proto::Vip {
                 target: Some(self.target(index)),
                 ports: vec![proto::PortRange { first: 80, last: 80 }],
-                protocol: proto::Protocol::Tcp as i32,
+                protocol: match self.decides {
+                    Decides::ConnectionIds { .. } => proto::Protocol::Udp,
+                    _ => proto::Protocol::Tcp,
+                } as i32,
             }],
+            quic_lb: self.quic_lb(index),
             group: pool_name(index % self.pools.max(1)),
             table_size: self.table_size,
             encap: self.encap as i32,
@@ -209,6 +248,7 @@ impl Setup {
             // The least there is: with one entry taken, all others are refused.
             connections_quota: u64::from(self.decides == Decides::Maglev),
             mode: self.mode() as i32,
+            mptcp: (self.decides == Decides::Multipath).then_some(proto::Mptcp {}),
             bucket_map: (self.mode() == proto::Mode::Stateless).then(|| self.bucket_map(index)),
             ..Default::default()
         }
@@ -216,9 +256,27 @@ impl Setup {
 
     fn mode(&self) -> proto::Mode {
         match self.decides {
-            Decides::Buckets => proto::Mode::Stateless,
+            Decides::Buckets | Decides::ConnectionIds { .. } | Decides::Multipath => {
+                proto::Mode::Stateless
+            }
             Decides::Tracking | Decides::Maglev => proto::Mode::Stateful,
         }
+    }
+
+    fn quic_lb(&self, service: u32) -> Option<proto::QuicLb> {
+        let Decides::ConnectionIds { encrypted } = self.decides else { return None };
+        let config = proto::QuicLbConfig {
+            id: 0,
+            encrypted,
+            server_id_bytes: SERVER_ID_BYTES,
+            nonce_bytes: NONCE_BYTES,
+        };
+        let server = |index| proto::QuicServer {
+            backend: backend_name(index),
+            server_id: format!("{:016x}", server_id(index)),
+        };
+        let servers = self.backends_of(service).map(server).collect();
+        Some(proto::QuicLb { configs: vec![config], servers })
     }
 
     fn bucket_map(&self, service: u32) -> proto::BucketMap {
@@ -237,9 +295,13 @@ impl Setup {
         self.pools.max(1).min(self.services)
     }
 
+    fn backends_of(&self, service: u32) -> impl Iterator<Item = u32> {
+        let pools = self.pools.max(1);
+        (service % pools..self.backends).step_by(pools as usize)
+    }
+
     fn group(&self, index: u32) -> proto::Group {
-        let backends = (index..self.backends).step_by(self.pools.max(1) as usize);
-        let members = backends.map(|index| self.member(index)).collect();
+        let members = self.backends_of(index).map(|index| self.member(index)).collect();
         proto::Group { name: pool_name(index), members, ..Default::default() }
     }
 
@@ -282,6 +344,11 @@ fn pool_name(index: u32) -> String {
 
 fn backend_name(index: u32) -> String {
     format!("backend-{index:05}")
+}
+
+/// As spread as digests are.
+fn server_id(backend: u32) -> u64 {
+    u64::from(backend + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn group_name(group: u32) -> String {

@@ -1,13 +1,17 @@
 //! Packets to forward: frames of numbered flows, written afresh before each
 //! measurement.
 
+use aes::Aes128;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use datapath::Secret;
 use wire::{
     BATCH_MAX, Batch, FRAME_BYTES_MAX, Family, FlowKey, Frame, HEADROOM_BYTES, Protocol, checksum,
-    ethernet, ipv4, ipv6, tcp,
+    ethernet, ipv4, ipv6, tcp, udp,
 };
 
 use crate::random::Random;
-use crate::setup::Setup;
+use crate::setup::{CONNECTION_ID_BYTES, Decides, Setup};
+use crate::worker::CLUSTER;
 
 /// Clients are 100.0.0.0 and the following.
 const CLIENTS_V4: u32 = 0x6400_0000;
@@ -24,6 +28,45 @@ pub enum Kind {
     Syn,
     /// Datagrams in two fragments (IPv4), the first one first.
     Fragments,
+    /// Segments of Multipath TCP, of another flow each time.
+    Multipath(Segment),
+}
+
+/// A segment of Multipath TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Segment {
+    /// MP_CAPABLE of version 0, with the client's key.
+    SynV0,
+    /// MP_CAPABLE of version 1.
+    SynV1,
+    /// MP_JOIN, with any token.
+    Join,
+    /// Data that echoes a timestamp, with any bits, where kernels put it.
+    Timestamp,
+}
+
+impl Segment {
+    /// Bytes of the longest options.
+    pub const OPTION_BYTES_MAX: usize = 12;
+
+    fn flags(self) -> tcp::Flags {
+        match self {
+            Segment::Timestamp => tcp::Flags::ACK,
+            Segment::SynV0 | Segment::SynV1 | Segment::Join => tcp::Flags::SYN,
+        }
+    }
+
+    /// The TCP options.
+    fn options(self, flow: u64) -> ([u8; Segment::OPTION_BYTES_MAX], usize) {
+        // Neighbouring flows are to differ in all bits.
+        let [b0, b1, b2, b3, ..] = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        match self {
+            Segment::SynV0 => ([30, 12, 0x00, 0x81, 1, 2, 3, 4, b0, b1, b2, b3], 12),
+            Segment::SynV1 => ([30, 4, 0x01, 0x01, 0, 0, 0, 0, 0, 0, 0, 0], 4),
+            Segment::Join => ([30, 12, 0x10, 2, b0, b1, b2, b3, 9, 9, 9, 9], 12),
+            Segment::Timestamp => ([1, 1, 8, 10, 0, 0, 0, 7, b0, b1, b2, b3 | 1], 12),
+        }
+    }
 }
 
 /// Writes frames.
@@ -33,6 +76,8 @@ pub struct Traffic {
     kind: Kind,
     random: Random,
     next: u64,
+    /// Encrypts connection ids.
+    cipher: Aes128,
 }
 
 /// Frames of whole batches.
@@ -79,19 +124,25 @@ impl Traffic {
     /// If packets of that length cannot be.
     pub fn new(setup: &Setup, kind: Kind) -> Result<Traffic, String> {
         let ip_bytes = if setup.ipv6 { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
-        let least = ip_bytes + tcp::HEADER_BYTES;
+        let least = ip_bytes
+            + match setup.protocol() {
+                Protocol::UDP => udp::HEADER_BYTES + 1 + CONNECTION_ID_BYTES,
+                _ => tcp::HEADER_BYTES,
+            };
         // The outer headers take the headroom, not the frame.
         let most = FRAME_BYTES_MAX - ethernet::HEADER_BYTES;
         if !(least..=most).contains(&setup.packet_bytes) {
             return Err(format!(
-                "packets of {} bytes: from {least} (IP and TCP headers) to {most} (what a frame holds)",
+                "packets of {} bytes: from {least} (IP and TCP headers, or those of QUIC) to {most} (what a frame holds)",
                 setup.packet_bytes
             ));
         }
         if setup.flows == 0 {
             return Err("no flows: at least one".to_owned());
         }
-        Ok(Traffic { setup: setup.clone(), kind, random: Random::new(0x7261_6e64), next: 0 })
+        let cipher = Aes128::new(&Secret::derived(CLUSTER).connection_id_key(0).into());
+        let random = Random::new(0x7261_6e64);
+        Ok(Traffic { setup: setup.clone(), kind, random, next: 0, cipher })
     }
 
     /// The five-tuple of a flow.
@@ -111,7 +162,7 @@ impl Traffic {
                 self.setup.destination_v6(service, client),
             ),
         };
-        let protocol = Protocol::TCP;
+        let protocol = self.setup.protocol();
         FlowKey { family, protocol, source, destination, source_port, destination_port: PORT }
     }
 
@@ -141,10 +192,21 @@ impl Traffic {
             }
             Kind::Syn => self.write(chunk, number, tcp::Flags::SYN),
             Kind::Fragments => self.fragment(chunk, number),
+            Kind::Multipath(segment) => self.multipath(chunk, number, segment),
         }
     }
 
-    /// A TCP packet of the flow of that number.
+    fn multipath(&self, chunk: &'static mut [u8], number: u64, segment: Segment) -> Frame<'static> {
+        let mut frame = self.write(chunk, number % self.setup.flows, segment.flags());
+        let ip_bytes = if self.setup.ipv6 { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
+        let header = &mut frame.bytes_mut()[ethernet::HEADER_BYTES + ip_bytes..];
+        let (options, bytes) = segment.options(number);
+        header[12] = ((tcp::HEADER_BYTES + bytes) as u8 / 4) << 4;
+        header[tcp::HEADER_BYTES..][..bytes].copy_from_slice(&options[..bytes]);
+        frame
+    }
+
+    /// A packet of the flow of that number; flags are TCP's.
     fn write(&self, chunk: &'static mut [u8], flow: u64, flags: tcp::Flags) -> Frame<'static> {
         let packet_bytes = self.setup.packet_bytes;
         let end = HEADROOM_BYTES + (ethernet::HEADER_BYTES + packet_bytes).max(60);
@@ -154,7 +216,10 @@ impl Traffic {
             false => self.write_v4(frame, flow, (flow as u16, ipv4::DONT_FRAGMENT)),
         };
         let segment = &mut frame[ethernet::HEADER_BYTES..][ip_bytes..packet_bytes];
-        self.write_segment(segment, flow, flags);
+        match self.setup.protocol() {
+            Protocol::UDP => self.write_quic(segment, flow),
+            _ => self.write_segment(segment, flow, flags),
+        }
         Frame::new(chunk, HEADROOM_BYTES, end)
     }
 
@@ -184,7 +249,7 @@ impl Traffic {
             id,
             flags,
             ttl: 60,
-            protocol: Protocol::TCP,
+            protocol: self.setup.protocol(),
             source: key.source as u32,
             destination: key.destination as u32,
         };
@@ -201,7 +266,7 @@ impl Traffic {
             traffic_class: 0,
             flow_label: 0,
             hop_limit: 60,
-            protocol: Protocol::TCP,
+            protocol: self.setup.protocol(),
             source: key.source,
             destination: key.destination,
         };
@@ -215,6 +280,21 @@ impl Traffic {
         segment[2..4].copy_from_slice(&PORT.to_be_bytes());
         segment[12] = 5 << 4;
         segment[13] = flags.0;
+    }
+
+    /// A datagram with a short header, and a connection id that names a backend.
+    fn write_quic(&self, datagram: &mut [u8], flow: u64) {
+        let bytes = datagram.len() as u16;
+        datagram[..2].copy_from_slice(&self.client(flow).1.to_be_bytes());
+        datagram[2..4].copy_from_slice(&PORT.to_be_bytes());
+        datagram[4..6].copy_from_slice(&bytes.to_be_bytes());
+        let mut id = self.setup.connection_id(flow);
+        if self.setup.decides == (Decides::ConnectionIds { encrypted: true }) {
+            let block: &mut [u8; 16] = (&mut id[1..]).try_into().expect("a block behind a byte");
+            self.cipher.encrypt_block(block.into());
+        }
+        datagram[udp::HEADER_BYTES] = 0x40; // RFC 9000, section 17.3.1
+        datagram[udp::HEADER_BYTES + 1..][..CONNECTION_ID_BYTES].copy_from_slice(&id);
     }
 
     /// Address and port of a flow's client.
@@ -235,7 +315,6 @@ mod tests {
     use wire::{Fragment, headers};
 
     use super::*;
-    use crate::setup::Decides;
 
     fn setup(ipv6: bool) -> Setup {
         Setup {
