@@ -15,7 +15,10 @@
  *   tunnel.h ─► inner.h ─► connection.h: here? ─┬─► strip, XDP_PASS
  *   route.h                flow.h               └─► onward.h: the next agent's, XDP_TX
  *
- * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h).
+ * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
+ * more, at ingress and egress, see the segments of services with Multipath TCP
+ * (multipath.h), and have thirteen bits in their timestamps (timestamps.h), which a
+ * SYN's tunnel brings (opening.h).
  */
 #include "frame.h"
 #include "tunnel.h"
@@ -23,6 +26,10 @@
 #include "connection.h"
 #include "onward.h"
 #include "mss.h"
+#include "handshake.h"
+#include "multipath.h"
+#include "opening.h"
+#include "timestamps.h"
 
 static __always_inline int counted(__u32 outcome, int action)
 {
@@ -75,12 +82,17 @@ static __always_inline __u32 read_frame(struct tunnel *t, void *data)
 	return read_inner(t);
 }
 
-/* Gives the packet inside to the kernel. */
+/* Gives the packet inside to the kernel, maybe by way of user space. */
 static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 {
 	__u32 outcome = finish_inner(t);
 
 	if (outcome > GENEVE)
+		return counted(outcome, XDP_DROP);
+	if (t->multipath_at)
+		note_opening(ctx, t->multipath_at, sizeof(struct ethhdr) + t->removed,
+			     t->inner_type);
+	if (t->multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at))
 		return counted(outcome, XDP_DROP);
 	if (strip(ctx, t))
 		return counted(NO_ROOM, XDP_DROP);
@@ -99,9 +111,12 @@ int guideway_agent(struct xdp_md *ctx)
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
 	outcome = place_of(ctx, &t);
+	if (outcome == t.kind && t.multipath_at && names_addresses(&t) &&
+	    joins_elsewhere(ctx, sizeof(struct ethhdr) + t.removed))
+		outcome = NO_TOKEN;
 	if (outcome == t.kind)
 		return deliver(ctx, &t);
-	if (outcome > NO_FLOW)
+	if (outcome > NO_TOKEN)
 		return counted(outcome, XDP_DROP);
 	sent = send_onward(ctx, &t, outcome);
 	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);
@@ -112,6 +127,32 @@ int gw_agent_mss(struct __sk_buff *skb)
 {
 	clamp_mss(skb);
 	return TC_ACT_UNSPEC; /* other programs go on */
+}
+
+SEC("classifier")
+int gw_agent_in(struct __sk_buff *skb)
+{
+	struct multipath_segment s = {};
+
+	if (!read_multipath_segment(skb, RECEIVED, &s))
+		return TC_ACT_UNSPEC;
+	if (s.flags & TCP_ACK && echoes_other_key(skb, &s))
+		return TC_ACT_SHOT;
+	restore_echo(skb, &s);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("classifier")
+int gw_agent_out(struct __sk_buff *skb)
+{
+	struct multipath_segment s = {};
+
+	if (!read_multipath_segment(skb, SENT, &s))
+		return TC_ACT_UNSPEC;
+	if ((s.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+		key_syn_ack(skb, &s);
+	embed_bits(skb, &s);
+	return TC_ACT_UNSPEC;
 }
 
 /* None of the helpers used requires the GPL. */

@@ -226,7 +226,7 @@ static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t
 		return INNER_HEADER;
 	tcp = t->next + ip->ihl * 4;
 	outcome = read_tcp(s, t, (void *)tcp, bytes - ip->ihl * 4);
-	if (outcome != t->kind)
+	if (outcome == INNER_HEADER) /* by its own name: the verifier knows no `kind` */
 		return outcome;
 	s->ip = ip;
 	s->tuple.ipv4.saddr = ip->saddr;
@@ -304,7 +304,7 @@ static __always_inline __u32 read_segment_v6(struct segment *s, struct tunnel *t
 		return INNER_HEADER;
 	tcp = t->next + sizeof(*ip) + (skipped & 0x3fff);
 	outcome = read_tcp(s, t, (void *)tcp, bytes - skipped);
-	if (outcome != t->kind)
+	if (outcome == INNER_HEADER) /* by its own name: the verifier knows no `kind` */
 		return outcome;
 	s->ip = ip;
 	__builtin_memcpy(s->tuple.ipv6.saddr, &ip->saddr, sizeof(ip->saddr));
@@ -315,19 +315,31 @@ static __always_inline __u32 read_segment_v6(struct segment *s, struct tunnel *t
 	return NO_SOCKET;
 }
 
-/* A handshake that this segment goes on with; a forged or late SYN made a
- * socket of the same tuple, too. The kernel's cast to this kind of socket refuses
- * those of listeners with Multipath TCP, which many have without a word of theirs
- * (Go's do), so the fields are copied: of a number, because the verifier permits
- * no arithmetic on a socket's address. */
-static __always_inline int is_of_handshake(const struct segment *s, struct bpf_sock *socket)
+/* A socket's address as a number: the verifier permits no arithmetic on a socket's,
+ * and the kernel's casts to the kinds of sockets below refuse those of listeners with
+ * Multipath TCP, which many have without a word of theirs (Go's do), and of what these
+ * accept. So fields are copied. */
+static __always_inline const void *address_of(struct bpf_sock *socket)
 {
-	const struct tcp_request_sock *request = 0;
+	const void *address = 0;
+
+	bpf_probe_read_kernel(&address, sizeof(address), &socket);
+	return address;
+}
+
+static __always_inline int copy(__u32 *to, const __u32 *from)
+{
+	return !bpf_probe_read_kernel(to, sizeof(*to), from);
+}
+
+/* A handshake that this segment goes on with; a forged or late SYN made a
+ * socket of the same tuple, too. */
+static __always_inline int is_of_handshake(const struct segment *s,
+					   const struct tcp_request_sock *request)
+{
 	__u32 sent, received;
 
-	if (bpf_probe_read_kernel(&request, sizeof(request), &socket) ||
-	    bpf_probe_read_kernel(&sent, sizeof(sent), &request->snt_isn) ||
-	    bpf_probe_read_kernel(&received, sizeof(received), &request->rcv_isn))
+	if (!copy(&sent, &request->snt_isn) || !copy(&received, &request->rcv_isn))
 		return 0;
 	if (s->is_quoted)
 		return s->sequence == sent;
@@ -342,10 +354,12 @@ static __always_inline int is_of_handshake(const struct segment *s, struct bpf_s
 static __always_inline int is_of_closed(const struct segment *s,
 					const struct tcp_timewait_sock *closed)
 {
-	__u32 expected = closed->tw_sk.__tw_common.skc_tw_rcv_nxt;
-	__u32 sent = closed->tw_sk.__tw_common.skc_tw_snd_nxt;
-	__u32 window = closed->tw_rcv_wnd;
+	__u32 expected, sent, window;
 
+	if (!copy(&expected, &closed->tw_sk.__tw_common.skc_tw_rcv_nxt) ||
+	    !copy(&sent, &closed->tw_sk.__tw_common.skc_tw_snd_nxt) ||
+	    !copy(&window, &closed->tw_rcv_wnd))
+		return 0;
 	if (s->is_quoted)
 		return sent - s->sequence <= WINDOW_MAX;
 	if ((__s32)(s->sequence + s->bytes - (expected - window)) < 0 ||
@@ -383,16 +397,13 @@ static __always_inline int is_cookie(struct bpf_sock *socket, const struct segme
 static __always_inline __u32 place_by_socket(struct bpf_sock *socket, const struct segment *s,
 					     const struct tunnel *t)
 {
-	struct tcp_timewait_sock *closed;
-
 	switch (socket->state) {
 	case BPF_TCP_LISTEN:
 		return is_cookie(socket, s, t) ? t->kind : NO_SOCKET;
 	case BPF_TCP_NEW_SYN_RECV:
-		return is_of_handshake(s, socket) ? t->kind : OTHER_HANDSHAKE;
+		return is_of_handshake(s, address_of(socket)) ? t->kind : OTHER_HANDSHAKE;
 	case BPF_TCP_TIME_WAIT:
-		closed = bpf_skc_to_tcp_timewait_sock(socket);
-		return closed && is_of_closed(s, closed) ? t->kind : OTHER_TIME_WAIT;
+		return is_of_closed(s, address_of(socket)) ? t->kind : OTHER_TIME_WAIT;
 	default:
 		return t->kind;
 	}

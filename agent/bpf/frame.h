@@ -34,6 +34,7 @@ enum outcome {
 	OTHER_HANDSHAKE,
 	OTHER_TIME_WAIT,
 	NO_FLOW,
+	NO_TOKEN,
 	OUTER_FRAGMENT, /* and what was dropped, from here on */
 	OUTER_HEADER,
 	GRE_FLAGS,
@@ -42,6 +43,7 @@ enum outcome {
 	GENEVE_HEADER,
 	GENEVE_OPTION,
 	ROUTE_OPTION,
+	MULTIPATH_OPTION,
 	INNER_PROTOCOL,
 	INNER_HEADER,
 	INNER_FRAGMENT,
@@ -135,6 +137,7 @@ struct tunnel {
 	__u32 removed; /* behind the Ethernet header */
 	__u32 outer_bytes; /* of the outer packet, its IP header included */
 	__u16 geneve_at; /* in the frame */
+	__u16 multipath_at; /* the option of Multipath TCP, in the frame; 0: there is none */
 	__u16 inner_type; /* of Ethernet, host order */
 	__be16 outer_port; /* the source port of UDP */
 	__u8 protocol;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * The options of a Geneve header (RFC 8926, section 3.5), of which we know one:
- * the route option (wire/src/tunnel/route_option.rs).
+ * The options of a Geneve header (RFC 8926, section 3.5), of which we know two: that
+ * of Multipath TCP (opening.h), and the route option
+ * (wire/src/tunnel/route_option.rs).
  *
  *   class 0xff47 | type 0x81 | length
  *   flags | hop limit | bucket
@@ -15,6 +16,7 @@
 
 #define OPTION_CLASS 0xff47
 #define ROUTE_TYPE 0x81
+#define MULTIPATH_TYPE 0x82
 #define CRITICAL 0x80
 #define OPTIONS_MAX 63 /* the header has room for as many empty ones */
 #define OPTIONS_BYTES_MAX 252
@@ -36,6 +38,14 @@ struct route_option {
 	__u8 hop_limit;
 	__be16 bucket;
 	__be32 generation;
+};
+
+struct multipath_option {
+	struct option option;
+	__be32 key[2];
+	__be16 bucket;
+	__u8 flags; /* ROUTE_IS_V6 */
+	__u8 zero;
 };
 
 static __always_inline __u32 address_bytes(__u8 flags)
@@ -76,7 +86,23 @@ static __always_inline __u32 read_route(struct tunnel *t, const void *data, cons
 	return GENEVE;
 }
 
-/* One option at most is ours; unknown ones are passed over, unless they are
+/* GENEVE, or MULTIPATH_OPTION for a malformed one. */
+static __always_inline __u32 read_multipath(struct tunnel *t, const void *data, const void *at)
+{
+	const struct multipath_option *multipath = at;
+
+	if ((const void *)(multipath + 1) > t->end)
+		return MULTIPATH_OPTION;
+	if (multipath->flags & ~ROUTE_IS_V6 || multipath->zero ||
+	    (multipath->option.length & 0x1f) * 4 !=
+		    sizeof(*multipath) - sizeof(multipath->option) +
+			    address_bytes(multipath->flags))
+		return MULTIPATH_OPTION;
+	t->multipath_at = at - data;
+	return GENEVE;
+}
+
+/* One option of each kind at most is ours; unknown ones are passed over, unless they are
  * critical. Options fill their room exactly. */
 static __always_inline __u32 read_options(struct tunnel *t, const void *data, __u32 room,
 					  int says_critical)
@@ -95,6 +121,13 @@ static __always_inline __u32 read_options(struct tunnel *t, const void *data, __
 			if (t->route.at)
 				return ROUTE_OPTION;
 			outcome = read_route(t, data, option);
+			if (outcome != GENEVE)
+				return outcome;
+		} else if (option->class == bpf_htons(OPTION_CLASS) &&
+			   option->type == MULTIPATH_TYPE) {
+			if (t->multipath_at)
+				return MULTIPATH_OPTION;
+			outcome = read_multipath(t, data, option);
 			if (outcome != GENEVE)
 				return outcome;
 		} else if (option->type & CRITICAL) {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::{multipath, timestamps};
+
 /// Takes packets out of the load balancers' tunnels (GRE, IP in IP, GUE,
 /// Geneve) and gives them to the kernel.
 ///
@@ -24,6 +26,12 @@ pub struct Arguments {
     #[arg(long)]
     pub check: bool,
 
+    /// How far values of timestamps are shifted: with more than 13 bits clocks go round
+    /// sooner, for tests that cannot wait for minutes
+    #[arg(long, hide = true, value_name = "BITS", default_value_t = timestamps::SHIFT,
+        value_parser = clap::value_parser!(u32).range(13..=20))]
+    pub timestamp_shift: u32,
+
     /// Something else than taking packets out of tunnels
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -38,6 +46,9 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Switch SYN cookies back when the agent that started this is gone
+    #[command(name = multipath::guard::COMMAND, hide = true)]
+    RestoreSynCookies,
     /// Look for what usually is wrong on a backend, and say what cures it
     ///
     /// Each line is ok, warn or fail; it ends with 1 if anything fails.

@@ -12,10 +12,54 @@ use std::path::{Path, PathBuf};
 use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Hook, Link};
 
+use crate::timestamps;
+
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 
-/// Of the link at the egress.
-const EGRESS_PIN: &str = "tcx-egress";
+/// Programs of traffic control (Linux 6.6), each with a link of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classifier {
+    /// Lowers the MSS of what VIPs answer.
+    Mss,
+    /// Sees what services with Multipath TCP receive.
+    MultipathIn,
+    /// Sees what they send.
+    MultipathOut,
+}
+
+impl Classifier {
+    const ALL: [Classifier; 3] =
+        [Classifier::Mss, Classifier::MultipathIn, Classifier::MultipathOut];
+
+    fn hook(self) -> Hook {
+        match self {
+            Classifier::Mss | Classifier::MultipathOut => Hook::TcEgress,
+            Classifier::MultipathIn => Hook::TcIngress,
+        }
+    }
+
+    /// The link's name in the directory.
+    fn pin(self) -> &'static str {
+        match self {
+            Classifier::Mss => "tcx-egress",
+            Classifier::MultipathIn => "tcx-multipath-ingress",
+            Classifier::MultipathOut => "tcx-multipath-egress",
+        }
+    }
+
+    /// The config's field that it is for, and what to do on older kernels.
+    fn field_and_cure(self) -> (&'static str, &'static str) {
+        match self {
+            Classifier::Mss => (
+                "mss_clamp",
+                "it takes Linux 6.6; before, write `mss_clamp: off`, and give the routes to clients an `advmss`",
+            ),
+            Classifier::MultipathIn | Classifier::MultipathOut => {
+                ("mptcp", "it takes Linux 6.6; before, remove `mptcp` here and from the services")
+            }
+        }
+    }
+}
 
 /// Attaches a program; how it is attached.
 pub fn attach(
@@ -39,25 +83,26 @@ pub fn attach(
     Ok((link, mode))
 }
 
-/// Attaches the program of an interface's egress.
-pub fn attach_egress(
+/// Attaches a program of traffic control, or puts it in the place of a predecessor's.
+pub fn attach_classifier(
+    which: Classifier,
     program: BorrowedFd,
     interface: &str,
     directory: Option<&Path>,
 ) -> Result<Link, String> {
     let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
     let problem = |error: io::Error| {
-        let cure = "it takes Linux 6.6; before, write `mss_clamp: off`, and give the routes to clients an `advmss`";
-        format!("cannot attach the program of mss_clamp to {interface}: {error}; {cure}")
+        let (field, cure) = which.field_and_cure();
+        format!("cannot attach the program of {field} to {interface}: {error}; {cure}")
     };
-    let pin = directory.map(|directory| directory.join(EGRESS_PIN));
+    let pin = directory.map(|directory| directory.join(which.pin()));
     if let Some(link) = pin.as_deref().and_then(|pin| Link::pinned(pin).ok())
         && link.interface_index().is_ok_and(|of| of == index)
     {
         link.replace(program).map_err(problem)?;
         return Ok(link);
     }
-    let link = Link::create(program, index, Hook::TcEgress).map_err(problem)?;
+    let link = Link::create(program, index, which.hook()).map_err(problem)?;
     if let Some((pin, directory)) = pin.as_deref().zip(directory) {
         remove(pin)?;
         pin_as(&link, directory, pin)?;
@@ -65,16 +110,28 @@ pub fn attach_egress(
     Ok(link)
 }
 
-/// Takes the program of the egress off; false if there is none.
-pub fn detach_egress(directory: &Path) -> Result<bool, String> {
-    remove(&directory.join(EGRESS_PIN))
+/// Takes a program of traffic control off; false if there is none.
+pub fn detach_classifier(which: Classifier, directory: &Path) -> Result<bool, String> {
+    remove(&directory.join(which.pin()))
+}
+
+/// The tables that outlive the agent, with their paths: handshakes that have begun go on.
+#[must_use]
+pub fn handshakes(directory: &Path) -> Vec<(&'static str, PathBuf)> {
+    vec![("keyed_handshakes", directory.join("keyed-handshakes-1"))]
 }
 
 /// Takes the programs off their interface; false if there is none.
 pub fn detach(directory: &Path) -> Result<bool, String> {
-    let mut was_there = detach_egress(directory)?;
+    let mut was_there = false;
+    for which in Classifier::ALL {
+        was_there |= detach_classifier(which, directory)?;
+    }
     for mode in MODES {
         was_there |= remove(&pin_of(directory, mode))?;
+    }
+    for (_, path) in timestamps::pinned(directory).into_iter().chain(handshakes(directory)) {
+        remove(&path)?;
     }
     Ok(was_there)
 }

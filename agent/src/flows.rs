@@ -1,7 +1,7 @@
 //! The flows of datagrams that this agent took, as its program remembers them
 //! (bpf/flow.h): the kernel has no sockets of them that could be listed.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use aya::maps::{HashMap, MapData, MapError};
 use ebpf::with_causes;
@@ -13,7 +13,7 @@ use wire::{Family, FlowKey, Protocol};
 const IDLE_SECONDS: u32 = 120;
 
 /// Of `struct flow`: two addresses, two ports.
-const KEY_BYTES: usize = 36;
+pub const KEY_BYTES: usize = 36;
 
 /// The program's table of flows.
 pub struct Flows(HashMap<MapData, [u8; KEY_BYTES], u32>);
@@ -56,6 +56,20 @@ fn now_seconds() -> u32 {
     clock_gettime(ClockId::Monotonic).tv_sec as u32
 }
 
+/// As the programs' tables have it.
+pub fn key(flow: &FlowKey) -> [u8; KEY_BYTES] {
+    let address = |bits: u128| match flow.family {
+        Family::V4 => Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped().octets(),
+        Family::V6 => bits.to_be_bytes(),
+    };
+    let mut key = [0; KEY_BYTES];
+    key[..16].copy_from_slice(&address(flow.source));
+    key[16..32].copy_from_slice(&address(flow.destination));
+    key[32..34].copy_from_slice(&flow.source_port.to_be_bytes());
+    key[34..].copy_from_slice(&flow.destination_port.to_be_bytes());
+    key
+}
+
 fn flow(key: &[u8; KEY_BYTES]) -> FlowKey {
     let address = |at: usize| -> Ipv6Addr {
         <[u8; 16]>::try_from(&key[at..at + 16]).expect("16 bytes").into()
@@ -75,5 +89,28 @@ fn flow(key: &[u8; KEY_BYTES]) -> FlowKey {
         destination,
         source_port: port(32),
         destination_port: port(34),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::ip;
+
+    use super::*;
+
+    #[test]
+    fn a_flow_has_one_key() {
+        for (client, vip) in [("192.0.2.1", "203.0.113.10"), ("2001:db8:c::1", "2001:db8:a::10")] {
+            let bits = |text: &str| ip::address_bits(text.parse().unwrap());
+            let of = FlowKey {
+                family: Family::of(vip.parse().unwrap()),
+                protocol: Protocol::UDP,
+                source: bits(client),
+                destination: bits(vip),
+                source_port: 40000,
+                destination_port: 443,
+            };
+            assert_eq!(flow(&key(&of)), of);
+        }
     }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod addresses;
 mod arguments;
 pub mod attachment;
 pub mod config;
@@ -20,12 +21,14 @@ mod flows;
 mod messages;
 mod metrics;
 mod mss;
+pub mod multipath;
 mod neighbours;
 pub mod outcome;
 pub mod program;
 mod run;
 mod sockets;
 pub mod status;
+mod timestamps;
 
 pub use arguments::{Arguments, Command, Format};
 pub use run::run;

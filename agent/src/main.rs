@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use daemon::logging;
 use guideway_agent::config::Config;
-use guideway_agent::{Arguments, Command, Format, attachment, doctor, run, status};
+use guideway_agent::{Arguments, Command, Format, attachment, doctor, multipath, run, status};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// As clap's own, for wrong arguments: no restart cures it.
 const WRONG_CONFIG: u8 = 2;
@@ -35,12 +36,29 @@ fn show_status(config: &Config, format: Format) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The guard of an agent. Signals are for the agent, which ends first.
+fn restore_syn_cookies() -> ExitCode {
+    let handlers = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let result = multipath::guard::run();
+    drop(handlers);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("cannot restore tcp_syncookies: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     logging::start();
     if let Some(Command::Doctor { output }) = arguments.command {
         return doctor::run(&arguments.config, output);
+    }
+    if let Some(Command::RestoreSynCookies) = arguments.command {
+        return restore_syn_cookies();
     }
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,
@@ -58,8 +76,10 @@ async fn main() -> ExitCode {
         println!("{} is good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
-    let result =
-        if arguments.detach { detach(&config) } else { run(&arguments.config, &config).await };
+    let result = match arguments.detach {
+        true => detach(&config),
+        false => run(&arguments.config, &config, arguments.timestamp_shift).await,
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

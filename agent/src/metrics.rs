@@ -11,6 +11,7 @@ use crate::messages::{Exchange, Exchanges, RESULTS};
 use crate::mss::FAMILIES;
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
+use crate::timestamps;
 
 /// The longest request that is read; a scraper's has some 200 bytes.
 const REQUEST_BYTES_MAX: usize = 8192;
@@ -50,9 +51,14 @@ async fn answer(
     }
     let (status, body) = match path(&request) {
         Some("/metrics") => match counters.read() {
-            Ok(counts) => {
-                ("200 OK", page(&counts) + &mss_page(counters) + &message_page(&exchanges.read()))
-            }
+            Ok(counts) => (
+                "200 OK",
+                page(&counts)
+                    + &mss_page(counters)
+                    + &timestamps_page(counters)
+                    + &multipath_page(counters)
+                    + &message_page(&exchanges.read()),
+            ),
             Err(problem) => ("500 Internal Server Error", problem),
         },
         Some("/healthz") => ("200 OK", "ok\n".to_string()),
@@ -124,6 +130,38 @@ fn mss_page(counters: &Counters) -> String {
     for (family, count) in FAMILIES.iter().zip(counters.clamped.read().unwrap_or_default()) {
         // Writing to a String cannot fail.
         let _ = writeln!(page, "{name}{{{label}=\"{family}\"}} {count}");
+    }
+    page
+}
+
+/// What became of timestamps.
+fn timestamps_page(counters: &Counters) -> String {
+    let (name, label, help) = (
+        "guideway_agent_timestamps_total",
+        "outcome",
+        "Segments of services with Multipath TCP, by what became of their timestamps.",
+    );
+    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
+    let counts = counters.timestamps.read().unwrap_or_default();
+    for (outcome, count) in timestamps::OUTCOMES.iter().zip(counts) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "{name}{{{label}=\"{outcome}\"}} {count}");
+    }
+    page
+}
+
+/// Handshakes of Multipath TCP.
+fn multipath_page(counters: &Counters) -> String {
+    let counts = &counters.multipath;
+    let (name, label, help) = (
+        "guideway_agent_multipath_events_total",
+        "event",
+        "Segments of services with Multipath TCP, by what was done with them.",
+    );
+    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
+    for (event, count) in counts.events().unwrap_or_default() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "{name}{{{label}=\"{event}\"}} {count}");
     }
     page
 }

@@ -19,10 +19,10 @@ const MTU_CHECK: Duration = Duration::from_secs(1);
 const TUNNEL_BYTES: u32 = 8 + 8;
 
 /// Of a Geneve tunnel's longest options: what load balancers leave room for.
-const OPTIONS_BYTES: u32 = wire::tunnel::route_option::BYTES_MAX as u32;
+pub const OPTIONS_BYTES: u32 = wire::tunnel::route_option::BYTES_MAX as u32;
 
 /// IP and TCP headers of a segment inside, by family: IPv4, IPv6.
-const SEGMENT_HEADERS_BYTES: [u32; 2] = [20 + 20, 40 + 20];
+pub const SEGMENT_HEADERS_BYTES: [u32; 2] = [20 + 20, 40 + 20];
 
 /// The smallest MSS that makes sense (RFC 791, and RFC 8200 for IPv6): where less would
 /// fit, none is announced.
@@ -107,14 +107,19 @@ impl Clamps {
 /// The largest MSS of each family whose segments fit, in a tunnel, into this MTU; 0:
 /// none does.
 pub fn fitting(config: &Config, mtu: u32) -> [u32; 2] {
-    let has_v6 = config.load_balancers.iter().any(|prefix| prefix.address().is_ipv6())
-        || config.agents.values().flatten().any(|address| address.is_ipv6());
-    let outer_ip = if has_v6 { 40 } else { 20 };
-    let inside = mtu.saturating_sub(outer_ip + TUNNEL_BYTES + OPTIONS_BYTES);
+    let inside = mtu.saturating_sub(tunnel_bytes(config) + OPTIONS_BYTES);
     std::array::from_fn(|family| {
         let mss = inside.saturating_sub(SEGMENT_HEADERS_BYTES[family]).min(u16::MAX.into());
         if mss < MSS_MIN[family] { 0 } else { mss }
     })
+}
+
+/// Of a tunnel's headers, as long as they are here; its options not among them.
+pub fn tunnel_bytes(config: &Config) -> u32 {
+    let has_v6 = config.load_balancers.iter().any(|prefix| prefix.address().is_ipv6())
+        || config.agents.values().flatten().any(|address| address.is_ipv6());
+    let outer_ip = if has_v6 { 40 } else { 20 };
+    outer_ip + TUNNEL_BYTES
 }
 
 #[cfg(test)]

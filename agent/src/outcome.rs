@@ -55,7 +55,7 @@ const fn dropped(name: &'static str) -> Outcome {
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 28] = [
+pub static OUTCOMES: [Outcome; 30] = [
     passed("no_tunnel"),
     passed("unknown_source"),
     decapsulated("gre"),
@@ -66,6 +66,7 @@ pub static OUTCOMES: [Outcome; 28] = [
     forwarded("other_handshake"),
     forwarded("other_time_wait"),
     forwarded("no_flow"),
+    forwarded("no_token"),
     dropped("outer_fragment"),
     dropped("outer_header"),
     dropped("gre_flags"),
@@ -74,6 +75,7 @@ pub static OUTCOMES: [Outcome; 28] = [
     dropped("geneve_header"),
     dropped("geneve_option"),
     dropped("route_option"),
+    dropped("multipath_option"),
     dropped("inner_protocol"),
     dropped("inner_header"),
     dropped("inner_fragment"),
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[6], counts[22]) = (5, 2, 1);
+        (counts[2], counts[6], counts[24]) = (5, 2, 1);
         assert_eq!(
             line(&counts),
             "packets: decapsulated/gre=5 forwarded/no_socket=2 dropped/ecn=1"

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -12,16 +13,21 @@ use ebpf::{Link, ObjectError, with_causes};
 use nexthops::NextHop;
 use wire::IpPrefix;
 
-use crate::attachment;
+use crate::addresses::mapped;
+use crate::attachment::{self, Classifier};
 use crate::config::Config;
 use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
+use crate::multipath;
 use crate::outcome::{Counts, OUTCOMES};
+use crate::timestamps::{self, Clocks};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
 
 const PROGRAM: &str = "guideway_agent";
 const MSS_PROGRAM: &str = "gw_agent_mss";
+const IN_PROGRAM: &str = "gw_agent_in";
+const OUT_PROGRAM: &str = "gw_agent_out";
 
 /// The program; detached when dropped, unless it is pinned.
 pub struct Program {
@@ -36,17 +42,29 @@ pub struct Counters {
     outcomes: PerCpuArray<MapData, u64>,
     /// Of the program at the egress.
     pub clamped: Clamped,
+    /// Of those that look at timestamps.
+    pub timestamps: timestamps::Counts,
+    /// Of those that see services with Multipath TCP, and of the injector.
+    pub multipath: multipath::Counts,
 }
 
 impl Program {
-    /// Loads the program; it does nothing yet.
-    pub fn load() -> Result<Program, ObjectError> {
-        let mut object = ebpf::load(OBJECT)?;
-        let clamped = Clamped(ebpf::table(&mut object, "clamped")?);
-        let counters = Counters { outcomes: ebpf::table(&mut object, "outcomes")?, clamped };
+    /// Loads the program; it does nothing yet. Tables that outlive the process are in
+    /// the directory of the BPF file system.
+    pub fn load(pin: Option<&Path>) -> Result<Program, ObjectError> {
+        let mut pinned = pin.map(timestamps::pinned).unwrap_or_default();
+        pinned.extend(pin.map(attachment::handshakes).unwrap_or_default());
+        let mut object = ebpf::load_with_tables(OBJECT, &pinned)?;
+        let counters = Counters {
+            outcomes: ebpf::table(&mut object, "outcomes")?,
+            clamped: Clamped(ebpf::table(&mut object, "clamped")?),
+            timestamps: timestamps::Counts::new(&mut object)?,
+            multipath: multipath::Counts::new(ebpf::table(&mut object, "multipath_events")?),
+        };
         ebpf::verify(PROGRAM, ebpf::program::<Xdp>(&mut object, PROGRAM)?.load())?;
-        let mss = ebpf::program::<SchedClassifier>(&mut object, MSS_PROGRAM)?;
-        ebpf::verify(MSS_PROGRAM, mss.load())?;
+        for name in [MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
+            ebpf::verify(name, ebpf::program::<SchedClassifier>(&mut object, name)?.load())?;
+        }
         Ok(Program { object, counters, links: Vec::new() })
     }
 
@@ -56,7 +74,15 @@ impl Program {
         let mut sources = Prefixes::new(&mut self.object, "sources_v4", "sources_v6")?;
         sources.add(&config.load_balancers)?;
         sources.add(&agents)?;
-        Prefixes::new(&mut self.object, "vips_v4", "vips_v6")?.add(&config.vips)
+        Prefixes::new(&mut self.object, "vips_v4", "vips_v6")?.add(&config.vips)?;
+        let services = ebpf::table(&mut self.object, "multipath_services");
+        multipath::Services::new(services.map_err(|error| error.to_string())?)
+            .set(&config.multipath)
+    }
+
+    /// Says how far timestamps are shifted.
+    pub fn shift_timestamps(&mut self, shift: u32) -> Result<(), String> {
+        timestamps::set_shift(&mut self.object, shift)
     }
 
     /// The table of other agents, which is empty at first.
@@ -74,17 +100,52 @@ impl Program {
         ebpf::table(&mut self.object, "flows").map(Flows::new).map_err(|error| error.to_string())
     }
 
-    /// Attaches the program at the egress, if the config says so; else takes a
-    /// predecessor's off.
-    pub fn attach_mss(&mut self, config: &Config) -> Result<(), String> {
-        let pin = config.pin.as_deref();
-        if !config.clamps_mss {
-            return pin.map_or(Ok(()), |pin| attachment::detach_egress(pin).map(drop));
+    /// Connections with bits in their timestamps.
+    pub fn clocks(&mut self, config: &Config) -> Result<Clocks, String> {
+        Clocks::new(&mut self.object, &config.multipath).map_err(|error| error.to_string())
+    }
+
+    /// The tables that handshakes of Multipath TCP are made by.
+    pub fn multipath(&mut self) -> Result<multipath::Tables, String> {
+        let no_table = |error: ObjectError| error.to_string();
+        let object = &mut self.object;
+        Ok(multipath::Tables {
+            syns: ebpf::table(object, "syns").map_err(no_table)?,
+            handshakes: ebpf::table(object, "keyed_handshakes").map_err(no_table)?,
+            injector: ebpf::table(object, "injector").map_err(no_table)?,
+            tokens: multipath::Tokens::new(ebpf::table(object, "tokens").map_err(no_table)?),
+        })
+    }
+
+    /// Attaches the programs of traffic control that the config has use for; takes a
+    /// predecessor's others off.
+    pub fn attach_classifiers(&mut self, config: &Config) -> Result<(), String> {
+        let is_multipath = !config.multipath.is_empty();
+        for (which, name, is_used) in [
+            (Classifier::Mss, MSS_PROGRAM, config.clamps_mss),
+            (Classifier::MultipathOut, OUT_PROGRAM, is_multipath),
+            (Classifier::MultipathIn, IN_PROGRAM, is_multipath),
+        ] {
+            match (is_used, config.pin.as_deref()) {
+                (true, pin) => self.attach_classifier(which, name, &config.interface, pin)?,
+                (false, Some(pin)) => drop(attachment::detach_classifier(which, pin)?),
+                (false, None) => {}
+            }
         }
-        let program = ebpf::program::<SchedClassifier>(&mut self.object, MSS_PROGRAM);
+        Ok(())
+    }
+
+    fn attach_classifier(
+        &mut self,
+        which: Classifier,
+        name: &'static str,
+        interface: &str,
+        pin: Option<&Path>,
+    ) -> Result<(), String> {
+        let program = ebpf::program::<SchedClassifier>(&mut self.object, name);
         let program = program.map_err(|error| error.to_string())?.fd();
         let program = program.map_err(|error| with_causes(&error))?.as_fd();
-        self.links.push(attachment::attach_egress(program, &config.interface, pin)?);
+        self.links.push(attachment::attach_classifier(which, program, interface, pin)?);
         Ok(())
     }
 
@@ -148,13 +209,6 @@ fn reached(source: IpAddr, hop: Option<&NextHop>) -> [u8; REACHED_BYTES] {
     }
     bytes[16..].copy_from_slice(&mapped(source));
     bytes
-}
-
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 /// A set of prefixes: a table for each family.

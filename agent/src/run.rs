@@ -1,5 +1,6 @@
 //! The agent's life, from its start to the signal that ends it.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use tokio::time;
 
 use crate::config::Config;
 use crate::messages::Messages;
+use crate::multipath::{self, Injector};
 use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
 use crate::{metrics, outcome, status};
@@ -18,13 +20,17 @@ use crate::{metrics, outcome, status};
 /// How often the interface is looked for.
 const INTERFACE_CHECK: Duration = Duration::from_secs(1);
 
-/// Takes packets out of tunnels until a signal ends it; `file` is the config's.
-pub async fn run(file: &Path, config: &Config) -> Result<(), String> {
+/// Takes packets out of tunnels until a signal ends it; `file` is the config's, and
+/// `timestamp_shift` is 13 but in tests.
+pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(), String> {
     // The handlers come first: a signal during the start must not be lost.
     let mut end = End::new()?;
     let listener = listen(config.metrics_listen).await?;
-    let mut program = Program::load().map_err(|error| error.to_string())?;
+    // Without such services there is nothing in the tables to outlive the process.
+    let pin = config.pin.as_deref().filter(|_| !config.multipath.is_empty());
+    let mut program = load(pin)?;
     program.set(config)?;
+    program.shift_timestamps(timestamp_shift)?;
     let agents = program.agents()?;
     let interface = &config.interface;
     // The table of agents comes first: it may take a predecessor's place.
@@ -32,14 +38,17 @@ pub async fn run(file: &Path, config: &Config) -> Result<(), String> {
     let mut clamps = program.clamps()?;
     clamps.update(config)?; // before the program may take a predecessor's place
     let flows = program.flows()?;
-    program.attach_mss(config)?;
+    let clocks = program.clocks(config)?;
+    let _injector = injector(config, &mut program)?; // before SYNs are handed over
+    program.attach_classifiers(config)?;
     let mode = program.attach(config)?;
     println!("ready: {interface} {mode}");
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
-    let messages = Messages::new(config, flows);
+    let messages = Messages::new(config, flows, clocks);
     let exchanges = messages.exchanges();
+    multipath::report_problems(config);
     let source = status::Source {
         file: file.to_path_buf(),
         config,
@@ -62,6 +71,26 @@ pub async fn run(file: &Path, config: &Config) -> Result<(), String> {
     let state = if config.pin.is_some() { "the program stays" } else { "detached" };
     tracing::info!(interface, "{state}");
     Ok(())
+}
+
+/// Loads the program; with the tables of a predecessor, if it left some.
+fn load(pin: Option<&Path>) -> Result<Program, String> {
+    let Some(pin) = pin else { return Program::load(None).map_err(|error| error.to_string()) };
+    let problem = |error: &dyn Display| {
+        let cure = "is it in a BPF file system (`mount -t bpf bpf /sys/fs/bpf`)?";
+        format!("cannot keep tables in {}: {error}; {cure}", pin.display())
+    };
+    std::fs::create_dir_all(pin).map_err(|error| problem(&error))?;
+    Program::load(Some(pin)).map_err(|error| problem(&error))
+}
+
+/// Takes SYNs of services with Multipath TCP, if there are some.
+fn injector(config: &Config, program: &mut Program) -> Result<Option<Injector>, String> {
+    if config.multipath.is_empty() {
+        return Ok(None);
+    }
+    let tables = program.multipath()?;
+    Injector::start(config, tables, &program.counters().multipath).map(Some)
 }
 
 /// Why the program does nothing any more: with its interface it is gone,

@@ -1,6 +1,7 @@
 //! The TCP connections that live in this network namespace, and what listens in it,
 //! as the kernel lists them (sock_diag(7)).
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,6 +37,14 @@ const LOCAL_AT: usize = 8;
 const REMOTE_AT: usize = 24;
 const MESSAGE_BYTES: usize = 40;
 
+/// Of linux/inet_diag.h and linux/mptcp.h: attributes behind `struct inet_diag_msg`, the
+/// upper layer of a socket, and there the token of Multipath TCP.
+const INFO_AT: usize = 72;
+const INET_DIAG_ULP_INFO: u16 = 19;
+const INET_ULP_INFO_MPTCP: u16 = 3;
+const MPTCP_SUBFLOW_ATTR_TOKEN_LOC: u16 = 2;
+const NLA_TYPE_MASK: u16 = 0x3fff;
+
 /// A socket that waits for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
@@ -70,17 +79,30 @@ pub fn connections() -> io::Result<Vec<FlowKey>> {
     list(Protocol::TCP, STATES)
 }
 
+/// The tokens of all connections of Multipath TCP, which their subflows have.
+pub fn tokens() -> io::Result<HashSet<u32>> {
+    let mut tokens = HashSet::new();
+    dump(Protocol::TCP, STATES, |body| tokens.extend(token(body)))?;
+    Ok(tokens)
+}
+
 fn list(protocol: Protocol, states: u32) -> io::Result<Vec<FlowKey>> {
+    let mut flows = Vec::new();
+    dump(protocol, states, |body| flows.extend(flow(body)))?;
+    flows.iter_mut().for_each(|flow| flow.protocol = protocol);
+    Ok(flows)
+}
+
+/// Calls `each` with every socket's message.
+fn dump(protocol: Protocol, states: u32, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let mut flows = Vec::new();
     for family in [AF_INET, AF_INET6] {
         socket.send(&request(family, protocol, states), 0)?;
-        while !read(&socket.recv_from_full()?.0, &mut flows)? {}
+        while !read(&socket.recv_from_full()?.0, &mut each)? {}
     }
-    flows.iter_mut().for_each(|flow| flow.protocol = protocol);
-    Ok(flows)
+    Ok(())
 }
 
 fn request(family: u8, protocol: Protocol, states: u32) -> [u8; REQUEST_BYTES] {
@@ -93,15 +115,15 @@ fn request(family: u8, protocol: Protocol, states: u32) -> [u8; REQUEST_BYTES] {
     bytes
 }
 
-/// Adds the connections of a datagram; true if it was the last.
-fn read(mut datagram: &[u8], flows: &mut Vec<FlowKey>) -> io::Result<bool> {
+/// Reads the messages of a datagram; true if it was the last.
+fn read(mut datagram: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
     while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
         let len = message.length() as usize;
         let body = &datagram[16..len];
         match message.message_type() {
             NLMSG_DONE => return Ok(true),
             NLMSG_ERROR => return Err(error(body)),
-            _ => flows.extend(flow(body)),
+            _ => each(body),
         }
         datagram = &datagram[len.next_multiple_of(4).min(datagram.len())..];
     }
@@ -135,6 +157,26 @@ fn flow(body: &[u8]) -> Option<FlowKey> {
         source_port: port(PORTS_AT + 2),
         destination_port: port(PORTS_AT),
     })
+}
+
+/// The token of a subflow's connection here; None: it is another socket.
+fn token(body: &[u8]) -> Option<u32> {
+    let layer = attribute(body.get(INFO_AT..)?, INET_DIAG_ULP_INFO)?;
+    let subflow = attribute(layer, INET_ULP_INFO_MPTCP)?;
+    let token = attribute(subflow, MPTCP_SUBFLOW_ATTR_TOKEN_LOC)?;
+    token.first_chunk().map(|token| u32::from_ne_bytes(*token))
+}
+
+/// The first netlink attribute of a kind.
+fn attribute(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    while let Some(([l0, l1, k0, k1], _)) = bytes.split_first_chunk() {
+        let length = usize::from(u16::from_ne_bytes([*l0, *l1]));
+        if u16::from_ne_bytes([*k0, *k1]) & NLA_TYPE_MASK == kind {
+            return bytes.get(4..length);
+        }
+        bytes = bytes.get(length.max(4).next_multiple_of(4)..)?;
+    }
+    None
 }
 
 #[cfg(test)]

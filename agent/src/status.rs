@@ -27,6 +27,7 @@ use crate::messages::{Exchange, Exchanges, Served};
 use crate::mss;
 use crate::outcome::OUTCOMES;
 use crate::program::Counters;
+use crate::timestamps;
 
 /// How long the agent writes to one client, and a client waits for the agent.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,14 +52,29 @@ pub struct Status {
     pub mss_clamp: Option<BTreeMap<String, u32>>,
     /// SYN/ACKs whose MSS was lowered, by family.
     pub mss_clamped_packets: BTreeMap<String, u64>,
+    /// Segments of services with Multipath TCP, by what became of their timestamps.
+    pub timestamps: BTreeMap<String, u64>,
     /// How other agents are reached.
     pub other_agents: Vec<OtherAgent>,
     /// What was said to controllers.
     pub controllers: Vec<Controller>,
     /// The stateless services' addresses and ports, as controllers name them.
     pub services: Vec<Served>,
+    /// Of services with Multipath TCP; absent where there are none.
+    pub multipath: Option<Multipath>,
     /// Packets by what became of them: `passed`, `decapsulated`, `forwarded`, `dropped`.
     pub packets: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// Handshakes of Multipath TCP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Multipath {
+    /// Why connections become plain ones; absent where they do not.
+    pub problem: Option<String>,
+    /// Connections that live here, by their tokens.
+    pub tokens: u64,
+    /// What was done with segments.
+    pub events: BTreeMap<String, u64>,
 }
 
 /// The config's fields that decide over packets.
@@ -76,6 +92,8 @@ pub struct Configured {
     pub load_balancers: Vec<String>,
     /// Where packets out of tunnels may go.
     pub vips: Vec<String>,
+    /// Services whose connections of Multipath TCP get their keys from load balancers.
+    pub mptcp: Vec<std::net::SocketAddr>,
     /// Whether the MSS of what VIPs answer is lowered.
     pub mss_clamp: bool,
 }
@@ -119,6 +137,7 @@ impl Configured {
             agents: config.agents.clone(),
             load_balancers: texts(&config.load_balancers),
             vips: texts(&config.vips),
+            mptcp: config.multipath.clone(),
             mss_clamp: config.clamps_mss,
         }
     }
@@ -165,11 +184,30 @@ impl Source<'_> {
             configured: Configured::of(self.config),
             mss_clamp: self.config.clamps_mss.then(announced),
             mss_clamped_packets: by_family(self.counters.clamped.read()?),
+            timestamps: timestamps::OUTCOMES
+                .iter()
+                .map(ToString::to_string)
+                .zip(self.counters.timestamps.read()?)
+                .collect(),
             other_agents: self.other_agents(),
             controllers: exchanges.iter().map(controller).collect(),
             services: services(&exchanges),
+            multipath: self.multipath()?,
             packets,
         })
+    }
+
+    fn multipath(&self) -> Result<Option<Multipath>, String> {
+        if self.config.multipath.is_empty() {
+            return Ok(None);
+        }
+        let counts = &self.counters.multipath;
+        let events = counts.events()?.into_iter().map(|(name, count)| (name.to_string(), count));
+        Ok(Some(Multipath {
+            problem: counts.problem(),
+            tokens: counts.tokens(),
+            events: events.collect(),
+        }))
     }
 
     fn other_agents(&self) -> Vec<OtherAgent> {
@@ -316,6 +354,9 @@ pub fn table(status: &Status) -> String {
         let text =
             format!("{address} {answered}, {states_sent} states sent, {connections} connections");
         lines.push(row("controller", &text));
+    }
+    for (name, count) in status.timestamps.iter().filter(|(_, count)| **count > 0) {
+        lines.push(row("timestamps", &format!("{name} {count}")));
     }
     for (verb, outcomes) in &status.packets {
         for (name, count) in outcomes.iter().filter(|(_, count)| **count > 0) {

@@ -9,13 +9,14 @@
 mod support;
 
 use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::Agent;
 use tempfile::TempDir;
-use testnet::{Namespace, root_or_skip};
+use testnet::{Namespace, root_or_skip, run};
 
 const CONFIG: &str = "
 interface: eth0
@@ -32,11 +33,28 @@ struct Backend {
     _sockets: Vec<(TcpListener, UdpSocket)>,
 }
 
+/// Gone when dropped.
+struct BpfFileSystem(PathBuf);
+
+impl BpfFileSystem {
+    fn mount(path: PathBuf) -> BpfFileSystem {
+        std::fs::create_dir(&path).unwrap();
+        run(&format!("mount -t bpf bpf {}", path.display()));
+        BpfFileSystem(path)
+    }
+}
+
+impl Drop for BpfFileSystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
 impl Backend {
     fn new() -> Backend {
         let (network, namespace) = (Namespace::new("network"), Namespace::new("backend"));
         network.run(&format!(
-            "ip link add eth0 mtu 1600 type veth peer eth0 mtu 1600 netns {namespace}"
+            "ip link add eth0 mtu 1620 type veth peer eth0 mtu 1620 netns {namespace}"
         ));
         for (namespace, addresses) in [
             (&network, &["10.66.0.1/24", "10.66.0.3/24", "fd66::1/64", "fd66::3/64"][..]),
@@ -209,16 +227,16 @@ fn a_backend_that_is_well_has_no_finding_and_each_fault_has_one() {
     run("ip link del eth1");
 
     run("ip link set eth0 mtu 1500");
-    backend.has("warn", "mtu", &["1500: full segments", "mss_clamp: auto", "mtu 1556"]);
-    run("ip route replace default via 10.66.0.1 advmss 1404");
-    run("ip route replace default via fd66::1 advmss 1384");
+    backend.has("warn", "mtu", &["1500: full segments", "mss_clamp: auto", "mtu 1616"]);
+    run("ip route replace default via 10.66.0.1 advmss 1344");
+    run("ip route replace default via fd66::1 advmss 1324");
     backend.is_well("advmss");
     run("ip route replace default via 10.66.0.1");
     run("ip route replace default via fd66::1");
-    run("ip link set eth0 mtu 1600");
+    run("ip link set eth0 mtu 1620");
 
     run("ip route add 10.66.0.3 dev eth0 mtu 1500");
-    backend.has("warn", "agents", &["the route to 10.66.0.3 has mtu 1500, and eth0 has 1600"]);
+    backend.has("warn", "agents", &["the route to 10.66.0.3 has mtu 1500, and eth0 has 1620"]);
     run("ip route del 10.66.0.3");
 
     run("ip link set eth0 down");
@@ -270,6 +288,38 @@ fn a_backend_that_is_well_has_no_finding_and_each_fault_has_one() {
     {
         assert!(Instant::now() < deadline);
     }
+}
+
+/// Each setting that handshakes of Multipath TCP need, made wrong and cured.
+#[test]
+fn settings_that_multipath_tcp_needs_are_found() {
+    if !root_or_skip("settings_that_multipath_tcp_needs_are_found") {
+        return;
+    }
+    let backend = Backend::new();
+    let services = format!("{CONFIG}mptcp: [{{address: 203.0.113.10, port: 80}}]\n");
+    backend.configure(&services);
+    backend.namespace.run("sysctl -qw net.mptcp.enabled=1 net.ipv4.conf.all.rp_filter=0");
+    let agent = backend.agent();
+    backend.has("warn", "mptcp", &["without `pin`", "pin: /sys/fs/bpf/guideway-agent"]);
+    drop(agent);
+    let bpf = BpfFileSystem::mount(backend.folder.path().join("bpf"));
+    backend.configure(&format!("{services}pin: {}\n", bpf.0.join("agent").display()));
+    let _agent = backend.agent();
+    backend.is_well("as it should be");
+    for (make, text, cure) in [
+        ("net.mptcp.enabled=0", "connections are plain TCP", "net.mptcp.enabled=1"),
+        ("net.ipv4.tcp_syncookies=0", "tcp_syncookies is 0", "net.ipv4.tcp_syncookies=1"),
+        ("net.ipv4.conf.all.rp_filter=2", "is 2", "net.ipv4.conf.all.rp_filter=0"),
+    ] {
+        let command = |setting: &str| format!("sysctl -w {setting}");
+        backend.namespace.run(&command(make));
+        backend.has("fail", "mptcp", &[text, &command(cure)]);
+        backend.namespace.run(&command(cure));
+        backend.is_well(cure);
+    }
+    backend.namespace.run("sysctl -qw net.ipv4.tcp_timestamps=0");
+    backend.has("warn", "mptcp", &["tcp_timestamps is 0", "net.ipv4.tcp_timestamps=1"]);
 }
 
 /// A generic program meets what the kernel has merged.
@@ -391,17 +441,17 @@ fn status_shows_what_the_agent_does() {
         status["configured"]["vips"],
         serde_json::json!(["203.0.113.10/32", "2001:db8:a::10/128"])
     );
-    assert_eq!(status["mss_clamp"], serde_json::json!({"ipv4": 1444, "ipv6": 1424}));
+    assert_eq!(status["mss_clamp"], serde_json::json!({"ipv4": 1464, "ipv6": 1444}));
     assert_eq!(status["other_agents"][0]["name"], "b");
-    assert_eq!(status["other_agents"][0]["mtu"], 1600);
+    assert_eq!(status["other_agents"][0]["mtu"], 1620);
     assert_eq!(status["config_file"], backend.file());
     assert_eq!(status["packets"]["dropped"]["not_vip"], 0);
     let output = backend.command("status").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "interface     eth0, native",
-        "MSS at most   1444 (ipv4), 1424 (ipv6)",
-        "agent         b 10.66.0.3 reached, packets of up to 1600 bytes",
+        "MSS at most   1464 (ipv4), 1444 (ipv6)",
+        "agent         b 10.66.0.3 reached, packets of up to 1620 bytes",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }

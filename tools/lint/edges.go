@@ -29,7 +29,7 @@ var crateEdges = map[string][]string{
 	// One load balancer in memory, and the loop that the forwarder's threads run.
 	"sim":       {"wire", "plan", "datapath", "nic"},
 	"forwarder": {"wire", "plan", "datapath", "nic", "nexthops", "sim", "daemon", "testnet"},
-	"agent":     {"wire", "plan", "datapath", "ebpf", "nexthops", "daemon", "testnet"},
+	"agent":     {"wire", "plan", "datapath", "ebpf", "nic", "nexthops", "daemon", "testnet"},
 	// Namespaces for tests; see testCrate.
 	"testnet": {},
 	// Tries the thinking crates with any input; a workspace of its own.

@@ -124,6 +124,19 @@ impl<'f> Reader<'f> {
         }
     }
 
+    /// A port: a number.
+    pub fn port(&mut self, node: &Node) -> Option<u16> {
+        let port = match node.yaml.data {
+            YamlData::Value(Scalar::Integer(number)) => u16::try_from(number).ok(),
+            _ => None,
+        };
+        let port = port.filter(|port| *port != 0);
+        if port.is_none() {
+            self.refuse(node, "is no port: write a number from 1 to 65535, without quotes");
+        }
+        port
+    }
+
     /// A text that means something: `what`, for example `example`.
     pub fn parsed<T: FromStr<Err: fmt::Display>>(
         &mut self,

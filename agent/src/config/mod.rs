@@ -15,6 +15,7 @@
 
 mod fields;
 mod keys;
+mod multipath;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,6 +56,8 @@ pub struct Config {
     pub keys: Option<Keys>,
     /// Where its state goes; empty without keys.
     pub controllers: Vec<SocketAddr>,
+    /// Services whose connections of Multipath TCP load balancers choose the keys of.
+    pub multipath: Vec<SocketAddr>,
     /// Lower the MSS that VIPs announce, so that what clients send fits into tunnels.
     pub clamps_mss: bool,
     /// A directory of the BPF file system, where the program outlives the agent.
@@ -142,6 +145,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
     let (pin, mss_clamp) = (fields.optional("pin"), fields.optional("mss_clamp"));
     let (key_file, controllers) = (fields.optional("key_file"), fields.optional("controllers"));
+    let mptcp = fields.optional("mptcp");
     fields.finish();
 
     let agents_node = agents.clone();
@@ -157,6 +161,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .as_ref()
             .map(|node| read_controllers(reader, node))
             .unwrap_or_default(),
+        multipath: Vec::new(),
         clamps_mss: mss_clamp.is_some_and(|node| read_mss_clamp(reader, &node)),
         pin: pin.and_then(|node| read_pin(reader, &node)),
         metrics_listen: metrics_listen.and_then(|node| {
@@ -168,6 +173,9 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
     };
     if let Some(node) = agents_node {
         check_agents(reader, &node, name.as_ref(), &config);
+    }
+    if let Some(node) = mptcp {
+        config.multipath = multipath::read(reader, &node, &config.vips);
     }
     check_messages(reader, key_file.as_ref(), controllers.as_ref(), name.as_ref(), &mut config);
     Some(config)

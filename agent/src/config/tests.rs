@@ -70,7 +70,7 @@ pin: here
             "agent.yaml:2: mode: \"fast\" is no mode: write auto (in the driver if it can), native (or not at all) or generic",
             "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
-            "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, mss_clamp, name, pin, stats_interval, vips",
+            "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, mptcp, mss_clamp, name, pin, stats_interval, vips",
             "agent.yaml:5: agents: has a name that is no text: put it into quotes",
             "agent.yaml:5: agents.web-1: 0.0.0.0 is no address of a backend",
             "agent.yaml:5: agents: needs `name`: which of them this one is",
@@ -211,4 +211,46 @@ fn what_is_wrong_with_messages_is_reported() {
         let problems = problems(keys, &lines);
         assert!(problems.contains(expected), "{problems}");
     }
+}
+
+fn with_services(list: &str) -> Result<Config, ConfigError> {
+    let vips = "vips: [203.0.113.10, '2001:db8:a::/64']";
+    let text = format!("interface: eth0\nload_balancers: [10.0.0.1]\n{vips}\nmptcp:{list}");
+    Config::parse("agent.yaml", &text)
+}
+
+#[test]
+fn services_with_multipath_tcp_are_read_each_once_in_order() {
+    let list = "\n- {address: '2001:db8:a::1', port: 8443}\n- address: 203.0.113.10\n  port: 443\n";
+    let services = with_services(list).unwrap().multipath;
+    let expected = ["203.0.113.10:443", "[2001:db8:a::1]:8443"];
+    assert_eq!(services, expected.map(|text| text.parse::<SocketAddr>().unwrap()));
+    assert!(with_services(" []").unwrap().multipath.is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_services_of_multipath_tcp_is_reported() {
+    let list = "
+- {address: 203.0.113.11, port: 443}
+- {address: 203.0.113.10, port: 443}
+- {address: 203.0.113.10, port: 443}
+- {address: here, port: '443'}
+- {address: 203.0.113.10, port: 65536, bucket: 1}
+- {port: 0}
+- 203.0.113.10:443
+";
+    assert_eq!(
+        with_services(list).unwrap_err().problems(),
+        [
+            "agent.yaml:5: mptcp[0]: 203.0.113.11 is none of `vips`: add it there",
+            "agent.yaml:7: mptcp[2]: 203.0.113.10:443 is there twice: remove one",
+            "agent.yaml:8: mptcp[3].address: \"here\" is not an address (invalid IP address syntax): write 203.0.113.10 or 2001:db8::10",
+            "agent.yaml:8: mptcp[3].port: is no port: write a number from 1 to 65535, without quotes",
+            "agent.yaml:9: mptcp[4].bucket: there is no such field; there are: address, port",
+            "agent.yaml:9: mptcp[4].port: is no port: write a number from 1 to 65535, without quotes",
+            "agent.yaml:10: mptcp[5]: `address` is missing: the VIP, like 203.0.113.10",
+            "agent.yaml:10: mptcp[5].port: is no port: write a number from 1 to 65535, without quotes",
+            "agent.yaml:11: mptcp[6]: is no mapping: write `field: value` lines",
+        ]
+    );
 }

@@ -13,6 +13,10 @@ use wire::IpPrefix;
 /// Chains that jump to one another deeper than nftables allows (16).
 const DEPTH_MAX: usize = 16;
 
+/// Statements by which a rule's walk through its chain may end.
+const VERDICTS: [&str; 9] =
+    ["accept", "queue", "drop", "reject", "return", "dnat", "redirect", "jump", "goto"];
+
 /// The packets that clients and VIPs exchange on one port.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'a> {
@@ -40,6 +44,8 @@ pub enum Harm {
     Drops(String),
     /// They go to another address (DNAT), by this chain and rule.
     Translates(String),
+    /// Some of them may: the rule depends on what is not known here.
+    MayTranslate(String),
 }
 
 /// nftables' chains and rules.
@@ -61,9 +67,11 @@ struct Walk<'a> {
     ruleset: &'a Ruleset,
     exchange: &'a Exchange<'a>,
     direction: Direction,
-    /// A rule accepts what may be this packet.
+    /// A rule accepts what may be this packet, or takes it past others.
     may_accept: bool,
-    translates: Option<String>,
+    /// In chains that what may be this packet is sent through.
+    is_doubtful: bool,
+    translates: Option<Harm>,
 }
 
 impl Ruleset {
@@ -84,8 +92,14 @@ impl Ruleset {
     fn harms_of(&self, exchange: &Exchange, direction: Direction) -> Vec<Harm> {
         let mut harms = Vec::new();
         for chain in self.chains().filter(|chain| is_met(chain, exchange, direction)) {
-            let mut walk =
-                Walk { ruleset: self, exchange, direction, may_accept: false, translates: None };
+            let mut walk = Walk {
+                ruleset: self,
+                exchange,
+                direction,
+                may_accept: false,
+                is_doubtful: false,
+                translates: None,
+            };
             let end = match walk.chain(chain, 0) {
                 End::Returns if chain["policy"] == "drop" => {
                     End::Drops(format!("{}: policy drop", name(chain)))
@@ -97,7 +111,7 @@ impl Ruleset {
             {
                 harms.push(Harm::Drops(by));
             }
-            harms.extend(walk.translates.take().map(Harm::Translates));
+            harms.extend(walk.translates.take());
         }
         harms
     }
@@ -131,8 +145,9 @@ fn is_met(chain: &Value, exchange: &Exchange, direction: Direction) -> bool {
     let is_of_family = match family {
         "ip" => exchange.vip.is_ipv4(),
         "ip6" => exchange.vip.is_ipv6(),
-        "netdev" => names(&chain["dev"], exchange.interface),
-        family => family == "inet",
+        // Chains of `inet` have a device where their hook is one's.
+        "netdev" | "inet" => chain["dev"].is_null() || names(&chain["dev"], exchange.interface),
+        _ => false,
     };
     is_of_family && chain["hook"].as_str().is_some_and(|hook| hooks.contains(&hook))
 }
@@ -145,10 +160,8 @@ fn names(value: &Value, name: &str) -> bool {
 impl Walk<'_> {
     fn chain(&mut self, chain: &Value, depth: usize) -> End {
         for rule in self.ruleset.rules(chain) {
-            match self.rule(chain, rule, depth) {
-                Some(End::Returns) => return End::Returns,
-                Some(end) => return end,
-                None => {}
+            if let Some(end) = self.rule(chain, rule, depth) {
+                return end;
             }
         }
         End::Returns
@@ -165,12 +178,17 @@ impl Walk<'_> {
                     Some(false) => return None,
                     None => is_certain = false,
                 },
-                "counter" | "log" | "comment" | "meta" | "mangle" | "limit" => {
-                    is_certain &= kind != "limit";
+                "counter" | "log" | "comment" | "meta" | "mangle" => {}
+                "xt" if value["name"] == "DNAT" || value["name"] == "REDIRECT" => {
+                    return self.verdict(chain, "xt", value, is_certain, depth);
                 }
-                "xt" if value["name"] != "DNAT" => is_certain = false,
                 "vmap" => return self.map(chain, value, is_certain, depth),
-                _ => return self.verdict(chain, kind, value, is_certain, depth),
+                kind if VERDICTS.contains(&kind) => {
+                    return self.verdict(chain, kind, value, is_certain, depth);
+                }
+                // Limits, sets that are added to, extensions of iptables: whether what
+                // follows them is done depends on more than this packet.
+                _ => is_certain = false,
             }
         }
         None
@@ -190,9 +208,15 @@ impl Walk<'_> {
                 is_certain.then_some(End::Accepts)
             }
             "drop" | "reject" => is_certain.then(|| End::Drops(format!("{}: {kind}", name(chain)))),
-            "return" => is_certain.then_some(End::Returns),
+            "return" => {
+                self.may_accept |= !is_certain;
+                is_certain.then_some(End::Returns)
+            }
             "dnat" | "redirect" | "xt" => {
-                self.translates = Some(format!("{}: {kind}", name(chain)));
+                let by = format!("{}: {kind}", name(chain));
+                let is_certain = is_certain && !self.is_doubtful;
+                self.translates =
+                    Some(if is_certain { Harm::Translates(by) } else { Harm::MayTranslate(by) });
                 is_certain.then_some(End::Accepts)
             }
             "jump" | "goto" => self.jump(chain, value, kind == "goto", is_certain, depth),
@@ -217,9 +241,13 @@ impl Walk<'_> {
         if depth > DEPTH_MAX {
             return None;
         }
-        match self.chain(target, depth) {
+        let was_doubtful = self.is_doubtful;
+        self.is_doubtful |= !is_certain;
+        let end = self.chain(target, depth);
+        self.is_doubtful = was_doubtful;
+        match end {
             End::Returns if !is_last => None,
-            End::Accepts if !is_certain => {
+            End::Accepts | End::Returns if !is_certain => {
                 self.may_accept = true;
                 None
             }
@@ -352,4 +380,90 @@ fn any(list: &[Value], value: &Value) -> Option<bool> {
         }
     }
     is_known.then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is done to TCP to a VIP's port 80 by a chain of those rules, with another
+    /// chain `others` to jump to.
+    fn harms(hook: &str, policy: &str, rules: &[Value], others: &[Value]) -> Vec<Harm> {
+        let base = serde_json::json!({"chain": {
+            "family": "inet", "table": "t", "name": "base", "hook": hook, "policy": policy
+        }});
+        let other =
+            serde_json::json!({"chain": {"family": "inet", "table": "t", "name": "others"}});
+        let rule = |chain: &str, expr: &Value| serde_json::json!({"rule": {"family": "inet", "table": "t", "chain": chain, "expr": expr}});
+        let mut items = vec![base, other];
+        items.extend(rules.iter().map(|expr| rule("base", expr)));
+        items.extend(others.iter().map(|expr| rule("others", expr)));
+        let ruleset =
+            Ruleset::parse(&serde_json::json!({ "nftables": items }).to_string()).unwrap();
+        let vip = "203.0.113.10".parse().unwrap();
+        ruleset.harms(&Exchange { vip, protocol: "tcp", port: 80, interface: "eth0" })
+    }
+
+    fn of_some_clients(verdict: Value) -> Value {
+        serde_json::json!([
+            {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
+                       "right": {"prefix": {"addr": "10.0.0.0", "len": 8}}}},
+            verdict
+        ])
+    }
+
+    fn of_all(verdict: Value) -> Value {
+        serde_json::json!([verdict])
+    }
+
+    #[test]
+    fn what_is_certain_is_reported() {
+        let drop = of_all(serde_json::json!({"drop": null}));
+        let dnat = of_all(serde_json::json!({"dnat": {"addr": "172.17.0.2"}}));
+        let jump = of_all(serde_json::json!({"jump": {"target": "others"}}));
+        let by = |text: &str| format!("inet t {text}");
+        assert_eq!(harms("input", "drop", &[], &[]), [Harm::Drops(by("base: policy drop"))]);
+        assert_eq!(
+            harms("input", "accept", std::slice::from_ref(&jump), &[drop]),
+            [Harm::Drops(by("others: drop"))]
+        );
+        assert_eq!(
+            harms("prerouting", "accept", &[jump], &[dnat]),
+            [Harm::Translates(by("others: dnat"))]
+        );
+    }
+
+    #[test]
+    fn what_depends_on_the_client_is_no_drop() {
+        let drop = of_all(serde_json::json!({"drop": null}));
+        let some = |verdict| of_some_clients(verdict);
+        for first in [
+            some(serde_json::json!({"drop": null})),
+            some(serde_json::json!({"accept": null})),
+            some(serde_json::json!({"return": null})),
+            some(serde_json::json!({"goto": {"target": "others"}})),
+            // A statement of no meaning for this packet before a verdict.
+            serde_json::json!([{"set": {"op": "add", "elem": "x", "set": "@seen"}}, {"accept": null}]),
+        ] {
+            let rules = match first[1].get("drop") {
+                Some(_) => vec![first],
+                None => vec![first, drop.clone()],
+            };
+            assert_eq!(harms("input", "accept", &rules, &[]), [], "{rules:?}");
+        }
+    }
+
+    #[test]
+    fn a_translation_of_some_is_in_doubt() {
+        let dnat = serde_json::json!({"dnat": {"addr": "172.17.0.2"}});
+        let jump = of_some_clients(serde_json::json!({"jump": {"target": "others"}}));
+        assert_eq!(
+            harms("prerouting", "accept", &[of_some_clients(dnat.clone())], &[]),
+            [Harm::MayTranslate("inet t base: dnat".to_string())]
+        );
+        assert_eq!(
+            harms("prerouting", "accept", &[jump], &[of_all(dnat)]),
+            [Harm::MayTranslate("inet t others: dnat".to_string())]
+        );
+    }
 }

@@ -20,6 +20,7 @@ use nexthops::socket::Requests;
 use wire::{IpPrefix, Protocol};
 
 use crate::config::Config;
+use crate::multipath::Kernel;
 use crate::sockets::{self, Listener};
 use crate::status::{self, Status};
 
@@ -53,6 +54,8 @@ pub struct Machine {
     pub receive_offload: Option<ebpf::ReceiveOffload>,
     /// Settings by name, as sysctl has them.
     pub settings: BTreeMap<String, u32>,
+    /// What handshakes of Multipath TCP need of the kernel.
+    pub multipath: Kernel,
     /// Of the running agent, now and a moment later.
     pub status: Result<(Status, Status), String>,
 }
@@ -117,6 +120,7 @@ impl Machine {
             conntrack: conntrack(),
             receive_offload: ebpf::receive_offload(&config.interface).ok(),
             settings: settings(&config.interface),
+            multipath: Kernel::read(),
             status: twice(&config.interface),
         })
     }

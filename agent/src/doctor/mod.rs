@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  config ──┐
-//!           ├─► network, agents, service (pure) ─► findings
+//!           ├─► network, multipath, agents, service (pure) ─► findings
 //!  kernel, running agent ─► machine ─┘
 //! ```
 //!
@@ -12,6 +12,7 @@
 mod agents;
 mod firewall;
 mod machine;
+mod multipath;
 mod network;
 mod service;
 
@@ -106,6 +107,7 @@ fn examine(file: &Path) -> Vec<Finding> {
         Ok(machine) => {
             agents::check(&config, &machine, &mut findings);
             network::check(&config, &machine, &mut findings);
+            multipath::check(&config, &machine, &mut findings);
             service::check(&config, &machine, &mut findings);
         }
         Err(error) => findings.fail("machine", format!("the kernel cannot be asked: {error}")),

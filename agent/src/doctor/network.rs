@@ -7,6 +7,7 @@ use wire::IpPrefix;
 use super::Findings;
 use super::machine::{Device, Machine};
 use crate::config::Config;
+use crate::mss;
 
 /// Kinds of devices by which the kernel opens tunnels itself.
 const TUNNELS: [&str; 9] =
@@ -14,9 +15,6 @@ const TUNNELS: [&str; 9] =
 
 /// What clients send where nothing says otherwise.
 const CLIENT_BYTES: u32 = 1500;
-
-/// Of UDP and Geneve, the largest tunnel header but for options.
-const TUNNEL_BYTES: u32 = 8 + 8;
 
 /// Of more connections than this part of what fits, new ones will soon be dropped.
 const CONNTRACK_PERCENT_MAX: u64 = 90;
@@ -146,19 +144,19 @@ fn reverse_path(config: &Config, device: &Device, machine: &Machine, findings: &
 }
 
 fn mtu(config: &Config, device: &Device, machine: &Machine, findings: &mut Findings) {
-    let has_v6 = config.load_balancers.iter().any(|prefix| prefix.address().is_ipv6());
-    let outer_ip = if has_v6 { 40 } else { 20 };
-    let needed = CLIENT_BYTES + outer_ip + TUNNEL_BYTES;
-    let families = [(0, 40), (1, 60)].into_iter();
+    // Only where agents are named do packets name any to be passed on to.
+    let options = if config.agents.is_empty() { 0 } else { mss::OPTIONS_BYTES };
+    let tunnel = mss::tunnel_bytes(config) + options;
+    let needed = CLIENT_BYTES + tunnel;
     // Where every way to clients announces a smaller MSS, segments fit.
-    let announces = |(family, headers): (usize, u32)| {
+    let announces = |family: usize| {
         let routes = &machine.default_routes[family];
-        let largest = device.mtu.saturating_sub(outer_ip + TUNNEL_BYTES + headers);
+        let largest = device.mtu.saturating_sub(tunnel + mss::SEGMENT_HEADERS_BYTES[family]);
         !routes.is_empty() && routes.iter().all(|route| (1..=largest).contains(&route.advmss))
     };
     let is_used =
         |family: usize| config.vips.iter().any(|vip| vip.address().is_ipv6() == (family == 1));
-    let has_advmss = families.filter(|(family, _)| is_used(*family)).all(announces);
+    let has_advmss = (0..2).filter(|family| is_used(*family)).all(announces);
     if device.mtu >= needed || config.clamps_mss || has_advmss {
         findings.ok("mtu", format!("{}: clients' packets fit into tunnels", device.mtu));
         return;
@@ -230,6 +228,7 @@ mod tests {
             conntrack: None,
             receive_offload: None,
             settings: BTreeMap::new(),
+            multipath: Default::default(),
             status: Err("no agent".to_string()),
         }
     }

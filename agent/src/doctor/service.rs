@@ -19,6 +19,9 @@ const EXCHANGES_MAX: usize = 256;
 /// Listeners of other namespaces that are named, at most.
 const HINTS_MAX: usize = 16;
 
+/// What is wrong with packets that the firewall gives another address.
+const TRANSLATED: &str = "the agent finds no socket of theirs, and sends connections elsewhere; let the service listen on the VIP itself (containers: host network)";
+
 /// A service's address and port on this backend.
 type Port = (IpAddr, &'static str, u16);
 
@@ -135,7 +138,8 @@ fn firewall(config: &Config, machine: &Machine, ports: &BTreeSet<Port>, findings
             let at = format!("{vip} port {port} ({protocol})");
             match harm {
                 Harm::Drops(by) => findings.fail("firewall", format!("packets of {at} are dropped by {by}: let them through before (nft -a list ruleset; nft insert rule)")),
-                Harm::Translates(by) => findings.fail("firewall", format!("packets to {at} go to another address by {by}: the agent finds no socket of theirs, and sends connections elsewhere; let the service listen on the VIP itself (containers: host network)")),
+                Harm::Translates(by) => findings.fail("firewall", format!("packets to {at} go to another address by {by}: {TRANSLATED}")),
+                Harm::MayTranslate(by) => findings.warn("firewall", format!("packets to {at} of some clients may go to another address by {by}: {TRANSLATED}")),
             }
         }
     }

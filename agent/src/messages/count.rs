@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use datapath::BucketHash;
+use datapath::{BucketHash, multipath};
 use plan::{Found, Plan, Planner, Tracking, proto as plan_proto};
 use prost::Message;
 use wire::{FlowKey, Target};
@@ -56,18 +56,30 @@ impl Counting {
         &self.served
     }
 
-    /// How many of the flows are in each bucket.
-    pub fn count(&self, flows: &[FlowKey]) -> Counts {
-        let mut counts = Counts::new();
-        for (service, bucket) in flows.iter().filter_map(|flow| self.bucket(flow)) {
-            let sockets = counts.entry(service).or_default().entry(bucket).or_default();
-            *sockets = sockets.saturating_add(1);
+    /// How many of the flows are in each bucket, and how many they are. One whose
+    /// timestamps have `bits` has packets in their bucket, too.
+    pub fn count(
+        &self,
+        flows: &[FlowKey],
+        bits: impl Fn(&FlowKey) -> Option<u16>,
+    ) -> (Counts, u64) {
+        let (mut counts, mut connections) = (Counts::new(), 0);
+        for flow in flows {
+            let Some((service, bucket, buckets)) = self.bucket(flow) else { continue };
+            let by_bits = bits(flow).map(|bits| multipath::bucket(bits.into(), buckets));
+            let other = by_bits.filter(|other| *other != bucket);
+            for bucket in [Some(bucket), other].into_iter().flatten() {
+                let sockets = counts.entry(service).or_default().entry(bucket).or_default();
+                *sockets = sockets.saturating_add(1);
+            }
+            connections += 1;
         }
-        counts
+        (counts, connections)
     }
 
-    /// Index of the stateless service and the bucket that a flow from a client is in.
-    fn bucket(&self, flow: &FlowKey) -> Option<(u32, u32)> {
+    /// Index of the stateless service and the bucket that a flow from a client is in, and
+    /// how many buckets there are.
+    fn bucket(&self, flow: &FlowKey) -> Option<(u32, u32, u32)> {
         let target = Target {
             address: flow.destination,
             family: flow.family,
@@ -80,8 +92,9 @@ impl Counting {
             return None;
         }
         let hash = self.hash.selector(service.affinity, flow);
-        let buckets = self.plan.group_of(&matched).selector()?;
-        Some((matched.listed.into(), buckets.slot(hash)))
+        let selector = self.plan.group_of(&matched).selector()?;
+        let buckets = u32::try_from(selector.entries().len()).ok()?;
+        Some((matched.listed.into(), selector.slot(hash), buckets))
     }
 
     /// The bodies of a state with these counts.

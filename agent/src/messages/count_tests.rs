@@ -93,7 +93,25 @@ fn connections_are_counted_in_the_forwarders_buckets() {
         *buckets.entry(bucket_of(service as usize, &flow)).or_default() += 1;
     }
     assert_eq!(expected[&2].len(), 1, "of one client in one bucket");
-    assert_eq!(counting().count(&flows), expected);
+    assert_eq!(counting().count(&flows, |_| None), (expected, 5));
+}
+
+/// Where packets with timestamps go, and those without.
+#[test]
+fn a_connection_with_bits_is_in_the_buckets_of_both() {
+    let flow = flow("192.0.2.1", 40000, "203.0.113.10", 80);
+    let own = bucket_of(1, &flow);
+    for (bits, expected) in [
+        (own as u16 ^ 1, vec![own, own ^ 1]),
+        (own as u16 ^ 1 | 4096, vec![own, own ^ 1]),
+        (own as u16, vec![own]),
+    ] {
+        let mut expected: Vec<(u32, u32)> = expected.iter().map(|bucket| (*bucket, 1)).collect();
+        expected.sort();
+        let (counts, connections) = counting().count(&[flow], |_| Some(bits));
+        assert_eq!(counts[&1].clone().into_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(connections, 1);
+    }
 }
 
 #[test]
@@ -165,7 +183,7 @@ fn flows_of_udp_are_in_the_buckets_of_their_service() {
     let counting = Counting::new(&keys(), 7, &services.encode_to_vec()).unwrap();
     let of_tcp = flow("198.51.100.1", 5000, "203.0.113.10", 80);
     let of_udp = FlowKey { protocol: Protocol::UDP, ..of_tcp };
-    let counts = counting.count(&[of_tcp, of_udp, of_udp]);
+    let (counts, _) = counting.count(&[of_tcp, of_udp, of_udp], |_| None);
     let sums: Vec<(u32, u32)> =
         counts.iter().map(|(service, buckets)| (*service, buckets.values().sum())).collect();
     assert_eq!(sums, [(1, 1), (3, 2)]);

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::config::{Config, Keys};
 use crate::flows::Flows;
 use crate::sockets;
+use crate::timestamps::Clocks;
 use datagram::Refused;
 use session::{Session, Taken};
 
@@ -88,16 +89,23 @@ fn locked(exchange: &Mutex<Exchange>) -> std::sync::MutexGuard<'_, Exchange> {
     exchange.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What the programs know of connections here, beside the kernel's sockets.
+struct Here {
+    flows: Flows,
+    clocks: Clocks,
+}
+
 /// The agent's side of all exchanges.
 pub struct Messages {
     keys: Option<Keys>,
-    flows: Arc<Flows>,
+    here: Arc<Here>,
     exchanges: Exchanges,
 }
 
 impl Messages {
-    /// To the controllers of a config, of the sockets here and these flows.
-    pub fn new(config: &Config, flows: Flows) -> Messages {
+    /// To the controllers of a config, of the sockets here, these flows, and what
+    /// timestamps have.
+    pub fn new(config: &Config, flows: Flows, clocks: Clocks) -> Messages {
         let exchange = |controller: &SocketAddr| {
             Arc::new(Mutex::new(Exchange {
                 controller: *controller,
@@ -110,7 +118,7 @@ impl Messages {
         };
         Messages {
             keys: config.keys.clone(),
-            flows: Arc::new(flows),
+            here: Arc::new(Here { flows, clocks }),
             exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
         }
     }
@@ -129,7 +137,7 @@ impl Messages {
         let mut tasks = JoinSet::new();
         for exchange in &self.exchanges.0 {
             let session = Session::new(keys.clone(), u64::from_ne_bytes(boot));
-            tasks.spawn(talk(session, exchange.clone(), Arc::clone(&self.flows)));
+            tasks.spawn(talk(session, exchange.clone(), Arc::clone(&self.here)));
         }
         while tasks.join_next().await.is_some() {}
         std::future::pending().await
@@ -137,12 +145,12 @@ impl Messages {
 }
 
 /// Sends states to one controller and takes its answers.
-async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>, flows: Arc<Flows>) {
+async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>, here: Arc<Here>) {
     let controller = locked(&exchange).controller;
     let socket = connected(controller).await;
     loop {
         let sent_at = Instant::now();
-        let bodies = bodies(&session, &exchange, Arc::clone(&flows)).await;
+        let bodies = bodies(&session, &exchange, Arc::clone(&here)).await;
         for datagram in session.state(&bodies) {
             // A lost state is followed by another.
             let _ = socket.send(&datagram).await;
@@ -179,15 +187,13 @@ async fn connected(controller: SocketAddr) -> UdpSocket {
 }
 
 /// The bodies of the next state.
-async fn bodies(session: &Session, exchange: &Mutex<Exchange>, flows: Arc<Flows>) -> Vec<Vec<u8>> {
+async fn bodies(session: &Session, exchange: &Mutex<Exchange>, here: Arc<Here>) -> Vec<Vec<u8>> {
     let Some(counting) = session.counting() else { return count::uncounted(0) };
     locked(exchange).services = counting.served().to_vec();
     let counted = spawn_blocking(move || {
         let mut living = sockets::connections()?;
-        living.extend(flows.recent().map_err(std::io::Error::other)?);
-        let counts = counting.count(&living);
-        let connections = counts.values().flat_map(|buckets| buckets.values());
-        let connections = connections.map(|count| u64::from(*count)).sum();
+        living.extend(here.flows.recent().map_err(std::io::Error::other)?);
+        let (counts, connections) = counting.count(&living, |flow| here.clocks.bits(flow));
         std::io::Result::Ok((connections, counting.bodies(&counts)))
     });
     match counted.await.map_err(std::io::Error::other).and_then(|counted| counted) {

@@ -16,6 +16,7 @@ mod mss;
 mod onward;
 mod options;
 mod sockets;
+mod timestamps;
 
 const PASS: u32 = 2;
 const DROP: u32 = 1;
@@ -30,7 +31,7 @@ fn program_or_skip(test: &str) -> Option<Program> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let mut program = Program::load().unwrap();
+    let mut program = Program::load(None).unwrap();
     let config = "{interface: eth0, load_balancers: [10.0.0.1, 2001:db8::1], vips: [10.0.0.200, 2001:db8::c8]}";
     program.set(&Config::parse("config", config).unwrap()).unwrap();
     Some(program)

@@ -18,7 +18,7 @@ const UNSPECIFIED: i32 = -1;
 fn clamping() -> Program {
     let config =
         "{interface: eth0, load_balancers: ['2001:db8::1'], vips: [10.0.0.200, 2001:db8::c8]}";
-    let mut program = Program::load().unwrap();
+    let mut program = Program::load(None).unwrap();
     let config = Config::parse("config", config).unwrap();
     program.set(&config).unwrap();
     program.clamps().unwrap().set(&config, 1500).unwrap();
@@ -28,8 +28,13 @@ fn clamping() -> Program {
 impl Program {
     /// What the program at the egress makes of a frame.
     fn run_egress(&self, frame: &[u8]) -> Vec<u8> {
+        self.run_classifier(MSS_PROGRAM, frame)
+    }
+
+    /// What a program of traffic control makes of a frame.
+    pub fn run_classifier(&self, name: &str, frame: &[u8]) -> Vec<u8> {
         let mut out = vec![0; frame.len()];
-        let program = self.object.program(MSS_PROGRAM);
+        let program = self.object.program(name);
         let Some(aya::programs::Program::SchedClassifier(egress)) = program else { panic!() };
         let options = TestRunOptions {
             data_in: Some(frame),
@@ -69,7 +74,7 @@ fn segment(family: Family, host: u8, flags: u8, options: &[u8]) -> Vec<u8> {
 }
 
 /// The checksum that makes the segment's sum right; 0 where it is.
-fn tcp_sum(family: Family, packet: &[u8]) -> u16 {
+pub fn tcp_sum(family: Family, packet: &[u8]) -> u16 {
     let (addresses, header) = if family == V4 { (12, 20) } else { (8, 40) };
     let bytes = (header - addresses) / 2;
     let (source, rest) = packet[addresses..].split_at(bytes);
@@ -96,7 +101,7 @@ fn mss_at(options: &[u8]) -> Option<usize> {
     None
 }
 
-fn options() -> impl Strategy<Value = Vec<u8>> {
+pub fn options() -> impl Strategy<Value = Vec<u8>> {
     let one = prop_oneof![
         3 => any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
         2 => Just(vec![1]),

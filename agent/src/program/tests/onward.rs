@@ -52,7 +52,7 @@ pub fn program() -> Program {
 }
 
 pub fn program_of(config: &Config) -> Program {
-    let mut program = Program::load().unwrap();
+    let mut program = Program::load(None).unwrap();
     program.set(config).unwrap();
     let mut agents = program.agents().unwrap();
     for agent in config.other_agents() {

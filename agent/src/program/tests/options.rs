@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use wire::tunnel::geneve;
+use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::RouteOption;
 
 use super::onward::{TX, program, route};
@@ -11,7 +12,8 @@ use super::*;
 /// What becomes of a SYN behind these options; `rest` follows them in the frame.
 fn oracle(is_critical: bool, options: &[u8], rest: &[u8]) -> &'static str {
     let frame = [options, rest].concat();
-    let (mut at, mut has_critical, mut has_route) = (0, false, false);
+    let (mut at, mut has_critical) = (0, false);
+    let (mut has_route, mut has_multipath) = (false, false);
     for _ in 0..63 {
         if at >= options.len() {
             break;
@@ -24,6 +26,11 @@ fn oracle(is_critical: bool, options: &[u8], rest: &[u8]) -> &'static str {
                 return "route_option";
             }
             has_route = true;
+        } else if header[..3] == [0xff, 0x47, 0x82] {
+            if has_multipath || !is_multipath(&frame[at + 4..], body_bytes) {
+                return "multipath_option";
+            }
+            has_multipath = true;
         } else if header[2] & 0x80 != 0 {
             return "geneve_option";
         }
@@ -38,6 +45,16 @@ fn is_route(body: &[u8], body_bytes: usize) -> bool {
     let (count, address) = (usize::from(flags & 3), if flags & 0x80 == 0 { 4 } else { 16 });
     let needed = 8 + if count == 0 { 0 } else { address };
     flags & 0x3c == 0 && body_bytes == 8 + count * address && body.len() >= needed
+}
+
+/// True for a body that says how long it is.
+fn is_multipath(body: &[u8], body_bytes: usize) -> bool {
+    let address_bytes = match body.get(..12) {
+        Some([.., 0, 0]) => 4,
+        Some([.., 0x80, 0]) => 16,
+        _ => return false,
+    };
+    body_bytes == 12 + address_bytes
 }
 
 /// An option that is right, or of a length of its own, or damaged.
@@ -56,9 +73,28 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
         bytes[at] = byte;
         bytes
     });
+    let damaged_multipath =
+        (multipath(), 0..64_usize, any::<u8>()).prop_map(|(option, at, byte)| {
+            let mut bytes = option.emit().to_vec();
+            if let Some(damaged) = bytes.get_mut(at) {
+                *damaged = byte;
+            }
+            bytes
+        });
     let noise =
         (0..8_usize, any::<[u8; 32]>()).prop_map(|(words, bytes)| bytes[..words * 4].to_vec());
-    prop_oneof![4 => ours, 2 => other, 3 => damaged, 1 => noise]
+    prop_oneof![4 => ours, 2 => other, 3 => damaged, 3 => damaged_multipath, 1 => noise]
+}
+
+fn multipath() -> impl Strategy<Value = MultipathOption> {
+    let addresses = ["10.1.0.13", "2001:db8:1::13"].map(|text| text.parse().unwrap());
+    (any::<u64>(), any::<u16>(), prop::sample::select(addresses.to_vec())).prop_map(
+        |(key, bucket, address)| MultipathOption {
+            key: Some(key).filter(|key| *key != 0),
+            bucket,
+            address,
+        },
+    )
 }
 
 /// A client's first packet, which is taken wherever it comes.

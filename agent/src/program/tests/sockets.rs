@@ -85,17 +85,15 @@ impl Sockets {
         let mut sockets = Sockets { connections: Vec::new(), _open: Vec::new() };
         for family in [V4, V6] {
             let heard = raw(family);
-            let listener = TcpListener::bind((vip(family), PORT)).unwrap();
+            // As many programs have it.
+            let listener = multipath_listener(family);
             let (near, far) = connect(family, &listener);
             let (closed_near, closed_far) = connect(family, &listener);
             sockets.enter(family, Established, near.local_addr().unwrap().port(), &heard);
             let port = closed_near.local_addr().unwrap().port();
             sockets.enter(family, Closed, port, &heard);
             close(closed_far, closed_near);
-            // Of a forged or late SYN, and by a cookie: by hand, at a listener as many
-            // programs have it.
-            drop(listener);
-            let listener = multipath_listener(family);
+            // Of a forged or late SYN, and by a cookie: by hand.
             namespace.run("sysctl -qw net.ipv4.tcp_syncookies=1");
             send_syn(family, 5001);
             sockets.enter(family, Handshake, 5001, &heard);

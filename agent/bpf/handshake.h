@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Handshakes of Multipath TCP in which an unmodified kernel takes the key that the load
+ * balancer chose (MPLB, section 3.1):
+ *
+ *   SYN ─► XDP ─► user space ─► SYN cookies on, into the kernel, off again
+ *   SYN/ACK ◄─ egress: the kernel's key is replaced by the load balancer's
+ *   ACK ─► ingress: echoes that key, which the kernel takes for its own from the cookie on
+ *
+ * A SYN that user space cannot have soon goes to the kernel without MP_CAPABLE: a plain
+ * connection is better than none. The same for a SYN/ACK that is no cookie's: the kernel
+ * would keep its own key, which leads joins elsewhere.
+ */
+#ifndef GUIDEWAY_AGENT_HANDSHAKE_H
+#define GUIDEWAY_AGENT_HANDSHAKE_H
+
+#include "connection.h"
+#include "flow.h"
+#include "frame.h"
+#include "multipath.h"
+#include "options.h"
+
+#define SYN_BYTES_MAX 512 /* multipath/injector.rs has these, too */
+#define SYNS_BYTES (1 << 20)
+#define KEYED_HANDSHAKES_MAX 65536
+#define TOKENS_MAX 1048576
+#define HEARTBEAT_MAX 1000000000 /* ns: with none for longer, user space is gone */
+#define RATE_WINDOW_BITS 26 /* 67 ms */
+#define CAPABLE_SYN_BYTES 4 /* of version 1, the only one that kernels know */
+#define CAPABLE_SYN_ACK_BYTES 12
+#define CAPABLE_ACK_BYTES 20
+#define CAPABLE_KEY_AT 4
+#define CAPABLE_ECHO_AT 12
+#define JOIN_TOKEN_AT 4
+#define MULTIPATH_KEY_AT 4 /* in the tunnel's option */
+
+/* What was done with segments of these services. multipath/counts.rs has the same list. */
+enum multipath_event {
+	SYN_HANDED,           /* to user space */
+	SYN_STRIPPED_RATE,    /* of MP_CAPABLE: more SYNs than user space may have */
+	SYN_STRIPPED_SILENCE, /* user space does not live */
+	SYN_STRIPPED_ROOM,    /* no room for it in the ring, or in a record */
+	SYN_ACK_KEYED,        /* has the load balancer's key now */
+	SYN_ACK_STRIPPED,     /* of MP_CAPABLE: the kernel took no cookie for it */
+	ACK_OTHER_KEY,        /* dropped: it echoes a key that was not sent */
+	MULTIPATH_EVENTS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MULTIPATH_EVENTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} multipath_events SEC(".maps");
+
+/* A SYN on its way to user space. */
+struct handed_syn {
+	__be64 key; /* 0: it opens no connection of several paths */
+	__u32 bytes;
+	__u32 zero;
+	__u8 packet[SYN_BYTES_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, SYNS_BYTES);
+} syns SEC(".maps");
+
+/* Of user space, which writes it. */
+struct injector {
+	__u64 heartbeat; /* ns; 0: it does not live */
+	__u64 syns_max;  /* in a window */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct injector);
+} injector SEC(".maps");
+
+/* SYNs in the present window of the rate. */
+struct rate {
+	__u64 window;
+	__u64 syns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct rate);
+} syn_rate SEC(".maps");
+
+/* One that user space gave to the kernel. It writes it as bytes. */
+struct keyed_handshake {
+	__be64 key;
+	__u32 sequence; /* of the SYN */
+	__u32 is_answered; /* by the client, so that no SYN/ACK has to be repeated */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, KEYED_HANDSHAKES_MAX);
+	__type(key, struct flow);
+	__type(value, struct keyed_handshake);
+} keyed_handshakes SEC(".maps");
+
+/* Tokens of the connections that live here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TOKENS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, __u32);
+} tokens SEC(".maps");
+
+static __always_inline void count_event(__u32 event)
+{
+	__u64 *count = bpf_map_lookup_elem(&multipath_events, &event);
+
+	if (count)
+		++*count;
+}
+
+/* Where a SYN inside a tunnel is in the frame. */
+struct syn_at {
+	__u32 packet; /* its IP header */
+	__u32 tcp;
+	__u8 header_bytes; /* of TCP */
+};
+
+/* True if the packet inside is a SYN of a service with Multipath TCP. */
+static __always_inline int find_syn(struct xdp_md *ctx, __u32 packet_at, struct syn_at *at)
+{
+	struct service service = {};
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+		struct tcphdr tcp;
+	} header;
+
+	at->packet = packet_at;
+	if (bpf_xdp_load_bytes(ctx, packet_at, &header.v4, sizeof(header.v4)))
+		return 0;
+	if (header.v4.version == 4) {
+		if (header.v4.protocol != IPPROTO_TCP ||
+		    header.v4.frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
+			return 0;
+		service.address = mapped(header.v4.daddr);
+		at->tcp = packet_at + header.v4.ihl * 4;
+	} else {
+		if (bpf_xdp_load_bytes(ctx, packet_at, &header.v6, sizeof(header.v6)) ||
+		    header.v6.nexthdr != IPPROTO_TCP)
+			return 0;
+		service.address = header.v6.daddr;
+		at->tcp = packet_at + sizeof(header.v6);
+	}
+	if (bpf_xdp_load_bytes(ctx, at->tcp, &header.tcp, sizeof(header.tcp)) ||
+	    header.tcp.doff < 5 ||
+	    (flags_of(&header.tcp) & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return 0;
+	at->header_bytes = header.tcp.doff * 4;
+	service.port = header.tcp.dest;
+	return bpf_map_lookup_elem(&multipath_services, &service) != 0;
+}
+
+static __always_inline struct tcp_options *load_syn_options(struct xdp_md *ctx,
+							    const struct syn_at *at)
+{
+	struct tcp_options *options = no_options(at->header_bytes);
+	__u32 length;
+
+	if (!options)
+		return 0;
+	length = length_of(options);
+	if (!length ||
+	    bpf_xdp_load_bytes(ctx, at->tcp + sizeof(struct tcphdr), options->bytes, length))
+		return 0;
+	return options;
+}
+
+/* True for a SYN that joins a connection that does not live here. A function of its own,
+ * as the next one, so that the verifier goes through it once. */
+__noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
+{
+	struct tcp_options *options;
+	struct syn_at syn = {};
+	__be32 token;
+	__u8 length;
+	int at;
+
+	if (!find_syn(ctx, packet_at, &syn))
+		return 0;
+	options = load_syn_options(ctx, &syn);
+	if (!options)
+		return 0;
+	at = find_multipath(options, MULTIPATH_JOIN, &length);
+	if (at < 0)
+		return 0;
+	__builtin_memcpy(&token, options->bytes + (at & 63) + JOIN_TOKEN_AT, sizeof(token));
+	return !bpf_map_lookup_elem(&tokens, &token);
+}
+
+/* Overwrites MP_CAPABLE by NOPs. */
+static __always_inline void strip_syn(struct xdp_md *ctx, const struct syn_at *syn, __u32 event)
+{
+	const __u32 check_at = syn->tcp + offsetof(struct tcphdr, check);
+	struct tcp_options *options = load_syn_options(ctx, syn);
+	__u32 options_bytes;
+	__sum16 check;
+	__u8 length;
+	int at;
+
+	if (!options)
+		return;
+	at = find_multipath(options, MULTIPATH_CAPABLE, &length);
+	if (at < 0 || bpf_xdp_load_bytes(ctx, check_at, &check, sizeof(check)))
+		return;
+	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
+	blank_option(options, at, length);
+	check = ~folded(folded(change_of(options)) + (__u16)~check);
+	options_bytes = length_of(options);
+	if (!options_bytes ||
+	    bpf_xdp_store_bytes(ctx, syn->tcp + sizeof(struct tcphdr), options->bytes,
+				options_bytes) ||
+	    bpf_xdp_store_bytes(ctx, check_at, &check, sizeof(check)))
+		return;
+	count_event(event);
+}
+
+/* Gives a SYN to user space; SYN_HANDED, or why it cannot have it. */
+static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct syn_at *at,
+					__u32 option_at)
+{
+	__u32 bytes = bpf_xdp_get_buff_len(ctx) - at->packet;
+	struct handed_syn *syn;
+
+	if (bytes > SYN_BYTES_MAX)
+		return SYN_STRIPPED_ROOM;
+	barrier_var(bytes);
+	if (bytes < sizeof(struct iphdr))
+		return SYN_STRIPPED_ROOM;
+	syn = bpf_ringbuf_reserve(&syns, sizeof(*syn), 0);
+	if (!syn)
+		return SYN_STRIPPED_ROOM;
+	syn->bytes = bytes;
+	syn->zero = 0;
+	if (bpf_xdp_load_bytes(ctx, option_at + MULTIPATH_KEY_AT, &syn->key,
+			       sizeof(syn->key)) ||
+	    bpf_xdp_load_bytes(ctx, at->packet, syn->packet, bytes)) {
+		bpf_ringbuf_discard(syn, 0);
+		return SYN_STRIPPED_ROOM;
+	}
+	bpf_ringbuf_submit(syn, 0);
+	return SYN_HANDED;
+}
+
+/* True if this packet is user space's now; else it may have lost MP_CAPABLE, and is the
+ * kernel's. The first packet begins a window of the rate: two at once may let a few more
+ * through. */
+__noinline int is_handed(struct xdp_md *ctx, __u32 packet_at, __u32 option_at)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct injector *user;
+	struct rate *rate;
+	struct syn_at at = {};
+	__u32 zero = 0, event;
+
+	if (!find_syn(ctx, packet_at, &at))
+		return 0;
+	user = bpf_map_lookup_elem(&injector, &zero);
+	rate = bpf_map_lookup_elem(&syn_rate, &zero);
+	if (!user || !rate)
+		return 0;
+	if (rate->window != now >> RATE_WINDOW_BITS) {
+		rate->window = now >> RATE_WINDOW_BITS;
+		rate->syns = 0;
+	}
+	if (!user->heartbeat || (__s64)(now - user->heartbeat) > HEARTBEAT_MAX)
+		event = SYN_STRIPPED_SILENCE;
+	else if (__sync_fetch_and_add(&rate->syns, 1) >= user->syns_max)
+		event = SYN_STRIPPED_RATE;
+	else
+		event = submit_syn(ctx, &at, option_at);
+	if (event != SYN_HANDED) {
+		strip_syn(ctx, &at, event);
+		return 0;
+	}
+	count_event(event);
+	return 1;
+}
+
+static __always_inline struct tcp_options *load_options(struct __sk_buff *skb,
+							const struct multipath_segment *s)
+{
+	struct tcp_options *options = no_options(s->header_bytes);
+	__u32 length;
+
+	if (!options)
+		return 0;
+	length = length_of(options);
+	if (!length ||
+	    bpf_skb_load_bytes(skb, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
+		return 0;
+	return options;
+}
+
+/* True if only a listener has use for what this segment's client sends: the kernel keeps
+ * nothing of the handshake, so its SYN/ACK is a cookie. */
+static __always_inline int has_listener_only(struct __sk_buff *skb,
+					     const struct multipath_segment *s)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	int is_listener;
+
+	if (s->is_v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, &s->flow.client, sizeof(s->flow.client));
+		__builtin_memcpy(tuple.ipv6.daddr, &s->flow.vip, sizeof(s->flow.vip));
+		tuple.ipv6.sport = s->flow.client_port;
+		tuple.ipv6.dport = s->flow.vip_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS,
+					    0);
+	} else {
+		tuple.ipv4.saddr = s->flow.client.in6_u.u6_addr32[3];
+		tuple.ipv4.daddr = s->flow.vip.in6_u.u6_addr32[3];
+		tuple.ipv4.sport = s->flow.client_port;
+		tuple.ipv4.dport = s->flow.vip_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS,
+					    0);
+	}
+	if (!socket)
+		return 0;
+	is_listener = socket->state == BPF_TCP_LISTEN;
+	bpf_sk_release(socket);
+	return is_listener;
+}
+
+/* Writes changed options into the frame, and keeps the checksum true also where a device
+ * completes it. */
+static __always_inline int store_options(struct __sk_buff *skb, const struct multipath_segment *s,
+					 struct tcp_options *options)
+{
+	__s64 change = change_of(options);
+	__u32 length = length_of(options);
+
+	if (!length ||
+	    bpf_skb_store_bytes(skb, s->tcp_at + sizeof(struct tcphdr), options->bytes, length, 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, s->tcp_at + offsetof(struct tcphdr, check), 0, change, 0);
+}
+
+/* A SYN/ACK that offers several paths does so with the load balancer's key, or not at all. */
+static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct multipath_segment *s)
+{
+	struct tcp_options *options = load_options(skb, s);
+	struct keyed_handshake *handshake;
+	__u32 event;
+	__u8 length;
+	int at;
+
+	if (!options)
+		return;
+	at = find_multipath(options, MULTIPATH_CAPABLE, &length);
+	if (at < 0)
+		return;
+	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
+	handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
+	if (length == CAPABLE_SYN_ACK_BYTES && handshake &&
+	    handshake->sequence + 1 == s->acknowledged && has_listener_only(skb, s)) {
+		__builtin_memcpy(options->bytes + (at & 63) + CAPABLE_KEY_AT, &handshake->key,
+				 sizeof(handshake->key));
+		event = SYN_ACK_KEYED;
+	} else {
+		blank_option(options, at, length);
+		event = SYN_ACK_STRIPPED;
+	}
+	if (!store_options(skb, s, options))
+		count_event(event);
+}
+
+/* True for an ACK by which the kernel would make a connection with a key that the load
+ * balancer did not choose. */
+static __always_inline int echoes_other_key(struct __sk_buff *skb,
+					    const struct multipath_segment *s)
+{
+	struct keyed_handshake *handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
+	struct tcp_options *options = load_options(skb, s);
+	__u8 length = 0;
+	__be64 echoed;
+	int at = options ? find_multipath(options, MULTIPATH_CAPABLE, &length) : -1;
+
+	if (at >= 0 && length >= CAPABLE_ACK_BYTES) {
+		__builtin_memcpy(&echoed, options->bytes + (at & 63) + CAPABLE_ECHO_AT,
+				 sizeof(echoed));
+		if (handshake ? echoed != handshake->key : has_listener_only(skb, s)) {
+			count_event(ACK_OTHER_KEY);
+			return 1;
+		}
+	}
+	if (handshake && !handshake->is_answered)
+		handshake->is_answered = 1;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Thirteen bits in the timestamps (RFC 7323) of what services with Multipath TCP answer,
+ * by which load balancers find this backend again (MPLB, section 3.3):
+ *
+ *   sent:      TSval = (kernel's - offset) << 13 | bits      of the last 19 bits, in ms
+ *   received:  TSecr = what the kernel sent, exactly         SYNs and zero stay as they are
+ *
+ * To the client this clock ticks each 122 ns, and goes round in 524 s. Half of that between
+ * two segments looks like an old one to it (section 5, PAWS), so the clock of a connection
+ * that was idle, or unheard, is stopped before: by `offset`. Nothing is asked of the
+ * application.
+ *
+ * The state of a flow begins with its SYN/ACK, in a table of its own until the client
+ * echoes that: forged SYNs displace no connection. What is displaced nevertheless begins
+ * anew with the client's next echo, which has the bits and the clock; until then the
+ * option is overwritten by NOPs in what is sent, as the clock is not known.
+ */
+#ifndef GUIDEWAY_AGENT_TIMESTAMPS_H
+#define GUIDEWAY_AGENT_TIMESTAMPS_H
+
+#include "connection.h"
+#include "flow.h"
+#include "frame.h"
+#include "mss.h"
+#include "multipath.h"
+#include "opening.h"
+
+#define CLOCKS_MAX 131072
+#define HANDSHAKES_MAX 16384
+#define TCP_OPTION_TIMESTAMPS 8
+#define TCP_OPTION_TIMESTAMPS_BYTES 10
+#define TCP_OPTIONS_BYTES_MAX 40
+#define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length */
+
+/* What became of a segment's timestamps. timestamps.rs has the same list. */
+enum timestamps_outcome {
+	TS_EMBEDDED,   /* the bits were put in */
+	TS_RESTORED,   /* the echo is the kernel's again */
+	TS_OPENED,     /* the client echoed a SYN/ACK */
+	TS_CLOCK_HELD, /* an idle time was taken out of the clock */
+	TS_RESUMED,    /* a state that was displaced began anew by an echo */
+	TS_BLANKED,    /* the state was displaced: sent without timestamps */
+	TS_FOREIGN_ECHO, /* an echo of what was not sent: made zero */
+	TS_NO_BITS, /* no load balancer gave bits with the SYN: left as it is */
+	TS_OUTCOMES,
+};
+
+/* Of SYN/ACKs that were not echoed yet; in the kernel's values. */
+struct handshake {
+	__u32 first;
+	__u32 last;
+	__u32 bits;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, HANDSHAKES_MAX);
+	__type(key, struct flow);
+	__type(value, struct handshake);
+} handshakes SEC(".maps");
+
+/* A connection's clock. Its values are the kernel's less the offset; `sent` and `echoed`
+ * are the highest. */
+struct clock {
+	__u32 sent;
+	__u32 echoed;
+	__u32 offset;
+	__u32 since; /* the value from which on the offset holds */
+	__u32 offset_before;
+	__u16 bits;
+	__u8 has_offset;
+	__u8 has_offset_before;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CLOCKS_MAX);
+	__type(key, struct flow);
+	__type(value, struct clock);
+} clocks SEC(".maps");
+
+/* How far values are shifted: 13, but in tests, which cannot wait for minutes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} timestamp_shift SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TS_OUTCOMES);
+	__type(key, __u32);
+	__type(value, __u64);
+} timestamps SEC(".maps");
+
+static __always_inline void count_timestamps(__u32 outcome)
+{
+	__u64 *count = bpf_map_lookup_elem(&timestamps, &outcome);
+
+	if (count)
+		++*count;
+}
+
+/* A segment's timestamps. */
+struct timed {
+	struct multipath_segment segment;
+	__u32 option_at; /* in the frame */
+	__be32 value;
+	__be32 echo;
+	__u32 shift;
+};
+
+/* The echoes of one turn of the clock, in ms. */
+static __always_inline __u32 turn(__u32 shift)
+{
+	return 1u << ((32 - shift) & 31);
+}
+
+/* How long a clock may run without an echo: half of what PAWS permits. */
+static __always_inline __u32 unheard_max(__u32 shift)
+{
+	return turn(shift) / 4;
+}
+
+/* More than what a connection's latest segment may be ahead of its client's echo. */
+static __always_inline __u32 unechoed_max(__u32 shift)
+{
+	return turn(shift) / 32;
+}
+
+/* Far more than what two processors' segments of a flow, or a segment and its echo, are
+ * apart. */
+static __always_inline __u32 margin(__u32 shift)
+{
+	return turn(shift) / 512;
+}
+
+/* Where the timestamps are in the frame; 0: there are none. */
+static __always_inline __u32 timestamps_at(struct __sk_buff *skb, __u32 tcp_at, __u32 end)
+{
+	__u32 at = tcp_at + sizeof(struct tcphdr);
+	__u8 option[2];
+
+	for (int i = 0; i < TCP_OPTIONS_BYTES_MAX; i++) {
+		if (at + TCP_OPTION_TIMESTAMPS_BYTES > end ||
+		    bpf_skb_load_bytes(skb, at, option, sizeof(option)) ||
+		    option[0] == TCP_OPTION_END)
+			return 0;
+		if (option[0] == TCP_OPTION_NOP) {
+			at++;
+			continue;
+		}
+		if (option[0] == TCP_OPTION_TIMESTAMPS)
+			return option[1] == TCP_OPTION_TIMESTAMPS_BYTES ? at : 0;
+		if (option[1] < 2)
+			return 0;
+		at += option[1];
+	}
+	return 0;
+}
+
+/* Reads the timestamps of a segment; 0: it has none. */
+static __always_inline int read_timestamps(struct __sk_buff *skb, struct timed *s)
+{
+	__u32 at = s->segment.tcp_at + sizeof(struct tcphdr), zero = 0;
+	__u32 end = s->segment.tcp_at + s->segment.header_bytes;
+	__u32 *shift = bpf_map_lookup_elem(&timestamp_shift, &zero);
+	__be32 words[3];
+
+	if (!shift)
+		return 0;
+	s->shift = *shift & 31;
+	s->option_at = at + 2;
+	if (at + sizeof(words) <= end && !bpf_skb_load_bytes(skb, at, words, sizeof(words)) &&
+	    words[0] == bpf_htonl(USUAL_TIMESTAMPS)) {
+		s->value = words[1];
+		s->echo = words[2];
+		return 1;
+	}
+	s->option_at = timestamps_at(skb, s->segment.tcp_at, end);
+	if (!s->option_at || bpf_skb_load_bytes(skb, s->option_at + 2, words, 8))
+		return 0;
+	s->value = words[0];
+	s->echo = words[1];
+	return 1;
+}
+
+/* The bytes of both words, each pair swapped. */
+static __always_inline __u32 swapped_pairs(__u32 word)
+{
+	return (word & 0x00ff00ff) << 8 | (word & 0xff00ff00) >> 8;
+}
+
+/* Writes a word over another, and keeps the checksum as right or wrong as it was. */
+static __always_inline int write_word(struct __sk_buff *skb, const struct timed *s, __u32 at,
+				      __be32 before, __be32 after)
+{
+	__u32 check_at = s->segment.tcp_at + offsetof(struct tcphdr, check);
+
+	if (bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0))
+		return -1;
+	/* As in mss.h: behind an odd number of bytes it straddles the sum's words. */
+	if ((at - s->segment.tcp_at) & 1) {
+		before = swapped_pairs(before);
+		after = swapped_pairs(after);
+	}
+	return bpf_l4_csum_replace(skb, check_at, before, after, sizeof(after));
+}
+
+static __always_inline void embed(struct __sk_buff *skb, const struct timed *s, __u32 value,
+				  __u32 bits)
+{
+	__be32 after = bpf_htonl(value << s->shift | (bits & BITS));
+
+	if (!write_word(skb, s, s->option_at + 2, s->value, after))
+		count_timestamps(TS_EMBEDDED);
+}
+
+/* Overwrites the option by NOPs. */
+static __always_inline void blank(struct __sk_buff *skb, const struct timed *s)
+{
+	const __be32 nops = bpf_htonl(0x01010101);
+	__be32 before;
+
+	if (bpf_skb_load_bytes(skb, s->option_at, &before, sizeof(before)) ||
+	    write_word(skb, s, s->option_at, before, nops) ||
+	    /* Two bytes of the value were written by then. */
+	    bpf_skb_load_bytes(skb, s->option_at + 4, &before, sizeof(before)) ||
+	    write_word(skb, s, s->option_at + 4, before, nops) ||
+	    bpf_skb_load_bytes(skb, s->option_at + 6, &before, sizeof(before)) ||
+	    write_word(skb, s, s->option_at + 6, before, nops))
+		return;
+	count_timestamps(TS_BLANKED);
+}
+
+/* A SYN/ACK: its value is the kernel's. It is of a new connection, whatever there was of
+ * the same addresses and ports. */
+static __always_inline void embed_first(struct __sk_buff *skb, const struct timed *s)
+{
+	struct opening *opening = bpf_map_lookup_elem(&openings, &s->segment.flow);
+	struct handshake *known, handshake;
+	__u32 value = bpf_ntohl(s->value);
+
+	bpf_map_delete_elem(&clocks, &s->segment.flow);
+	if (!opening) {
+		count_timestamps(TS_NO_BITS);
+		bpf_map_delete_elem(&handshakes, &s->segment.flow);
+		return;
+	}
+	handshake.first = handshake.last = value;
+	handshake.bits = bits_of(opening);
+	known = bpf_map_lookup_elem(&handshakes, &s->segment.flow);
+	if (known && known->bits == handshake.bits && value - known->first < turn(s->shift) / 2)
+		handshake.first = known->first; /* the SYN/ACK is repeated */
+	bpf_map_update_elem(&handshakes, &s->segment.flow, &handshake, BPF_ANY);
+	embed(skb, s, value, handshake.bits);
+}
+
+/* Lets the clock go on at this value. Echoes of values before it are restored by the
+ * offset of then, unless there were two of them since the client was last heard. */
+static __always_inline void set_clock(struct clock *clock, __u32 now, __u32 value)
+{
+	clock->offset_before = clock->offset;
+	clock->has_offset_before =
+		clock->has_offset && (__s32)(clock->echoed - clock->since) >= 0;
+	clock->offset = now - value;
+	clock->has_offset = 1;
+	clock->since = value;
+}
+
+/* The clock's value for the kernel's. */
+static __always_inline __u32 value_of(struct clock *clock, __u32 now, __u32 shift)
+{
+	__u32 value = now - clock->offset;
+
+	if (!clock->has_offset) {
+		value = clock->echoed + unechoed_max(shift);
+		set_clock(clock, now, value);
+	} else if (clock->sent - value <= margin(shift)) {
+		return value; /* of another processor, or of the same millisecond */
+	} else if (value - clock->echoed > unheard_max(shift)) {
+		value = clock->sent + 1;
+		set_clock(clock, now, value);
+		count_timestamps(TS_CLOCK_HELD);
+	} else if (value - clock->since > 2 * turn(shift)) {
+		clock->since = value - turn(shift); /* values of 24 days ago would be later ones */
+	}
+	clock->sent = value;
+	return value;
+}
+
+/* Puts the bits into the timestamps of a segment that is sent. */
+static __always_inline void embed_bits(struct __sk_buff *skb,
+				       const struct multipath_segment *segment)
+{
+	struct timed s = { .segment = *segment };
+	struct handshake *handshake;
+	struct clock *clock;
+	__u32 now;
+
+	if (!read_timestamps(skb, &s))
+		return;
+	if (s.segment.flags & TCP_SYN) {
+		if (s.segment.flags & TCP_ACK)
+			embed_first(skb, &s);
+		return;
+	}
+	now = bpf_ntohl(s.value);
+	clock = bpf_map_lookup_elem(&clocks, &s.segment.flow);
+	if (clock) {
+		embed(skb, &s, value_of(clock, now, s.shift), clock->bits);
+		return;
+	}
+	handshake = bpf_map_lookup_elem(&handshakes, &s.segment.flow);
+	if (handshake) {
+		handshake->last = now;
+		embed(skb, &s, now, handshake->bits);
+		return;
+	}
+	blank(skb, &s);
+}
+
+static __always_inline void write_echo(struct __sk_buff *skb, const struct timed *s, __u32 echo,
+				       __u32 outcome)
+{
+	if (!write_word(skb, s, s->option_at + 6, s->echo, bpf_htonl(echo)))
+		count_timestamps(outcome);
+}
+
+/* The latest value up to `latest` whose low bits were echoed. */
+static __always_inline __u32 echoed_value(__u32 latest, __u32 echo, __u32 shift)
+{
+	return latest - ((latest - (echo >> shift)) & (turn(shift) - 1));
+}
+
+/* The client's first echo: from then on it is a connection. */
+static __always_inline int restore_first(struct __sk_buff *skb, const struct timed *s)
+{
+	struct handshake *handshake = bpf_map_lookup_elem(&handshakes, &s->segment.flow);
+	struct clock clock = { .has_offset = 1 };
+	__u32 echo = bpf_ntohl(s->echo);
+
+	if (!handshake || (echo & (turn(32 - s->shift) - 1)) != handshake->bits)
+		return 0;
+	clock.sent = handshake->last;
+	clock.since = handshake->first;
+	clock.echoed = echoed_value(handshake->last, echo, s->shift);
+	clock.bits = handshake->bits;
+	if (handshake->last - clock.echoed > handshake->last - handshake->first)
+		return 0;
+	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_ANY);
+	bpf_map_delete_elem(&handshakes, &s->segment.flow);
+	count_timestamps(TS_OPENED);
+	write_echo(skb, s, clock.echoed, TS_RESTORED);
+	return 1;
+}
+
+/* True if a connection here, or a handshake, has these addresses and ports. */
+static __always_inline int has_socket(struct __sk_buff *skb, const struct timed *s)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	int has;
+
+	if (!s->segment.is_v6) {
+		tuple.ipv4.saddr = s->segment.flow.client.in6_u.u6_addr32[3];
+		tuple.ipv4.daddr = s->segment.flow.vip.in6_u.u6_addr32[3];
+		tuple.ipv4.sport = s->segment.flow.client_port;
+		tuple.ipv4.dport = s->segment.flow.vip_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS,
+					    0);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &s->segment.flow.client, sizeof(s->segment.flow.client));
+		__builtin_memcpy(tuple.ipv6.daddr, &s->segment.flow.vip, sizeof(s->segment.flow.vip));
+		tuple.ipv6.sport = s->segment.flow.client_port;
+		tuple.ipv6.dport = s->segment.flow.vip_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS,
+					    0);
+	}
+	if (!socket)
+		return 0;
+	has = socket->state != BPF_TCP_LISTEN;
+	bpf_sk_release(socket);
+	return has;
+}
+
+/* The client has the bits and the clock of a connection whose state is gone; what the
+ * kernel sent is not known: to it zero means no echo. */
+static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
+{
+	__u32 echo = bpf_ntohl(s->echo);
+	struct clock clock = {
+		.sent = echo >> s->shift,
+		.echoed = echo >> s->shift,
+		.bits = echo & BITS,
+	};
+
+	if (!has_socket(skb, s))
+		return;
+	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_NOEXIST);
+	write_echo(skb, s, 0, TS_RESUMED);
+}
+
+static __always_inline void restore(struct __sk_buff *skb, const struct timed *s,
+				    struct clock *clock)
+{
+	__u32 echo = bpf_ntohl(s->echo);
+	__u32 value = echoed_value(clock->sent + margin(s->shift), echo, s->shift);
+
+	if ((echo & (turn(32 - s->shift) - 1)) != clock->bits) {
+		write_echo(skb, s, 0, TS_FOREIGN_ECHO);
+		return;
+	}
+	if ((__s32)(value - clock->echoed) > 0 && (__s32)(value - clock->sent) <= 0)
+		clock->echoed = value;
+	if ((__s32)(value - clock->since) >= 0 && clock->has_offset)
+		write_echo(skb, s, value + clock->offset, TS_RESTORED);
+	else if (clock->has_offset_before)
+		write_echo(skb, s, value + clock->offset_before, TS_RESTORED);
+	else
+		write_echo(skb, s, 0, TS_FOREIGN_ECHO);
+}
+
+/* Makes the echo of a segment from a client the kernel's. */
+static __always_inline void restore_echo(struct __sk_buff *skb,
+					 const struct multipath_segment *segment)
+{
+	struct timed s = { .segment = *segment };
+	struct clock *clock;
+
+	/* Without ACK the echo means nothing (RFC 7323, section 3.2). */
+	if ((segment->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK || !read_timestamps(skb, &s) ||
+	    !s.echo)
+		return;
+	clock = bpf_map_lookup_elem(&clocks, &s.segment.flow);
+	if (clock)
+		restore(skb, &s, clock);
+	else if (!restore_first(skb, &s))
+		resume(skb, &s);
+}
+
+#endif

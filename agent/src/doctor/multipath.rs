@@ -1,0 +1,27 @@
+//! Whether the kernel can do the handshakes of services with Multipath TCP.
+
+use super::Findings;
+use super::machine::Machine;
+use crate::config::Config;
+
+pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
+    if config.multipath.is_empty() {
+        return;
+    }
+    let problems = machine.multipath.problems(config);
+    for problem in &problems {
+        let text = format!("{}: {}", problem.text, problem.cure);
+        if problem.is_fatal {
+            findings.fail("mptcp", format!("{text}; until then connections are plain TCP"));
+        } else {
+            findings.warn("mptcp", text);
+        }
+    }
+    if config.pin.is_none() {
+        let text = "without `pin` the clocks of connections go with the agent, and after its restart clients may take what is sent for old: write pin: /sys/fs/bpf/guideway-agent";
+        findings.warn("mptcp", text.to_string());
+    }
+    if problems.is_empty() {
+        findings.ok("mptcp", "the kernel has what handshakes of Multipath TCP need");
+    }
+}

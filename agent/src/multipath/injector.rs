@@ -1,0 +1,448 @@
+//! Gives SYNs to the kernel, one at a time, and switches SYN cookies on around those that
+//! are to get a key of the load balancer's.
+//!
+//! ```text
+//!  XDP ─ ring of SYNs ─►│ MP_CAPABLE, with a key: tcp_syncookies 2, TUN, 1 │─► kernel
+//!                       │ others:                              TUN         │
+//!                       │ no answer after 1, 2, 4, 8 s: again              │
+//! ```
+//!
+//! With a cookie the kernel keeps nothing of the handshake, and takes the key that the
+//! client's ACK echoes for its own. It does not repeat the SYN/ACK either, so we have it do
+//! so. A write to the TUN returns when TCP has the SYN: no other SYN of these services can
+//! come between on and off, as all of them come this way.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, HashMap as Table, MapData, RingBuf};
+use datapath::multipath::token;
+use ebpf::with_causes;
+use nic::Tun;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use wire::tcp_options::Version;
+
+use super::counts::{Counts, Injected};
+use super::guard::Guard;
+use super::kernel::{self, Kernel, SYN_COOKIES};
+use super::syn::{FLOW_BYTES, Syn};
+use super::tokens::Tokens;
+use crate::config::Config;
+use crate::sockets;
+
+/// The device by which the kernel gets SYNs.
+pub const DEVICE: &str = "gw-mptcp";
+
+/// What its packets may have; SYNs are shorter.
+const DEVICE_MTU: u32 = 1500;
+
+/// SYNs a second that we take: each costs some 10 us. Beyond them, connections are plain.
+const RATE: u64 = 20_000;
+
+/// Windows of the rate in a second: each has 2^26 ns (`RATE_WINDOW_BITS`).
+const WINDOW_NANOSECONDS: u64 = 1 << 26;
+
+/// Between two heartbeats; the program takes us for gone after a second without.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// How often the kernel's list of connections is read.
+const TOKENS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often we try again where the kernel lacks something.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Until the SYN/ACK is repeated for the first time; each time after that doubles it.
+const REPEAT_FIRST: Duration = Duration::from_secs(1);
+const REPEATS: u32 = 4;
+
+/// Handshakes that may wait to be repeated; of others the client repeats the SYN.
+const PENDING_MAX: usize = 16_384;
+
+/// Of `struct handed_syn` in bpf/handshake.h: key, length, zero.
+const RECORD_HEADER_BYTES: usize = 16;
+
+/// Of `struct keyed_handshake` there: key, sequence, whether it was answered.
+const HANDSHAKE_BYTES: usize = 16;
+
+/// Of `struct injector` there: heartbeat, SYNs in a window.
+const INJECTOR_BYTES: usize = 16;
+
+/// The program's tables that handshakes are made by.
+pub struct Tables {
+    /// SYNs from the program.
+    pub syns: RingBuf<MapData>,
+    /// Handshakes that it is to give their keys.
+    pub handshakes: Table<MapData, [u8; FLOW_BYTES], [u8; HANDSHAKE_BYTES]>,
+    /// What it knows of us.
+    pub injector: Array<MapData, [u8; INJECTOR_BYTES]>,
+    /// Tokens of connections that live here.
+    pub tokens: Tokens,
+}
+
+/// The running threads; they end when it is dropped.
+pub struct Injector {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Injector {
+    /// Starts them, for the network namespace of the calling thread; returns when the
+    /// tokens of the connections that live here are known.
+    pub fn start(config: &Config, tables: Tables, counts: &Counts) -> Result<Injector, String> {
+        let Tables { syns, handshakes, injector, tokens } = tables;
+        let (stop, injected) = (Arc::<AtomicBool>::default(), &counts.injected);
+        let tokens = Arc::new(Mutex::new(tokens));
+        follow_tokens(&tokens, injected);
+        let mut life = Life {
+            config: config.clone(),
+            heart: Heart(injector),
+            handshakes,
+            tokens: Arc::clone(&tokens),
+            pending: Pending::default(),
+            injected: Arc::clone(injected),
+            problem: Arc::clone(&counts.problem),
+            stop: Arc::clone(&stop),
+        };
+        let injecting = std::thread::Builder::new()
+            .name("mptcp-syns".to_string())
+            .spawn(move || life.run(syns));
+        let (stops, injected) = (Arc::clone(&stop), Arc::clone(injected));
+        let following = std::thread::Builder::new()
+            .name("mptcp-tokens".to_string())
+            .spawn(move || follow_until(&stops, &tokens, &injected));
+        let problem = |error: io::Error| format!("cannot start the injector: {error}");
+        let threads = vec![injecting.map_err(problem)?, following.map_err(problem)?];
+        Ok(Injector { stop, threads })
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the injecting thread has.
+struct Life {
+    config: Config,
+    heart: Heart,
+    handshakes: Table<MapData, [u8; FLOW_BYTES], [u8; HANDSHAKE_BYTES]>,
+    tokens: Arc<Mutex<Tokens>>,
+    pending: Pending,
+    injected: Arc<Injected>,
+    problem: Arc<Mutex<Option<String>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Life {
+    fn run(&mut self, mut syns: RingBuf<MapData>) {
+        while !self.is_stopped() {
+            match Kernels::open(&self.config) {
+                Ok(mut kernels) => {
+                    self.report(None);
+                    let ended = self.inject(&mut syns, &mut kernels);
+                    self.heart.stop();
+                    // What was handed over until then.
+                    self.take(&mut syns, &mut kernels);
+                    self.report(ended.err());
+                }
+                Err(problem) => self.report(Some(problem)),
+            }
+            let retry = Instant::now() + RETRY;
+            while Instant::now() < retry && !self.is_stopped() {
+                std::thread::sleep(HEARTBEAT);
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn report(&self, problem: Option<String>) {
+        let mut last = self.problem.lock().expect("no thread panics with it");
+        if let Some(problem) = problem.as_ref().filter(|problem| Some(*problem) != last.as_ref()) {
+            tracing::warn!("connections of Multipath TCP become plain ones: {problem}");
+        }
+        *last = problem;
+    }
+
+    /// Until it is stopped, or something is missing.
+    fn inject(&mut self, syns: &mut RingBuf<MapData>, kernels: &mut Kernels) -> Result<(), String> {
+        while !self.is_stopped() {
+            kernels.check()?;
+            self.heart.beat()?;
+            let wait = self.pending.next_due().map_or(HEARTBEAT, |due| {
+                due.saturating_duration_since(Instant::now()).min(HEARTBEAT)
+            });
+            let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(syns, PollFlags::IN)], Some(&wait)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(format!("cannot wait for SYNs: {error}")),
+            }
+            self.take(syns, kernels);
+            self.repeat(kernels);
+        }
+        Ok(())
+    }
+
+    /// All SYNs that are there now.
+    fn take(&mut self, syns: &mut RingBuf<MapData>, kernels: &mut Kernels) {
+        let mut taken = 0;
+        while let Some(record) = syns.next() {
+            let record = record.to_vec();
+            self.take_one(&record, kernels);
+            taken += 1;
+            // A flood must not look like our death.
+            if taken % 1024 == 0 && self.heart.beat().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take_one(&mut self, record: &[u8], kernels: &mut Kernels) {
+        let Some((key, packet)) = parse(record) else { return };
+        let Some(mut syn) = Syn::read(packet) else { return };
+        if key == 0 || !syn.is_capable {
+            return self.done(&self.injected.plain, kernels.receive(&syn));
+        }
+        let token = token(Version::V1, key);
+        let is_free = self.tokens.lock().expect("no thread panics with it").claim(
+            token,
+            &syn.flow,
+            syn.sequence,
+        );
+        if !is_free {
+            syn.strip();
+            return self.done(&self.injected.stripped_token, kernels.receive(&syn));
+        }
+        if let Err(problem) = self.enter(key, &syn) {
+            syn.strip();
+            tracing::warn!("{problem}");
+            return self.done(&self.injected.failed, kernels.receive(&syn));
+        }
+        self.done(&self.injected.with_cookie, kernels.receive_with_cookie(&syn));
+        self.pending.add(syn);
+    }
+
+    fn done(&self, count: &AtomicU64, result: io::Result<()>) {
+        match result {
+            Ok(()) => count.fetch_add(1, Ordering::Relaxed),
+            Err(_) => self.injected.failed.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Says to the programs which key the SYN/ACK is to have. A SYN that is repeated
+    /// leaves alone what they have noted.
+    fn enter(&mut self, key: u64, syn: &Syn) -> Result<(), String> {
+        if self.handshakes.get(&syn.flow, 0).is_ok_and(|known| sequence(&known) == syn.sequence) {
+            return Ok(());
+        }
+        let mut value = [0; HANDSHAKE_BYTES];
+        value[..8].copy_from_slice(&key.to_be_bytes());
+        value[8..12].copy_from_slice(&syn.sequence.to_ne_bytes());
+        let entered = self.handshakes.insert(syn.flow, value, 0);
+        entered.map_err(|error| format!("cannot enter a handshake: {}", with_causes(&error)))
+    }
+
+    /// Has SYN/ACKs repeated whose time has come.
+    fn repeat(&mut self, kernels: &mut Kernels) {
+        let now = Instant::now();
+        while let Some((syn, attempt)) = self.pending.take_due(now) {
+            let waits = self
+                .handshakes
+                .get(&syn.flow, 0)
+                .is_ok_and(|known| sequence(&known) == syn.sequence && known[12..] == [0; 4]);
+            if !waits {
+                continue;
+            }
+            self.injected.repeated.fetch_add(1, Ordering::Relaxed);
+            self.done(&self.injected.with_cookie, kernels.receive_with_cookie(&syn));
+            self.pending.again(syn, attempt, now);
+        }
+    }
+}
+
+fn sequence(handshake: &[u8; HANDSHAKE_BYTES]) -> u32 {
+    u32::from_ne_bytes([handshake[8], handshake[9], handshake[10], handshake[11]])
+}
+
+/// Key and packet of a record.
+fn parse(record: &[u8]) -> Option<(u64, &[u8])> {
+    let (header, packet) = record.split_first_chunk::<RECORD_HEADER_BYTES>()?;
+    let (key, length) = header.split_first_chunk::<8>()?;
+    let length = u32::from_ne_bytes([length[0], length[1], length[2], length[3]]);
+    Some((u64::from_be_bytes(*key), packet.get(..length as usize)?))
+}
+
+/// What the program knows of us.
+struct Heart(Array<MapData, [u8; INJECTOR_BYTES]>);
+
+impl Heart {
+    fn beat(&mut self) -> Result<(), String> {
+        let now = clock_gettime(ClockId::Monotonic);
+        self.set(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+            .map_err(|error| format!("cannot write the heartbeat: {}", with_causes(&error)))
+    }
+
+    fn stop(&mut self) {
+        // Without it the program notices a second later.
+        let _ = self.set(0);
+    }
+
+    fn set(&mut self, heartbeat: u64) -> Result<(), aya::maps::MapError> {
+        let mut value = [0; INJECTOR_BYTES];
+        value[..8].copy_from_slice(&heartbeat.to_ne_bytes());
+        let in_window = RATE * WINDOW_NANOSECONDS / 1_000_000_000;
+        value[8..].copy_from_slice(&in_window.to_ne_bytes());
+        self.0.set(0, value, 0)
+    }
+}
+
+/// The ways into the kernel.
+struct Kernels {
+    tun: Tun,
+    cookies: File,
+    guard: Guard,
+}
+
+impl Kernels {
+    fn open(config: &Config) -> Result<Kernels, String> {
+        let problems = Kernel::read().problems(config);
+        if let Some(problem) = problems.iter().find(|problem| problem.is_fatal) {
+            return Err(format!("{}: {}", problem.text, problem.cure));
+        }
+        let cookies = OpenOptions::new().write(true).open(SYN_COOKIES);
+        let cookies = cookies.map_err(|error| format!("cannot open {SYN_COOKIES}: {error}"))?;
+        let guard = Guard::start();
+        let guard = guard.map_err(|error| format!("cannot start the guard: {error}"))?;
+        // A predecessor that was killed, with its guard, may have left them on.
+        if kernel::syn_cookies() == Some(2) {
+            tracing::warn!("tcp_syncookies was 2, and is 1 now");
+        }
+        cookies.write_at(b"1", 0).map_err(|error| format!("cannot set {SYN_COOKIES}: {error}"))?;
+        let tun = Tun::open(DEVICE, DEVICE_MTU).map_err(|error| error.to_string())?;
+        for (setting, value) in [
+            (format!("ipv4/conf/{DEVICE}/rp_filter"), "0"),
+            // No address of its own, and no messages of one.
+            (format!("ipv6/conf/{DEVICE}/addr_gen_mode"), "1"),
+        ] {
+            // A kernel without IPv6 has not both.
+            let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
+        }
+        tun.set_up().map_err(|error| error.to_string())?;
+        Ok(Kernels { tun, cookies, guard })
+    }
+
+    /// Whether all is there still.
+    fn check(&mut self) -> Result<(), String> {
+        if !self.guard.lives() {
+            return Err("the guard of tcp_syncookies has ended".to_string());
+        }
+        Ok(())
+    }
+
+    fn receive(&self, syn: &Syn) -> io::Result<()> {
+        self.tun.write(syn.packet())
+    }
+
+    fn receive_with_cookie(&self, syn: &Syn) -> io::Result<()> {
+        self.cookies.write_at(b"2", 0)?;
+        let received = self.receive(syn);
+        self.cookies.write_at(b"1", 0)?;
+        received
+    }
+}
+
+/// When, of which flow, of which sequence number, after how many times.
+type Due = (Instant, [u8; FLOW_BYTES], u32, u32);
+
+/// Handshakes without an answer.
+#[derive(Default)]
+struct Pending {
+    by_flow: HashMap<[u8; FLOW_BYTES], Syn>,
+    /// By time, the soonest first: flow, sequence, attempt.
+    due: BinaryHeap<Reverse<Due>>,
+}
+
+impl Pending {
+    fn add(&mut self, syn: Syn) {
+        let known = self.by_flow.get(&syn.flow);
+        if known.is_some_and(|known| known.sequence == syn.sequence)
+            || self.due.len() >= PENDING_MAX
+        {
+            return;
+        }
+        self.schedule(&syn, 0, Instant::now());
+        self.by_flow.insert(syn.flow, syn);
+    }
+
+    fn again(&mut self, syn: Syn, attempt: u32, now: Instant) {
+        if attempt + 1 < REPEATS {
+            self.schedule(&syn, attempt + 1, now);
+            self.by_flow.insert(syn.flow, syn);
+        }
+    }
+
+    fn schedule(&mut self, syn: &Syn, attempt: u32, now: Instant) {
+        let at = now + REPEAT_FIRST * (1 << attempt);
+        self.due.push(Reverse((at, syn.flow, syn.sequence, attempt)));
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.due.peek().map(|next| next.0.0)
+    }
+
+    /// One whose time has come, with how often it was repeated.
+    fn take_due(&mut self, now: Instant) -> Option<(Syn, u32)> {
+        while self.next_due().is_some_and(|due| due <= now) {
+            let Reverse((_, flow, sequence, attempt)) = self.due.pop()?;
+            // The client's port may have another handshake by now.
+            if self.by_flow.get(&flow).is_some_and(|syn| syn.sequence == sequence) {
+                return self.by_flow.remove(&flow).map(|syn| (syn, attempt));
+            }
+        }
+        None
+    }
+}
+
+fn follow_until(stop: &AtomicBool, tokens: &Mutex<Tokens>, injected: &Injected) {
+    let mut next = Instant::now() + TOKENS_INTERVAL;
+    let first = kernel::cookies_sent().unwrap_or_default();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(HEARTBEAT);
+        // Ours are read first: what is sent in between is counted next time.
+        let ours = injected.with_cookie.load(Ordering::Relaxed);
+        let sent = kernel::cookies_sent().unwrap_or(first).saturating_sub(first);
+        injected.other_cookies.fetch_max(sent.saturating_sub(ours), Ordering::Relaxed);
+        if Instant::now() >= next {
+            follow_tokens(tokens, injected);
+            next = Instant::now() + TOKENS_INTERVAL;
+        }
+    }
+}
+
+fn follow_tokens(tokens: &Mutex<Tokens>, injected: &Injected) {
+    let listed: HashSet<u32> = match sockets::tokens() {
+        Ok(listed) => listed,
+        Err(error) => {
+            tracing::warn!("cannot list connections of Multipath TCP: {error}");
+            return;
+        }
+    };
+    let mut tokens = tokens.lock().expect("no thread panics with it");
+    tokens.follow(&listed);
+    injected.tokens.store(tokens.count() as u64, Ordering::Relaxed);
+}

@@ -1,0 +1,123 @@
+//! The thirteen bits in the timestamps of what services with Multipath TCP answer, by which
+//! load balancers find this backend again (bpf/timestamps.h does it).
+//!
+//! Its tables outlive the process with the programs: a connection whose clock was stopped
+//! goes on by the same one under the next agent.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use ebpf::{ObjectError, with_causes};
+use wire::{Family, FlowKey};
+
+use crate::flows::{self, KEY_BYTES};
+
+/// How far values are shifted: as many bits as are put in.
+pub const SHIFT: u32 = 13;
+
+/// What became of timestamps, as metrics have it: `enum timestamps_outcome` in
+/// bpf/timestamps.h, in the same order.
+pub const OUTCOMES: [&str; 8] = [
+    "embedded",
+    "restored",
+    "opened",
+    "clock_held",
+    "resumed",
+    "blanked",
+    "foreign_echo",
+    "no_bits",
+];
+
+/// Tables that are pinned, and the names of their pins, which have the version of the
+/// layout.
+const PINNED: [(&str, &str); 3] =
+    [("openings", "openings-1"), ("handshakes", "handshakes-1"), ("clocks", "clocks-1")];
+
+/// The paths of the tables that outlive the process, for the loader.
+pub fn pinned(directory: &Path) -> Vec<(&'static str, PathBuf)> {
+    PINNED.iter().map(|(table, pin)| (*table, directory.join(pin))).collect()
+}
+
+/// How often each outcome was.
+pub struct Counts(PerCpuArray<MapData, u64>);
+
+impl Counts {
+    /// Of the program's table.
+    pub fn new(object: &mut Ebpf) -> Result<Counts, ObjectError> {
+        ebpf::table(object, "timestamps").map(Counts)
+    }
+
+    /// By index of [`OUTCOMES`].
+    pub fn read(&self) -> Result<[u64; OUTCOMES.len()], String> {
+        let mut counts = [0; OUTCOMES.len()];
+        for (index, count) in (0..).zip(&mut counts) {
+            let per_cpu = self.0.get(&index, 0);
+            let per_cpu = per_cpu
+                .map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
+            *count = per_cpu.iter().sum();
+        }
+        Ok(counts)
+    }
+}
+
+/// Of `struct clock` in bpf/timestamps.h, and where the bits are.
+const CLOCK_BYTES: usize = 24;
+const BITS_AT: usize = 20;
+
+/// The program's table of connections with bits in their timestamps.
+pub struct Clocks {
+    table: HashMap<MapData, [u8; KEY_BYTES], [u8; CLOCK_BYTES]>,
+    services: BTreeSet<SocketAddr>,
+}
+
+impl Clocks {
+    /// Of the program's table, for these services.
+    pub fn new(object: &mut Ebpf, services: &[SocketAddr]) -> Result<Clocks, ObjectError> {
+        let services = services.iter().copied().collect();
+        Ok(Clocks { table: ebpf::table(object, "clocks")?, services })
+    }
+
+    /// The bits of a connection; None: it has none.
+    pub fn bits(&self, flow: &FlowKey) -> Option<u16> {
+        let address: IpAddr = match flow.family {
+            Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
+            Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
+        };
+        // No system call for the connections of other services.
+        if !self.services.contains(&SocketAddr::new(address, flow.destination_port)) {
+            return None;
+        }
+        let clock = self.table.get(&flows::key(flow), 0).ok()?;
+        Some(u16::from_ne_bytes([clock[BITS_AT], clock[BITS_AT + 1]]))
+    }
+}
+
+/// Says how far the clock's values are shifted.
+pub fn set_shift(object: &mut Ebpf, shift: u32) -> Result<(), String> {
+    let problem = |error: &dyn std::fmt::Display| format!("cannot set the timestamps: {error}");
+    let mut table: Array<MapData, u32> =
+        ebpf::table(object, "timestamp_shift").map_err(|error| problem(&error))?;
+    table.set(0, shift, 0).map_err(|error| problem(&with_causes(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both lists are written by hand; this holds them together.
+    #[test]
+    fn the_program_has_the_same_list() {
+        let source = include_str!("../bpf/timestamps.h");
+        let (_, list) = source.split_once("enum timestamps_outcome {").unwrap();
+        let (list, _) = list.split_once("TS_OUTCOMES,").unwrap();
+        let names: Vec<String> = list
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("TS_")?.split_once(','))
+            .map(|(name, _)| name.to_lowercase())
+            .collect();
+        assert_eq!(names, OUTCOMES);
+    }
+}
