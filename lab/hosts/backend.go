@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guideway/guideway/controller/agents"
 	"github.com/guideway/guideway/lab/topology"
@@ -35,6 +38,13 @@ func (lab *Lab) startAgent(n topology.Node) error {
 		if err := lab.writeAgentKeys(n); err != nil {
 			return err
 		}
+	}
+	if lab.settings.Multipath {
+		pins := lab.path(n, pinDirectory)
+		if err := mountPins(pins); err != nil {
+			return err
+		}
+		content += multipathConfig() + "pin: " + filepath.Join(pins, "agent") + "\n"
 	}
 	if err := writeWhole(config, []byte(content), 0o644); err != nil {
 		return err
@@ -77,6 +87,47 @@ func messagesConfig(network topology.Network) string {
 	text := "key_file: agent.key\ncontrollers:\n"
 	for _, n := range network.LoadBalancers {
 		text += "- " + n.Address(0).String() + "\n"
+	}
+	return text
+}
+
+// pinDirectory of a backend has a BPF file system of its own, where programs outlive
+// its agent.
+const pinDirectory = "bpf"
+
+func mountPins(directory string) error {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return err
+	}
+	if mounted, err := isPinsMount(directory); mounted || err != nil {
+		return err
+	}
+	return os.NewSyscallError("mount "+directory, unix.Mount("bpf", directory, "bpf", 0, ""))
+}
+
+func isPinsMount(directory string) (bool, error) {
+	var found unix.Statfs_t
+	err := unix.Statfs(directory, &found)
+	return found.Type == unix.BPF_FS_MAGIC, os.NewSyscallError("statfs "+directory, err)
+}
+
+// unmountPins of all backends of a lab, which end with their last program.
+func unmountPins(runDir string) error {
+	directories, err := filepath.Glob(filepath.Join(runDir, "*", pinDirectory))
+	errs := []error{err}
+	for _, directory := range directories {
+		if mounted, _ := isPinsMount(directory); mounted {
+			errs = append(errs, os.NewSyscallError("unmount "+directory, unix.Unmount(directory, unix.MNT_DETACH)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// multipathConfig: the services whose connections have the load balancers' keys.
+func multipathConfig() string {
+	text := "mptcp:\n"
+	for _, vip := range topology.EchoVIPs {
+		text += fmt.Sprintf("- {address: \"%s\", port: %d}\n", vip, topology.EchoPort)
 	}
 	return text
 }
@@ -157,8 +208,8 @@ func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 func (lab *Lab) waitAgents(ctx context.Context, limit time.Duration) error {
 	for _, n := range lab.Network.Backends {
 		err := waitFor(ctx, limit, "the agent of "+n.Name, func() error {
-			if agent, _ := lab.find(n.Name, "agent"); !agent.alive() {
-				return fmt.Errorf("it does not run: see %s", lab.path(n, "agent.log"))
+			if _, err := lab.running(n.Name, "agent"); err != nil {
+				return err
 			}
 			_, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/healthz")
 			return err

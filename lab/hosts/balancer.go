@@ -266,8 +266,10 @@ func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
 func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
 	for _, n := range lab.Network.LoadBalancers {
 		err := waitFor(ctx, limit, "the plan of "+n.Name, func() error {
-			if controller, _ := lab.find(n.Name, "controller"); !controller.alive() {
-				return fmt.Errorf("its controller does not run: see %s", lab.path(n, "controller.log"))
+			for _, what := range []string{"forwarder", "controller"} {
+				if _, err := lab.running(n.Name, what); err != nil {
+					return err
+				}
 			}
 			plan, err := lab.Plan(ctx, n.Name)
 			if err != nil {

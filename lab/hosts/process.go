@@ -143,11 +143,23 @@ func (lab *Lab) find(nodeName, what string) (process, bool) {
 	return lab.state.Processes[i], true
 }
 
-// signal one process of a node; it must be running.
-func (lab *Lab) signal(nodeName, what string, signal syscall.Signal) error {
+// errEnded: no waiting brings the process back.
+var errEnded = errors.New("it does not run")
+
+// running process of a node, or errEnded with the log that may say why.
+func (lab *Lab) running(nodeName, what string) (process, error) {
 	p, known := lab.find(nodeName, what)
 	if !known || !p.alive() {
-		return fmt.Errorf("signal %s/%s: it does not run: see %s", nodeName, what, filepath.Join(lab.Options().RunDir, nodeName, what+".log"))
+		return p, fmt.Errorf("%s/%s: %w: see %s", nodeName, what, errEnded, filepath.Join(lab.Options().RunDir, nodeName, what+".log"))
+	}
+	return p, nil
+}
+
+// signal one process of a node; it must be running.
+func (lab *Lab) signal(nodeName, what string, signal syscall.Signal) error {
+	p, err := lab.running(nodeName, what)
+	if err != nil {
+		return fmt.Errorf("signal %w", err)
 	}
 	return p.kill(signal)
 }
@@ -166,7 +178,8 @@ func (lab *Lab) killProcesses(nodeName string, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// waitFor a condition, asking now and then. What it last said is in the error.
+// waitFor a condition, asking now and then until it holds, cannot hold any more
+// (errEnded), or the time is up. What it last said is in the error.
 func waitFor(ctx context.Context, limit time.Duration, what string, condition func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -174,6 +187,9 @@ func waitFor(ctx context.Context, limit time.Duration, what string, condition fu
 		err := condition()
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, errEnded) {
+			return fmt.Errorf("wait for %s: %w", what, err)
 		}
 		select {
 		case <-ctx.Done():
