@@ -26,13 +26,17 @@ BENCH_ARGS ?=
 
 # Variables given on the command line reach the programs' environment by
 # themselves: SEED, BACKENDS, LOAD_BALANCERS, CONNECTIONS, AGENTS, EVENTS,
-# DEMO_REPORT, DEMO_PICTURE (make demo), BENCH_REPORT (make bench).
+# DEMO_REPORT, DEMO_PICTURE (make demo, demo-mptcp: MODE), BENCH_REPORT (make bench).
 
 ##@ Try it
 
 .PHONY: demo
 demo: deps-build deps-lab build ## Show it at work on real traffic (root) [SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= AGENTS=0 EVENTS=a,b DEMO_REPORT=file DEMO_PICTURE=file.svg]
 	bin/guideway-lab demo
+
+.PHONY: demo-mptcp
+demo-mptcp: deps-build deps-lab build ## Transfers by Multipath TCP over two links while things break (root) [MODE=stateful SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= EVENTS=a,b DEMO_REPORT=file]
+	bin/guideway-lab demo-mptcp
 
 .PHONY: build
 build: build-go build-rust ## Build bin/guideway, bin/guideway-forwarder, bin/guideway-agent and bin/guideway-lab

@@ -47,7 +47,7 @@ func root() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	command.AddCommand(demoCommand(), downCommand(), helperCommand(), statusCommand(), upCommand())
+	command.AddCommand(demoCommand(), demoMultipathCommand(), downCommand(), helperCommand(), statusCommand(), upCommand())
 	command.SetVersionTemplate(fmt.Sprintf("guideway-lab %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
 	commandline.Strict(command)
 	return command

@@ -38,7 +38,7 @@ func upCommand() *cobra.Command {
 	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
 	commandline.AddChoice(command, &o.Steering, "steering", "", "how packets come to workers", "rss", "software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
-	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers)")
+	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers; their options take 1650)")
 	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "the first half of the load balancers and backends are one cluster, the others another; each spills to the other")
 	return command
 }

@@ -38,11 +38,11 @@ var events = []event{
 	{name: "restore_load_balancer", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
 	{name: "kill_load_balancer_after_change", needsTwo: true, freshRate: freshRate, do: killLoadBalancerAfterChange},
 	{name: "kill_load_balancer_after_changes", needsTwo: true, onRequest: true, freshRate: freshRate, do: killLoadBalancerAfterChanges},
-	{name: "move_buckets", stateless: true, onRequest: true, freshRate: freshRate, do: moveBuckets},
-	{name: "scale_out", stateless: true, onRequest: true, freshRate: freshRate, do: scaleOut},
-	{name: "scale_in", stateless: true, onRequest: true, freshRate: freshRate, do: scaleIn},
-	{name: "kill_agent", stateless: true, onRequest: true, freshRate: freshRate, do: killAgent},
-	{name: "generations_apart", stateless: true, needsTwo: true, onRequest: true, freshRate: freshRate, do: generationsApart},
+	{name: "move_buckets", stateless: true, freshRate: freshRate, do: moveBuckets},
+	{name: "scale_out", stateless: true, freshRate: freshRate, do: scaleOut},
+	{name: "scale_in", stateless: true, freshRate: freshRate, do: scaleIn},
+	{name: "kill_agent", stateless: true, freshRate: freshRate, do: killAgent},
+	{name: "generations_apart", stateless: true, needsTwo: true, freshRate: freshRate, do: generationsApart},
 }
 
 // steady: nothing happens. Connections are spread evenly, and each is seen by

@@ -50,13 +50,18 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 
 func TestWithoutEventsAllAreDoneThatCanBe(t *testing.T) {
 	o, err := Defaults().check()
-	all := slices.DeleteFunc(EventNames(), func(name string) bool { return name == "kill_load_balancer_after_changes" || isStateless(name) })
-	if err != nil || !slices.Equal(o.Events, all) || len(all) != 7 {
+	all := slices.DeleteFunc(EventNames(), func(name string) bool { return name == "kill_load_balancer_after_changes" })
+	if err != nil || !slices.Equal(o.Events, all) || len(all) != 12 {
 		t.Errorf("events %v, %v", o.Events, err)
 	}
 	o = Defaults()
+	o.Agents = false
+	if o, err = o.check(); err != nil || slices.ContainsFunc(o.Events, isStateless) || len(o.Events) != 7 {
+		t.Errorf("without agents %v, %v", o.Events, err)
+	}
+	o = Defaults()
 	o.LoadBalancers = 1
-	if o, err = o.check(); err != nil || !slices.Equal(o.Events, []string{"steady", "add_backend", "drain_backend", "kill_backend"}) {
+	if o, err = o.check(); err != nil || !slices.Equal(o.Events, []string{"steady", "add_backend", "drain_backend", "kill_backend", "move_buckets", "scale_out", "scale_in", "kill_agent"}) {
 		t.Errorf("with one load balancer %v, %v", o.Events, err)
 	}
 }
@@ -66,5 +71,31 @@ func TestEventsOfStatelessServicesNeedAgents(t *testing.T) {
 	o.Events, o.Agents = []string{"move_buckets"}, false
 	if _, err := o.check(); err == nil || !strings.Contains(err.Error(), "AGENTS=0") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestTheEnvironmentOverridesDefaultsOfMultipath(t *testing.T) {
+	o, err := MultipathDefaults().FromEnvironment(environment(map[string]string{"SEED": "7", "CONNECTIONS": "5", "MODE": "stateful", "EVENTS": "cut_link,cut_link"}))
+	if err != nil || o.Seed != 7 || o.Connections != 5 || !o.Stateful || !slices.Equal(o.Events, []string{"cut_link", "cut_link"}) {
+		t.Errorf("options %+v, %v", o, err)
+	}
+	if o, err := MultipathDefaults().check(); err != nil || o.Stateful || !slices.Equal(o.Events, MultipathEventNames()) {
+		t.Errorf("defaults %+v, %v", o, err)
+	}
+	for want, pairs := range map[string]map[string]string{
+		"MODE=best":        {"MODE": "best"},
+		"SEED=x":           {"SEED": "x"},
+		"backends 1":       {"BACKENDS": "1"},
+		"load balancers 1": {"LOAD_BALANCERS": "1"},
+		"connections 501":  {"CONNECTIONS": "501"},
+		`event "steady"`:   {"EVENTS": "steady"},
+	} {
+		o, err := MultipathDefaults().FromEnvironment(environment(pairs))
+		if err == nil {
+			_, err = o.check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: error %v, want one with %q", pairs, err, want)
+		}
 	}
 }

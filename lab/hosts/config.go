@@ -133,7 +133,10 @@ func servicesConfig(network topology.Network, self topology.Node, settings topol
 		tcp += ", second_chance: true"
 	}
 	echo := tcp
-	if settings.JoinPorts != 0 {
+	switch {
+	case settings.Multipath:
+		echo += ", mptcp: {}"
+	case settings.JoinPorts != 0:
 		echo += fmt.Sprintf(", mptcp: {join_ports: %d}", settings.JoinPorts)
 	}
 	return groups + fmt.Sprintf(`services:

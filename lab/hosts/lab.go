@@ -252,6 +252,7 @@ func (lab *Lab) remove(what logs) error {
 		errs = append(errs, p.kill(syscall.SIGKILL))
 	}
 	errs = append(errs, removeNamespaces(lab.state.Options.Name))
+	errs = append(errs, unmountPins(lab.state.Options.RunDir))
 	errs = append(errs, removeFiles(lab.state.Options, what))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove lab %s: %w", lab.state.Options.Name, err)

@@ -143,6 +143,7 @@ func waitBuckets(t *testing.T, m *movesLab, backend string, has bool) {
 func TestDoctorFindsNothingOnHealthyBackends(t *testing.T) {
 	o := options(t, "doctor")
 	o.LoadBalancers, o.Encap, o.Stateless = 1, "geneve", true
+	o.FabricMTU = 1650 // room for the tunnels' options, which it would miss
 	running := up(t, o)
 	agent := filepath.Join(running.Options().BinDir, "guideway-agent")
 	for _, n := range running.Network.Backends {

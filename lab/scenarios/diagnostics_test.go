@@ -67,16 +67,22 @@ func on(t *testing.T, running *hosts.Lab, machine string, args ...string) (strin
 
 func explain(t *testing.T, running *hosts.Lab, machine string, c conversation) explained {
 	t.Helper()
-	out, err := on(t, running, machine, "explain", "tcp", c.client().String(), c.server().String(), "-o", "json")
+	told := explainFlow(t, running, machine, c.client(), c.server())
+	if told.Verdict != "sent" || told.Service != "echo" || told.NextHop == nil || told.NextHop.MAC == "" {
+		t.Errorf("%s says %+v", machine, told)
+	}
+	return told
+}
+
+func explainFlow(t *testing.T, running *hosts.Lab, machine string, client, server netip.AddrPort) explained {
+	t.Helper()
+	out, err := on(t, running, machine, "explain", "tcp", client.String(), server.String(), "-o", "json")
 	var told explained
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &told)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
-	}
-	if told.Verdict != "sent" || told.Service != "echo" || told.NextHop == nil || told.NextHop.MAC == "" {
-		t.Errorf("%s says %s", machine, out)
 	}
 	return told
 }

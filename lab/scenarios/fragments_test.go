@@ -21,12 +21,14 @@ func TestFragments(t *testing.T) {
 	if err := running.Network.RouteByMark(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := running.Network.AddClientAddresses(t.Context(), 1, 8)
+	// Each has its way and its machine in charge by chance: that these are never the
+	// same happens once in 17,000 runs.
+	sources, err := running.Network.AddClientAddresses(t.Context(), 1, 24)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Run("datagrams arrive whole wherever their fragments go", func(t *testing.T) {
-		datagramsArriveWhole(t, running, sources)
+		datagramsArriveWhole(t, running, sources[:16]) // eight of each family
 	})
 	for _, vip := range topology.EchoVIPs {
 		t.Run("a trace shows the way of fragments to "+vip.String(), func(t *testing.T) {
@@ -54,7 +56,7 @@ func TestFragments(t *testing.T) {
 		waitWithdrawn(t, running, "lb-3")
 		waitPeers(t, running)
 		t.Logf("its peers knew after %v", time.Since(died).Round(time.Millisecond))
-		datagramsArriveWhole(t, running, sources)
+		datagramsArriveWhole(t, running, sources[:16]) // eight of each family
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guideway/guideway/lab/events"
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -143,13 +145,13 @@ func portOf(plan *planv1.Plan, backend string) uint32 {
 // useBothLinks of the client for each connection.
 func useBothLinks(t *testing.T, running *hosts.Lab) {
 	t.Helper()
-	sources, err := running.Network.AddClientLink(t.Context())
+	second, err := running.Network.AddClientLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := []string{"mptcp limits set subflows 8 add_addr_accepted 8"}
-	for _, source := range sources {
-		lines = append(lines, fmt.Sprintf("mptcp endpoint add %s dev eth1 subflow fullmesh", source))
+	for family := range second.Addresses {
+		lines = append(lines, fmt.Sprintf("mptcp endpoint add %s dev eth1 subflow fullmesh", second.Address(family)))
 	}
 	if err := topology.IPBatch(t.Context(), running.Network.Client.Namespace, lines); err != nil {
 		t.Fatal(err)
@@ -208,4 +210,19 @@ func joins(t *testing.T, running *hosts.Lab) (sum joinCounts) {
 		sum.forged += kernelCounter(t, running, n.Name, "MPTcpExt.MPJoinAckHMacFailure")
 	}
 	return sum
+}
+
+// The demo's transfers by keys, tokens and timestamps: what moves buckets, what depends on
+// the same maps everywhere after that, and the loss of a link.
+func TestTransfersByMultipathTCP(t *testing.T) {
+	o := events.MultipathDefaults()
+	o.BinDir, o.Name = needLab(t), fmt.Sprintf("test-demo-mptcp-%d", os.Getpid())
+	o.Events = []string{"drain_backend", "add_load_balancer", "cut_link"}
+	o.Output = t.Output()
+	if err := events.RunMultipath(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+	if left := leftovers(t, o.Name); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
 }

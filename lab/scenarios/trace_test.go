@@ -78,7 +78,7 @@ func fragmentsShowTheirWay(t *testing.T, running *hosts.Lab, vip netip.Addr, sou
 			continue
 		}
 		result := traceVIP(t, running, vip, "--fragment", "--protocol", "udp", "--port", fmt.Sprint(topology.EchoPort),
-			"--src", source.String(), "--count", "8")
+			"--src", source.String(), "--count", "3")
 		for _, packet := range result.Packets {
 			switch hops := packet.Hops; {
 			case len(hops) == 2 && hops[0].Machine == hops[1].Machine && hops[0].Verdict == "slow" && hops[1].Verdict == "sent":

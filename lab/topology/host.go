@@ -13,6 +13,8 @@ type Host struct {
 	network Network
 	// Node that it is.
 	Node Node
+	// cable's namespace, between it and the router; empty: they are linked.
+	cable string
 }
 
 // AddHost number 1 to 200. It goes with the lab.
@@ -54,10 +56,42 @@ func (h *Host) build(ctx context.Context) error {
 	return IPBatch(ctx, h.Node.Namespace, lines)
 }
 
+// Cut the link to the router: its ends are two interfaces of a namespace that is
+// returned, the router's first. Nothing passes but what is passed there. Packets are
+// as long as clients' from then on.
+func (h *Host) Cut(ctx context.Context) (namespace string, interfaces [2]string, err error) {
+	namespace, interfaces = h.Node.Namespace+"-cable", [2]string{"router", "host"}
+	if err := Run(ctx, "", "ip", "netns", "add", namespace); err != nil {
+		return "", interfaces, err
+	}
+	h.cable = namespace
+	h.Node.MTU = clientMTU
+	for _, step := range []struct {
+		namespace string
+		lines     []string
+	}{
+		{h.Node.Namespace, []string{fmt.Sprintf("link set eth0 name %s netns %s", interfaces[0], namespace)}},
+		{namespace, []string{
+			fmt.Sprintf("link add %s mtu %d type veth peer name eth0 mtu %d netns %s", interfaces[1], h.Node.MTU, h.Node.MTU, h.Node.Namespace),
+			fmt.Sprintf("link set %s up", interfaces[0]), fmt.Sprintf("link set %s up", interfaces[1]),
+		}},
+	} {
+		if err := IPBatch(ctx, step.namespace, step.lines); err != nil {
+			return "", interfaces, err
+		}
+	}
+	return namespace, interfaces, setUpNode(ctx, h.Node)
+}
+
 // Remove the host before the lab goes.
 func (h *Host) Remove(ctx context.Context) error {
 	if err := Run(ctx, "", "ip", "-n", h.network.Router, "link", "delete", h.Node.Port); err != nil {
 		return err
+	}
+	if h.cable != "" {
+		if err := Run(ctx, "", "ip", "netns", "delete", h.cable); err != nil {
+			return err
+		}
 	}
 	return Run(ctx, "", "ip", "netns", "delete", h.Node.Namespace)
 }

@@ -15,10 +15,11 @@ func (network Network) KernelCounters(name string) (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kernelCounters(n.Namespace)
+	return KernelCounters(n.Namespace)
 }
 
-func kernelCounters(namespace string) (map[string]uint64, error) {
+// KernelCounters of a namespace, since it was made; see Network.KernelCounters.
+func KernelCounters(namespace string) (map[string]uint64, error) {
 	counters := map[string]uint64{}
 	err := Inside(namespace, func() error {
 		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
@@ -49,7 +50,7 @@ func kernelCounters(namespace string) (map[string]uint64, error) {
 func (network Network) ChecksumErrors() (uint64, error) {
 	var sum uint64
 	for _, namespace := range network.Namespaces() {
-		counters, err := kernelCounters(namespace)
+		counters, err := KernelCounters(namespace)
 		if err != nil {
 			return 0, err
 		}

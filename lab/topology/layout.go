@@ -94,6 +94,9 @@ type Settings struct {
 	Stateless bool
 	// SecondChance: TCP services have it; Encap is geneve. Reconfigure changes it.
 	SecondChance bool
+	// Multipath: the echo service selects by keys of Multipath TCP, with the help of the
+	// backends' agents; Stateless.
+	Multipath bool
 	// JoinPorts: the echo service has ports for joins of Multipath TCP from here on; 0:
 	// none. Reconfigure changes it.
 	JoinPorts int

@@ -176,8 +176,8 @@ func (network Network) SetLink(ctx context.Context, n Node, state string) error 
 }
 
 // AddClientLink gives the client a second way to the router, eth1, by which it sends
-// what comes from the addresses there, and returns these.
-func (network Network) AddClientLink(ctx context.Context) ([]netip.Addr, error) {
+// what comes from the addresses there. It is returned like a node: SetLink takes it.
+func (network Network) AddClientLink(ctx context.Context) (Node, error) {
 	second := Node{
 		Namespace: network.Client.Namespace, Port: "client-2", MTU: clientMTU, Queues: 1,
 		Addresses: prefixes("10.11.0.1/16", "2001:db8:11::1/64"),
@@ -185,29 +185,26 @@ func (network Network) AddClientLink(ctx context.Context) ([]netip.Addr, error) 
 	}
 	link := fmt.Sprintf("link add %s mtu %d type veth peer name eth1 mtu %d netns %s", second.Port, second.MTU, second.MTU, second.Namespace)
 	if err := IPBatch(ctx, network.Router, append([]string{link}, bringUp(second.Port, second.Gateways)...)); err != nil {
-		return nil, fmt.Errorf("add the client's second link: %w", err)
+		return second, fmt.Errorf("add the client's second link: %w", err)
 	}
 	lines := bringUp("eth1", second.Addresses)
 	for family := range second.Gateways {
 		lines = append(lines, fmt.Sprintf("route add default via %s table 11", second.Gateway(family)))
 	}
 	if err := IPBatch(ctx, second.Namespace, lines); err != nil {
-		return nil, fmt.Errorf("set up the client's second link: %w", err)
+		return second, fmt.Errorf("set up the client's second link: %w", err)
 	}
-	var sources []netip.Addr
 	for family, option := range []string{"-4", "-6"} {
-		source := second.Address(family)
-		if err := Run(ctx, "", "ip", "-n", second.Namespace, option, "rule", "add", "from", source.String(), "table", "11"); err != nil {
-			return nil, err
+		if err := Run(ctx, "", "ip", "-n", second.Namespace, option, "rule", "add", "from", second.Address(family).String(), "table", "11"); err != nil {
+			return second, err
 		}
-		sources = append(sources, source)
 	}
 	for namespace, end := range map[string]string{network.Router: second.Port, second.Namespace: "eth1"} {
 		if err := computeChecksums(ctx, namespace, end); err != nil {
-			return nil, err
+			return second, err
 		}
 	}
-	return sources, nil
+	return second, nil
 }
 
 // AddClientAddresses gives the client one more block of addresses, the same
