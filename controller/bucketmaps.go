@@ -2,7 +2,9 @@ package controller
 
 // Bucket maps of stateless services, kept in the state directory: a file each, in
 // bucket-maps/. A map is written before the plan that has it is pushed, so that what
-// is kept is never older than what the forwarder runs.
+// is kept is never older than what the forwarder runs. That the other load balancers do
+// not wait for this one is kept, too, before etcd has it: the maps here may be older
+// than theirs by any number of steps then, also after a restart while etcd is away.
 
 import (
 	"errors"
@@ -17,7 +19,15 @@ import (
 	"github.com/guideway/guideway/controller/statedir"
 )
 
-const bucketMapsDir = "bucket-maps"
+const (
+	bucketMapsDir = "bucket-maps"
+	withdrawnFile = "withdrawn.json"
+)
+
+// withdrawn: etcd may say that this machine gets no packets.
+type withdrawn struct {
+	Withdrawn bool `json:"withdrawn"`
+}
 
 // restoreBucketMaps that can be read. Of another service the brain goes on from the
 // plan that the forwarder runs.
@@ -26,7 +36,28 @@ func (c *Controller) restoreBucketMaps() {
 	for _, problem := range problems {
 		c.log.Warn("a bucket map cannot be used; the service's buckets stay as in the forwarder's plan, and its open moves close by their age", "error", problem)
 	}
-	c.step(brain.BucketMapsKept{Maps: maps})
+	c.restoreWithdrawn()
+	c.step(brain.BucketMapsKept{Maps: maps, Withdrawn: c.withdrawn})
+}
+
+func (c *Controller) restoreWithdrawn() {
+	kept, err := c.store.withdrawn()
+	if err != nil {
+		c.log.Error("it cannot be read whether moves wait for this machine: stateless services are announced when etcd says so", "error", err)
+		kept.Withdrawn = true
+	}
+	c.withdrawn = kept.Withdrawn
+}
+
+// keepWithdrawn before etcd has it.
+func (c *Controller) keepWithdrawn(want brain.Desired) {
+	if want.Withdrawn == c.withdrawn {
+		return
+	}
+	c.withdrawn = want.Withdrawn
+	if err := c.store.setWithdrawn(withdrawn{Withdrawn: want.Withdrawn}); err != nil {
+		c.log.Error("whether moves wait for this machine is not kept: leave the controller running until etcd answers and the machine is not drained", "error", err)
+	}
 }
 
 // keepBucketMaps of these services. What cannot be written is told: moves go on.
@@ -37,6 +68,13 @@ func (c *Controller) keepBucketMaps(want brain.Desired) {
 		}
 	}
 }
+
+func (s stateStore) withdrawn() (withdrawn, error) {
+	var kept withdrawn
+	return kept, s.read(withdrawnFile, &kept)
+}
+
+func (s stateStore) setWithdrawn(kept withdrawn) error { return s.write(withdrawnFile, kept) }
 
 func (s stateStore) bucketMaps() (maps map[string]*buckets.Map, problems []error) {
 	maps = map[string]*buckets.Map{}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -8,11 +9,35 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/buckets"
 )
 
 func someMap(generation uint64) *buckets.Map {
 	return &buckets.Map{Generation: generation, Buckets: slices.Repeat([]buckets.Bucket{{Owner: "web-1"}}, 256)}
+}
+
+// A controller that starts knows that the others do not wait for it; where that cannot be
+// read it takes it that they do not.
+func TestItIsKeptThatNoMoveWaitsForThisMachine(t *testing.T) {
+	store := stateStore{dir: t.TempDir()}
+	start := func() *Controller {
+		c := &Controller{store: store, log: slog.New(slog.DiscardHandler)}
+		c.restoreWithdrawn()
+		return c
+	}
+	for _, want := range []bool{false, true, false} {
+		start().keepWithdrawn(brain.Desired{Withdrawn: want})
+		if got := start().withdrawn; got != want {
+			t.Errorf("%v in place of %v", got, want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(store.dir, withdrawnFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !start().withdrawn {
+		t.Error("what cannot be read: moves are taken to wait for it")
+	}
 }
 
 func TestBucketMapsAreKeptByServiceAndDamagedOnesAreTold(t *testing.T) {

@@ -98,6 +98,8 @@ type Controller struct {
 	targets map[compile.Probe]*probed
 	unsent  string // why a probe could not be sent, as last logged
 	again   time.Time
+	// As kept on disk.
+	withdrawn bool
 
 	traffic traffic
 }
@@ -293,6 +295,7 @@ func (c *Controller) decide(event brain.Event) {
 	c.agents.SetBusy(c.brain.MovesOpen())
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
+	c.keepWithdrawn(want)
 	if c.shared != nil {
 		c.shared.maps.Set(want.Agreement)
 	}

@@ -64,8 +64,8 @@ type agreementState struct {
 	wanted *Agreement
 	// It may differ from what would be decided now.
 	dirty bool
-	// Withdrawn was wanted of etcd; and the number of what said afterwards that packets
-	// come again, 0: nothing did.
+	// Withdrawn was wanted of etcd, by this controller or by one before it; and the number
+	// of what said afterwards that packets come again, 0: nothing did.
 	saidWithdrawn bool
 	rejoined      uint64
 	// By the Step before, when time alone changes something; zero: it does not.
@@ -366,10 +366,10 @@ func (s *State) decideAgreement() *Agreement {
 	if a.wanted != nil {
 		next.Told.Number = max(next.Told.Number, a.wanted.Told.Number+1)
 	}
-	if a.wanted != nil && sameTold(a.wanted.Told, next.Told) {
+	if a.wanted != nil && sameTold(a.wanted.Told, next.Told) && (a.wanted.Rejoins == nil) == (next.Rejoins == nil) {
 		next.Told.Number = a.wanted.Told.Number
 	}
-	if a.saidWithdrawn && !next.Told.Withdrawn && a.rejoined == 0 {
+	if next.Rejoins != nil && a.rejoined == 0 {
 		a.rejoined = next.Told.Number
 	}
 	a.wanted = next
@@ -383,7 +383,8 @@ func sameTold(a, b agreement.Told) bool {
 }
 
 // tellWithdrawal says whether packets come here. A machine that had withdrawn says
-// that they come again when it has the present maps, and announces after that.
+// that they come again when it has the present maps, and announces after that; until
+// then etcd keeps what it has.
 func (s *State) tellWithdrawal(next *Agreement) {
 	a := &s.agreement
 	if s.isWithdrawn() {
@@ -400,7 +401,7 @@ func (s *State) tellWithdrawal(next *Agreement) {
 	for _, service := range s.stateless() {
 		m := s.seenMap(service)
 		if s.machine.drain != nil || !s.hasPresent(service, m) {
-			next.Told.Withdrawn, next.Rejoins = true, nil
+			next.Told.Withdrawn, next.Rejoins = stored.Withdrawn, nil
 			a.rejoined = 0
 			return
 		}

@@ -96,7 +96,11 @@ func (f *fleet) tell(want *Agreement) {
 			return
 		}
 	}
-	if former, isThere := f.told[want.Machine]; !isThere || former.Number != want.Told.Number {
+	former, isThere := f.told[want.Machine]
+	if former.Withdrawn && !want.Told.Withdrawn && want.Rejoins == nil {
+		return
+	}
+	if !isThere || former.Number != want.Told.Number {
 		f.revision++
 		told := want.Told
 		told.Revision = f.revision
@@ -291,6 +295,54 @@ func TestAWithdrawnMachineIsNotWaitedForAndComesBackWithThePresentMap(t *testing
 	f.expectOwners(map[string]int{"web-2": 256})
 	if f.told["lb-3"].Withdrawn {
 		t.Error("moves do not wait for it")
+	}
+}
+
+// restart a machine's controller with what is on disk.
+func (f *fleet) restart(machine int) *world {
+	former := f.machines[machine]
+	w := &world{t: f.t, state: New(former.now), now: former.now, accepts: true}
+	w.do(BucketMapsKept{Maps: former.last.Maps, Withdrawn: former.last.Withdrawn})
+	if former.state.Drained().Machine {
+		w.do(DrainMachine{Drain: true})
+	}
+	w.do(ConfigLoaded{Config: sharing(f.t, machine+1)})
+	w.connect(former.last.Plan)
+	f.machines[machine] = w
+	return w
+}
+
+// A controller that starts, is told to come back and has not read etcd yet has maps that
+// may be older than those of the others by any number of steps.
+func TestAWithdrawnMachineStaysSoOverRestarts(t *testing.T) {
+	for _, undrains := range []string{"before the restart", "after it"} {
+		f := startFleet(t)
+		f.machines[2].do(DrainMachine{Drain: true})
+		f.pass(10 * time.Second)
+		f.away["lb-3"] = true
+		f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+		f.pass(2 * time.Second)
+		if undrains == "before the restart" {
+			f.machines[2].do(DrainMachine{})
+		}
+		w := f.restart(2)
+		w.do(DrainMachine{})
+		w.settle(true, "10.1.0.11", "10.1.0.12")
+		w.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+		w.expectRoutes()
+		f.tell(w.last.Agreement) // as decided before etcd was read
+		if !f.told["lb-3"].Withdrawn {
+			t.Errorf("undrained %s: moves wait for it, and it has an older map", undrains)
+		}
+		f.pass(2 * time.Second)
+		w.expectRoutes() // etcd is away
+		f.away["lb-3"] = false
+		f.pass(3 * time.Second)
+		w.expectRoutes(vip)
+		f.expectOwners(map[string]int{"web-2": 256})
+		if f.told["lb-3"].Withdrawn || w.last.Withdrawn {
+			t.Errorf("undrained %s: moves do not wait for it", undrains)
+		}
 	}
 }
 

@@ -79,6 +79,9 @@ type Desired struct {
 	// Step before, or is gone: to be kept before the plan is pushed.
 	Maps        map[string]*buckets.Map
 	MapsChanged []string
+	// Etcd may say that moves of buckets do not wait for this machine: to be kept before
+	// it does. A controller that starts does not know so by itself while etcd is away.
+	Withdrawn bool
 	// What is to be in etcd of it; nil: nothing. The same pointer: the same.
 	Agreement *Agreement
 	// When a Tick is wanted, at the latest; zero: none.
@@ -250,6 +253,7 @@ func (s *State) flush() {
 func (s *State) desired() Desired {
 	d := s.changed
 	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
+	d.Withdrawn = s.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
 		d.Probing = s.forwarder.running.probing

@@ -18,8 +18,12 @@ import (
 )
 
 type (
-	// BucketMapsKept brings the maps that were kept on disk; before everything else.
-	BucketMapsKept struct{ Maps map[string]*buckets.Map }
+	// BucketMapsKept brings what was kept on disk; before everything else.
+	BucketMapsKept struct {
+		Maps map[string]*buckets.Map
+		// As Desired.Withdrawn was.
+		Withdrawn bool
+	}
 	// AgentCounts is the complete state that a backend's agent reports: how many
 	// connections it has, by service and bucket. A service that is missing was not
 	// counted.
@@ -68,7 +72,10 @@ func (b bucketState) snapshot() bucketState {
 	return b
 }
 
-func (e BucketMapsKept) apply(s *State) { maps.Copy(s.buckets.maps, e.Maps) }
+func (e BucketMapsKept) apply(s *State) {
+	maps.Copy(s.buckets.maps, e.Maps)
+	s.agreement.saidWithdrawn = e.Withdrawn
+}
 
 func (e AgentCounts) apply(s *State) {
 	s.routesUnaffected = true

@@ -550,10 +550,14 @@ func (w *mapsWrite) told() {
 	key, value := w.store.keys.acknowledgements()+w.want.Machine, encodeTold(w.want.Told)
 	former := w.seen.byKey[key]
 	var read fleetv1.Acknowledgements
-	if former != nil && w.store.decode(key, former.Value, &read) == nil && proto.Equal(&read, value) {
+	isRead := former != nil && w.store.decode(key, former.Value, &read) == nil
+	if isRead && proto.Equal(&read, value) {
 		return
 	}
 	if w.want.Rejoins == nil {
+		if isRead && read.GetWithdrawn() && !value.GetWithdrawn() {
+			return // it was decided before etcd was read
+		}
 		w.put(key, value, 0)
 		return
 	}

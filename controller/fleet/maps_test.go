@@ -198,6 +198,11 @@ func TestAMachineGetsPacketsAgainOnlyWithThePresentMaps(t *testing.T) {
 			want.Told.Number, want.Rejoins = 5, map[string]int64{"web": revision}
 		}
 	}
+	first.desire(func(want *brain.Agreement) { want.Told.Number = 5 }) // decided before etcd was read
+	time.Sleep(500 * time.Millisecond)
+	if now, _ := first.now(); now.Told["lb-1"].Number == 5 {
+		t.Error("moves wait for it, though it has not said which maps it has")
+	}
 	first.desire(rejoins(seen.Maps["web"].Revision - 1))
 	time.Sleep(500 * time.Millisecond)
 	if now, _ := first.now(); now.Told["lb-1"].Number == 5 {
