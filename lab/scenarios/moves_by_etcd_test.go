@@ -188,7 +188,8 @@ func (m *movesByEtcd) rehash() {
 }
 
 // withdraw a machine's routes, then switch its controller off: the others go on
-// without it, and it comes back with the present map.
+// without it, and it comes back with the present map, also where it starts before etcd
+// answers.
 func (m *movesByEtcd) withdraw(all ...string) {
 	away := m.LoadBalancers()[2]
 	m.name = away
@@ -207,12 +208,22 @@ func (m *movesByEtcd) withdraw(all ...string) {
 	for _, machine := range m.LoadBalancers()[:2] {
 		m.waitOwnersAt(machine, all[1:]...)
 	}
+	m.must(m.KillEtcd())
 	m.must(m.StartController(away))
 	m.name = away
-	eventually(m.t, 30*time.Second, away+" takes routes back", func() error {
+	eventually(m.t, 30*time.Second, away+" is to take routes back", func() error {
 		_, err := on(m.t, m.Lab, away, "undrain", "machine")
 		return err
 	})
+	// Its maps are older than those of the others by more than a step.
+	eventually(m.t, 30*time.Second, away+" waits for etcd", func() error {
+		out, err := on(m.t, m.Lab, away, "show", "bgp")
+		if err == nil && !strings.Contains(out, "waiting until etcd says") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	m.must(m.StartEtcd())
 	m.waitOwners(all[1:]...)
 	m.commandBut(away)
 	m.undrain(all[0])
