@@ -62,8 +62,8 @@ struct segment {
 	enum fragment fragment;
 	struct bpf_sock_tuple tuple;
 	__u32 tuple_bytes;
-	void *ip; /* the headers; null: it is quoted */
-	void *tcp;
+	__u32 ip_at; /* the headers in the frame, but of what is quoted */
+	__u32 tcp_at;
 	__u32 sequence;
 	__u32 acknowledged;
 	__u32 bytes; /* of sequence space */
@@ -84,7 +84,8 @@ static __always_inline __u32 read_tcp(struct segment *s, const struct tunnel *t,
 
 	if ((const void *)(tcp + 1) > t->end || bytes < tcp->doff * 4u || tcp->doff < 5)
 		return INNER_HEADER;
-	s->tcp = at;
+	s->ip_at = sizeof(struct ethhdr) + t->removed;
+	s->tcp_at = s->ip_at + (at - t->next);
 	s->sequence = bpf_ntohl(tcp->seq);
 	s->acknowledged = bpf_ntohl(tcp->ack_seq);
 	s->flags = flags_of(tcp);
@@ -228,7 +229,6 @@ static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t
 	outcome = read_tcp(s, t, (void *)tcp, bytes - ip->ihl * 4);
 	if (outcome == INNER_HEADER) /* by its own name: the verifier knows no `kind` */
 		return outcome;
-	s->ip = ip;
 	s->tuple.ipv4.saddr = ip->saddr;
 	s->tuple.ipv4.daddr = ip->daddr;
 	s->tuple.ipv4.sport = tcp->source;
@@ -306,7 +306,6 @@ static __always_inline __u32 read_segment_v6(struct segment *s, struct tunnel *t
 	outcome = read_tcp(s, t, (void *)tcp, bytes - skipped);
 	if (outcome == INNER_HEADER) /* by its own name: the verifier knows no `kind` */
 		return outcome;
-	s->ip = ip;
 	__builtin_memcpy(s->tuple.ipv6.saddr, &ip->saddr, sizeof(ip->saddr));
 	__builtin_memcpy(s->tuple.ipv6.daddr, &ip->daddr, sizeof(ip->daddr));
 	s->tuple.ipv6.sport = tcp->source;
@@ -371,50 +370,49 @@ static __always_inline int is_of_closed(const struct segment *s,
 }
 
 /* An ACK with a SYN cookie of ours makes a connection here. */
-static __always_inline int is_cookie(struct bpf_sock *socket, const struct segment *s,
-				     const struct tunnel *t)
+static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket,
+				     const struct segment *s)
 {
-	struct tcphdr *tcp = s->tcp;
+	struct tcphdr tcp;
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip;
 
-	if (!tcp || (void *)(tcp + 1) > t->end)
+	if (s->is_quoted || bpf_xdp_load_bytes(ctx, s->tcp_at, &tcp, sizeof(tcp)))
 		return 0;
-	if (t->inner_type == ETH_P_IP) {
-		struct iphdr *ip = s->ip;
-
-		if (!ip || (void *)(ip + 1) > t->end)
-			return 0;
-		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
-	} else {
-		struct ipv6hdr *ip = s->ip;
-
-		if (!ip || (void *)(ip + 1) > t->end)
-			return 0;
-		return !bpf_tcp_check_syncookie(socket, ip, sizeof(*ip), tcp, sizeof(*tcp));
-	}
+	if (s->tuple_bytes == sizeof(s->tuple.ipv4))
+		return !bpf_xdp_load_bytes(ctx, s->ip_at, &ip.v4, sizeof(ip.v4)) &&
+		       !bpf_tcp_check_syncookie(socket, &ip.v4, sizeof(ip.v4), &tcp, sizeof(tcp));
+	return !bpf_xdp_load_bytes(ctx, s->ip_at, &ip.v6, sizeof(ip.v6)) &&
+	       !bpf_tcp_check_syncookie(socket, &ip.v6, sizeof(ip.v6), &tcp, sizeof(tcp));
 }
 
-/* The kind of tunnel if this socket has use for the segment, else why not. */
-static __always_inline __u32 place_by_socket(struct bpf_sock *socket, const struct segment *s,
-					     const struct tunnel *t)
+/* HERE if this socket has use for the segment, else why not. */
+static __always_inline __u32 place_by_socket(struct xdp_md *ctx, struct bpf_sock *socket,
+					     const struct segment *s)
 {
 	switch (socket->state) {
 	case BPF_TCP_LISTEN:
-		return is_cookie(socket, s, t) ? t->kind : NO_SOCKET;
+		return is_cookie(ctx, socket, s) ? HERE : NO_SOCKET;
 	case BPF_TCP_NEW_SYN_RECV:
-		return is_of_handshake(s, address_of(socket)) ? t->kind : OTHER_HANDSHAKE;
+		return is_of_handshake(s, address_of(socket)) ? HERE : OTHER_HANDSHAKE;
 	case BPF_TCP_TIME_WAIT:
-		return is_of_closed(s, address_of(socket)) ? t->kind : OTHER_TIME_WAIT;
+		return is_of_closed(s, address_of(socket)) ? HERE : OTHER_TIME_WAIT;
 	default:
-		return t->kind;
+		return HERE;
 	}
 }
 
-static __always_inline __u32 place_by_lookup(struct xdp_md *ctx, struct segment *s,
-					     const struct tunnel *t)
+/* HERE if a socket has use for the segment, else why none has. A function that is not
+ * inlined, so that the verifier goes through it once. */
+__noinline __u32 place_by_lookup(struct xdp_md *ctx, struct segment *s)
 {
 	struct bpf_sock *socket;
 	__u32 outcome;
 
+	if (!s)
+		return NO_SOCKET;
 	if (s->tuple_bytes == sizeof(s->tuple.ipv4))
 		socket = bpf_skc_lookup_tcp(ctx, &s->tuple, sizeof(s->tuple.ipv4),
 					    BPF_F_CURRENT_NETNS, 0);
@@ -423,7 +421,7 @@ static __always_inline __u32 place_by_lookup(struct xdp_md *ctx, struct segment 
 					    BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
 		return NO_SOCKET;
-	outcome = place_by_socket(socket, s, t);
+	outcome = place_by_socket(ctx, socket, s);
 	bpf_sk_release(socket);
 	return outcome;
 }
@@ -441,11 +439,11 @@ static __always_inline __u32 place_by_content(struct xdp_md *ctx, struct segment
 	/* New connections are the one's in charge. */
 	if ((s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return t->kind;
-	outcome = place_by_lookup(ctx, s, t);
-	if (outcome == t->kind)
-		return outcome;
+	outcome = place_by_lookup(ctx, s);
 	/* A socket that changes its state is in no table for a moment. */
-	return place_by_lookup(ctx, s, t);
+	if (outcome != HERE)
+		outcome = place_by_lookup(ctx, s);
+	return outcome == HERE ? t->kind : outcome;
 }
 
 /* True for a packet that names no agents, but of which is to be remembered that it

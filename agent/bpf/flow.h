@@ -43,7 +43,7 @@ struct fragmented {
 
 struct first_fragment {
 	__u32 seen; /* in seconds */
-	__u16 outcome; /* 0: taken here; else why it was sent on */
+	__u16 outcome; /* HERE, or why it was sent on */
 	__u8 returns; /* as struct tunnel has it */
 	__u8 zero;
 };
@@ -86,7 +86,7 @@ static __always_inline __u32 place_by_fragment(const struct fragmented *packet, 
 	if (!first || now_seconds() - first->seen >= FRAGMENT_IDLE_SECONDS)
 		return INNER_FRAGMENT;
 	t->returns = first->returns;
-	return first->outcome ? first->outcome : t->kind;
+	return first->outcome == HERE ? t->kind : first->outcome;
 }
 
 static __always_inline void remember_fragment(const struct fragmented *packet,
@@ -94,7 +94,7 @@ static __always_inline void remember_fragment(const struct fragmented *packet,
 {
 	struct first_fragment first = {
 		.seen = now_seconds(),
-		.outcome = outcome == t->kind ? 0 : outcome,
+		.outcome = outcome == t->kind ? HERE : outcome,
 		.returns = t->returns,
 	};
 

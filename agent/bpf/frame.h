@@ -21,6 +21,7 @@
 
 #define ADDRESSES_MAX 4096 /* config/mod.rs has it too */
 #define IPV4_MORE_AND_OFFSET 0x3fff
+#define HERE 0 /* where an outcome may be: the packet's connection lives here */
 
 /* What became of a frame. The loader has the same list, in the same order. */
 enum outcome {

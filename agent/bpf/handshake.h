@@ -187,7 +187,6 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
 	struct tcp_options *options;
 	struct syn_at syn = {};
 	__be32 token;
-	__u8 length;
 	int at;
 
 	if (!find_syn(ctx, packet_at, &syn))
@@ -195,7 +194,7 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
 	options = load_syn_options(ctx, &syn);
 	if (!options)
 		return 0;
-	at = find_multipath(options, MULTIPATH_JOIN, &length);
+	at = find_multipath(options, MULTIPATH_JOIN);
 	if (at < 0)
 		return 0;
 	__builtin_memcpy(&token, options->bytes + (at & 63) + JOIN_TOKEN_AT, sizeof(token));
@@ -209,16 +208,15 @@ static __always_inline void strip_syn(struct xdp_md *ctx, const struct syn_at *s
 	struct tcp_options *options = load_syn_options(ctx, syn);
 	__u32 options_bytes;
 	__sum16 check;
-	__u8 length;
 	int at;
 
 	if (!options)
 		return;
-	at = find_multipath(options, MULTIPATH_CAPABLE, &length);
+	at = find_multipath(options, MULTIPATH_CAPABLE);
 	if (at < 0 || bpf_xdp_load_bytes(ctx, check_at, &check, sizeof(check)))
 		return;
 	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
-	blank_option(options, at, length);
+	blank_option(options, at);
 	check = ~folded(folded(change_of(options)) + (__u16)~check);
 	options_bytes = length_of(options);
 	if (!options_bytes ||
@@ -311,30 +309,7 @@ static __always_inline struct tcp_options *load_options(struct __sk_buff *skb,
 static __always_inline int has_listener_only(struct __sk_buff *skb,
 					     const struct multipath_segment *s)
 {
-	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *socket;
-	int is_listener;
-
-	if (s->is_v6) {
-		__builtin_memcpy(tuple.ipv6.saddr, &s->flow.client, sizeof(s->flow.client));
-		__builtin_memcpy(tuple.ipv6.daddr, &s->flow.vip, sizeof(s->flow.vip));
-		tuple.ipv6.sport = s->flow.client_port;
-		tuple.ipv6.dport = s->flow.vip_port;
-		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS,
-					    0);
-	} else {
-		tuple.ipv4.saddr = s->flow.client.in6_u.u6_addr32[3];
-		tuple.ipv4.daddr = s->flow.vip.in6_u.u6_addr32[3];
-		tuple.ipv4.sport = s->flow.client_port;
-		tuple.ipv4.dport = s->flow.vip_port;
-		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS,
-					    0);
-	}
-	if (!socket)
-		return 0;
-	is_listener = socket->state == BPF_TCP_LISTEN;
-	bpf_sk_release(socket);
-	return is_listener;
+	return state_of_socket(skb, s) == BPF_TCP_LISTEN;
 }
 
 /* Writes changed options into the frame, and keeps the checksum true also where a device
@@ -357,23 +332,22 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct mult
 	struct tcp_options *options = load_options(skb, s);
 	struct keyed_handshake *handshake;
 	__u32 event;
-	__u8 length;
 	int at;
 
 	if (!options)
 		return;
-	at = find_multipath(options, MULTIPATH_CAPABLE, &length);
+	at = find_multipath(options, MULTIPATH_CAPABLE);
 	if (at < 0)
 		return;
 	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
 	handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
-	if (length == CAPABLE_SYN_ACK_BYTES && handshake &&
+	if (options->bytes[(at & 63) + 1] == CAPABLE_SYN_ACK_BYTES && handshake &&
 	    handshake->sequence + 1 == s->acknowledged && has_listener_only(skb, s)) {
 		__builtin_memcpy(options->bytes + (at & 63) + CAPABLE_KEY_AT, &handshake->key,
 				 sizeof(handshake->key));
 		event = SYN_ACK_KEYED;
 	} else {
-		blank_option(options, at, length);
+		blank_option(options, at);
 		event = SYN_ACK_STRIPPED;
 	}
 	if (!store_options(skb, s, options))
@@ -387,11 +361,10 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
 {
 	struct keyed_handshake *handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
 	struct tcp_options *options = load_options(skb, s);
-	__u8 length = 0;
 	__be64 echoed;
-	int at = options ? find_multipath(options, MULTIPATH_CAPABLE, &length) : -1;
+	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
-	if (at >= 0 && length >= CAPABLE_ACK_BYTES) {
+	if (at >= 0 && options->bytes[(at & 63) + 1] >= CAPABLE_ACK_BYTES) {
 		__builtin_memcpy(&echoed, options->bytes + (at & 63) + CAPABLE_ECHO_AT,
 				 sizeof(echoed));
 		if (handshake ? echoed != handshake->key : has_listener_only(skb, s)) {

@@ -12,9 +12,8 @@
 
 #include "connection.h"
 #include "frame.h"
+#include "options.h"
 
-#define TCP_OPTION_END 0
-#define TCP_OPTION_NOP 1
 #define TCP_OPTION_MSS 2
 #define TCP_OPTION_MSS_BYTES 4
 /* One of each kind that the kernel writes, and padding: the MSS comes first. */

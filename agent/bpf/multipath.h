@@ -95,4 +95,35 @@ static __always_inline int read_multipath_segment(struct __sk_buff *skb, enum di
 	return 1;
 }
 
+/* The state of the socket that gets what this segment's client sends, as bpf.h names
+ * them; 0: there is none. */
+static __always_inline __u32 state_of_socket(struct __sk_buff *skb,
+					     const struct multipath_segment *s)
+{
+	const struct flow *flow = &s->flow;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	__u32 bytes, state;
+
+	if (s->is_v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, &flow->client, sizeof(flow->client));
+		__builtin_memcpy(tuple.ipv6.daddr, &flow->vip, sizeof(flow->vip));
+		tuple.ipv6.sport = flow->client_port;
+		tuple.ipv6.dport = flow->vip_port;
+		bytes = sizeof(tuple.ipv6);
+	} else {
+		tuple.ipv4.saddr = flow->client.in6_u.u6_addr32[3];
+		tuple.ipv4.daddr = flow->vip.in6_u.u6_addr32[3];
+		tuple.ipv4.sport = flow->client_port;
+		tuple.ipv4.dport = flow->vip_port;
+		bytes = sizeof(tuple.ipv4);
+	}
+	socket = bpf_skc_lookup_tcp(skb, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 0;
+	state = socket->state;
+	bpf_sk_release(socket);
+	return state;
+}
+
 #endif

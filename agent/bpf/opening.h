@@ -15,14 +15,11 @@
 #include "digest.h"
 #include "flow.h"
 #include "frame.h"
+#include "options.h"
 #include "route.h"
 
 #define OPENINGS_MAX 16384
-#define TCP_OPTION_MULTIPATH 30
-#define TCP_OPTION_JOIN_BYTES 12
-#define SUBTYPE_CAPABLE 0
-#define SUBTYPE_JOIN 1
-#define TCP_SYN_OPTIONS_MAX 40 /* NOPs, one byte each */
+#define JOIN_SYN_BYTES 12
 #define BITS 0x1fff
 
 /* Of a flow that a SYN was delivered of. */
@@ -98,10 +95,10 @@ static __always_inline __u32 multipath_at(struct xdp_md *ctx, const struct syn *
 	__u32 at = syn->options_at;
 
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < TCP_SYN_OPTIONS_MAX; i++) {
-		if (at + 3 > syn->end || bpf_xdp_load_bytes(ctx, at, option, 3) || !option[0])
+	for (int i = 0; i < TCP_OPTIONS_BYTES_MAX; i++) {
+		if (at + 3 > syn->end || bpf_xdp_load_bytes(ctx, at, option, 3) || option[0] == TCP_OPTION_END)
 			return 0;
-		if (option[0] == 1) {
+		if (option[0] == TCP_OPTION_NOP) {
 			at++;
 			continue;
 		}
@@ -132,10 +129,10 @@ static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const stru
 	__u32 at = multipath_at(ctx, syn, option);
 	__be32 token;
 
-	opening->version = !at || option[2] >> 4 != SUBTYPE_CAPABLE || option[2] & 0xf;
+	opening->version = !at || option[2] >> 4 != MULTIPATH_CAPABLE || option[2] & 0xf;
 	opening->bits = opening->bucket & BITS;
-	if (at && option[1] == TCP_OPTION_JOIN_BYTES && option[2] >> 4 == SUBTYPE_JOIN &&
-	    at + TCP_OPTION_JOIN_BYTES <= syn->end &&
+	if (at && option[1] == JOIN_SYN_BYTES && option[2] >> 4 == MULTIPATH_JOIN &&
+	    at + JOIN_SYN_BYTES <= syn->end &&
 	    !bpf_xdp_load_bytes(ctx, at + 4, &token, sizeof(token)))
 		opening->bits = bpf_ntohl(token) & BITS;
 }

@@ -9,8 +9,10 @@
 #include "frame.h"
 
 #define TCP_OPTIONS_BYTES_MAX 40
-#define MULTIPATH_OPTION_KIND 30
-#define MULTIPATH_CAPABLE 0
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_MULTIPATH 30
+#define MULTIPATH_CAPABLE 0 /* its subtypes */
 #define MULTIPATH_JOIN 1
 
 /* Before and after a change. Each has room behind the options, so that an option's
@@ -51,23 +53,24 @@ static __always_inline __u32 length_of(const struct tcp_options *options)
 	return length & 63;
 }
 
-/* Where the first option of Multipath TCP of this subtype begins, its length being given;
- * -1: there is none. */
-static __always_inline int find_multipath(const struct tcp_options *options, __u8 subtype,
-					  __u8 *length)
-{
-	__u32 at = 0, end = length_of(options), bytes;
+/* The next two are not inlined, so that the verifier goes through each once. */
 
+/* Where the first option of Multipath TCP of this subtype begins; -1: there is none. */
+__noinline int find_multipath(struct tcp_options *options, __u32 subtype)
+{
+	__u32 at = 0, end, bytes;
+
+	if (!options)
+		return -1;
+	end = length_of(options);
 	for (int i = 0; i < TCP_OPTIONS_BYTES_MAX; i++) {
 		const __u8 *option = options->bytes + at;
 
-		bytes = option[0] == 1 ? 1 : option[1];
-		if (at + 2 > end || !option[0] || !bytes || at + bytes > end)
+		bytes = option[0] == TCP_OPTION_NOP ? 1 : option[1];
+		if (at + 2 > end || option[0] == TCP_OPTION_END || !bytes || at + bytes > end)
 			return -1;
-		if (option[0] == MULTIPATH_OPTION_KIND && bytes > 2 && option[2] >> 4 == subtype) {
-			*length = bytes;
+		if (option[0] == TCP_OPTION_MULTIPATH && bytes > 2 && option[2] >> 4 == subtype)
 			return at;
-		}
 		at += bytes;
 		/* Less than 64 already; so the verifier finds all ways to here alike. */
 		barrier_var(at);
@@ -76,12 +79,18 @@ static __always_inline int find_multipath(const struct tcp_options *options, __u
 	return -1;
 }
 
-/* Overwrites an option by NOPs. */
-static __always_inline void blank_option(struct tcp_options *options, __u32 at, __u8 length)
+/* Overwrites the option that begins there by NOPs. */
+__noinline int blank_option(struct tcp_options *options, __u32 at)
 {
+	__u32 length;
+
+	if (!options)
+		return -1;
+	length = options->bytes[(at & 63) + 1];
 	for (__u32 i = 0; i < TCP_OPTIONS_BYTES_MAX; i++)
 		if (i - at < length)
-			options->bytes[i] = 1;
+			options->bytes[i] = TCP_OPTION_NOP;
+	return 0;
 }
 
 /* By what the change of the options changes the sum of words. */

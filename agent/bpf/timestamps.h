@@ -30,7 +30,6 @@
 #define HANDSHAKES_MAX 16384
 #define TCP_OPTION_TIMESTAMPS 8
 #define TCP_OPTION_TIMESTAMPS_BYTES 10
-#define TCP_OPTIONS_BYTES_MAX 40
 #define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length */
 
 /* What became of a segment's timestamps. timestamps.rs has the same list. */
@@ -360,30 +359,9 @@ static __always_inline int restore_first(struct __sk_buff *skb, const struct tim
 /* True if a connection here, or a handshake, has these addresses and ports. */
 static __always_inline int has_socket(struct __sk_buff *skb, const struct timed *s)
 {
-	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *socket;
-	int has;
+	__u32 state = state_of_socket(skb, &s->segment);
 
-	if (!s->segment.is_v6) {
-		tuple.ipv4.saddr = s->segment.flow.client.in6_u.u6_addr32[3];
-		tuple.ipv4.daddr = s->segment.flow.vip.in6_u.u6_addr32[3];
-		tuple.ipv4.sport = s->segment.flow.client_port;
-		tuple.ipv4.dport = s->segment.flow.vip_port;
-		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS,
-					    0);
-	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, &s->segment.flow.client, sizeof(s->segment.flow.client));
-		__builtin_memcpy(tuple.ipv6.daddr, &s->segment.flow.vip, sizeof(s->segment.flow.vip));
-		tuple.ipv6.sport = s->segment.flow.client_port;
-		tuple.ipv6.dport = s->segment.flow.vip_port;
-		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS,
-					    0);
-	}
-	if (!socket)
-		return 0;
-	has = socket->state != BPF_TCP_LISTEN;
-	bpf_sk_release(socket);
-	return has;
+	return state && state != BPF_TCP_LISTEN;
 }
 
 /* The client has the bits and the clock of a connection whose state is gone; what the

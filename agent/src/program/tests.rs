@@ -67,6 +67,20 @@ impl Program {
     }
 }
 
+/// Half of what the kernel's verifier goes through before it gives up (one million
+/// instructions, over all ways through a program): other kernels' take other ways.
+const VERIFIED_MAX: u32 = 500_000;
+
+#[test]
+fn the_verifier_is_far_from_its_limit() {
+    let Some(mut program) = program_or_skip("the_verifier_is_far_from_its_limit") else { return };
+    for name in [PROGRAM, MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
+        let info = program.object.program_mut(name).unwrap().info().unwrap();
+        let verified = info.verified_instruction_count().expect("the kernel says it");
+        assert!(verified < VERIFIED_MAX, "{name}: {verified}");
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Family {
     V4,
