@@ -12,9 +12,16 @@ use std::path::{Path, PathBuf};
 use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Hook, Link};
 
-use crate::timestamps;
-
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
+
+/// Tables of Multipath TCP that are pinned, and the names of their pins, which have the
+/// version of the layout.
+const TABLES: [(&str, &str); 4] = [
+    ("keyed_handshakes", "keyed-handshakes-1"),
+    ("openings", "openings-1"),
+    ("handshakes", "handshakes-1"),
+    ("clocks", "clocks-1"),
+];
 
 /// Programs of traffic control (Linux 6.6), each with a link of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +122,10 @@ pub fn detach_classifier(which: Classifier, directory: &Path) -> Result<bool, St
     remove(&directory.join(which.pin()))
 }
 
-/// The tables that outlive the agent, with their paths: handshakes that have begun go on.
-#[must_use]
-pub fn handshakes(directory: &Path) -> Vec<(&'static str, PathBuf)> {
-    vec![("keyed_handshakes", directory.join("keyed-handshakes-1"))]
+/// The tables that outlive the agent, with their paths: handshakes that have begun go on,
+/// and connections keep their clocks.
+pub fn tables(directory: &Path) -> Vec<(&'static str, PathBuf)> {
+    TABLES.iter().map(|(table, pin)| (*table, directory.join(pin))).collect()
 }
 
 /// Takes the programs off their interface; false if there is none.
@@ -130,7 +137,7 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
     for mode in MODES {
         was_there |= remove(&pin_of(directory, mode))?;
     }
-    for (_, path) in timestamps::pinned(directory).into_iter().chain(handshakes(directory)) {
+    for (_, path) in tables(directory) {
         remove(&path)?;
     }
     Ok(was_there)

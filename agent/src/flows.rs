@@ -13,14 +13,14 @@ use wire::{Family, FlowKey, Protocol};
 const IDLE_SECONDS: u32 = 120;
 
 /// Of `struct flow`: two addresses, two ports.
-pub const KEY_BYTES: usize = 36;
+pub const FLOW_BYTES: usize = 36;
 
 /// The program's table of flows.
-pub struct Flows(HashMap<MapData, [u8; KEY_BYTES], u32>);
+pub struct Flows(HashMap<MapData, [u8; FLOW_BYTES], u32>);
 
 impl Flows {
     /// Of the program's table.
-    pub fn new(table: HashMap<MapData, [u8; KEY_BYTES], u32>) -> Flows {
+    pub fn new(table: HashMap<MapData, [u8; FLOW_BYTES], u32>) -> Flows {
         Flows(table)
     }
 
@@ -44,7 +44,7 @@ impl Flows {
     /// Makes those of a client's port idle.
     #[cfg(test)]
     pub fn age(&mut self, client_port: u16) {
-        let keys: Vec<[u8; KEY_BYTES]> = self.0.keys().map(Result::unwrap).collect();
+        let keys: Vec<[u8; FLOW_BYTES]> = self.0.keys().map(Result::unwrap).collect();
         for key in keys.iter().filter(|key| flow(key).source_port == client_port) {
             self.0.insert(key, now_seconds().wrapping_sub(IDLE_SECONDS), 0).unwrap();
         }
@@ -57,12 +57,12 @@ fn now_seconds() -> u32 {
 }
 
 /// As the programs' tables have it.
-pub fn key(flow: &FlowKey) -> [u8; KEY_BYTES] {
+pub fn key(flow: &FlowKey) -> [u8; FLOW_BYTES] {
     let address = |bits: u128| match flow.family {
         Family::V4 => Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped().octets(),
         Family::V6 => bits.to_be_bytes(),
     };
-    let mut key = [0; KEY_BYTES];
+    let mut key = [0; FLOW_BYTES];
     key[..16].copy_from_slice(&address(flow.source));
     key[16..32].copy_from_slice(&address(flow.destination));
     key[32..34].copy_from_slice(&flow.source_port.to_be_bytes());
@@ -70,7 +70,7 @@ pub fn key(flow: &FlowKey) -> [u8; KEY_BYTES] {
     key
 }
 
-fn flow(key: &[u8; KEY_BYTES]) -> FlowKey {
+fn flow(key: &[u8; FLOW_BYTES]) -> FlowKey {
     let address = |at: usize| -> Ipv6Addr {
         <[u8; 16]>::try_from(&key[at..at + 16]).expect("16 bytes").into()
     };

@@ -53,11 +53,7 @@ async fn answer(
         Some("/metrics") => match counters.read() {
             Ok(counts) => (
                 "200 OK",
-                page(&counts)
-                    + &mss_page(counters)
-                    + &timestamps_page(counters)
-                    + &multipath_page(counters)
-                    + &message_page(&exchanges.read()),
+                page(&counts) + &classifier_page(counters) + &message_page(&exchanges.read()),
             ),
             Err(problem) => ("500 Internal Server Error", problem),
         },
@@ -106,62 +102,49 @@ fn page(counts: &Counts) -> String {
             "Packets from our load balancers and agents that were dropped.",
         ),
     ];
-    let mut page = String::new();
-    for (kind, family, label, help) in families {
-        // Writing to a String cannot fail.
-        let _ = writeln!(page, "# HELP {family} {help}\n# TYPE {family} counter");
-        for (outcome, count) in
-            OUTCOMES.iter().zip(counts).filter(|(outcome, _)| outcome.kind == kind)
-        {
-            let _ = writeln!(page, "{family}{{{label}=\"{}\"}} {count}", outcome.name);
-        }
-    }
-    page
+    let of_kind = |kind| {
+        let counted = OUTCOMES.iter().zip(counts).filter(move |(outcome, _)| outcome.kind == kind);
+        counted.map(|(outcome, count)| (outcome.name, *count))
+    };
+    families
+        .into_iter()
+        .map(|(kind, name, label, help)| family(name, label, help, of_kind(kind)))
+        .collect()
 }
 
-/// What the program at the egress has changed.
-fn mss_page(counters: &Counters) -> String {
-    let (name, label, help) = (
+/// What the programs at ingress and egress did. What cannot be read is left out.
+fn classifier_page(counters: &Counters) -> String {
+    let clamped = counters.clamped.read().unwrap_or_default();
+    let timestamps = counters.timestamps.read().unwrap_or_default();
+    family(
         "guideway_agent_mss_clamped_packets_total",
         "family",
         "SYN/ACKs from VIPs whose MSS was lowered to what fits into tunnels.",
-    );
-    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-    for (family, count) in FAMILIES.iter().zip(counters.clamped.read().unwrap_or_default()) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(page, "{name}{{{label}=\"{family}\"}} {count}");
-    }
-    page
-}
-
-/// What became of timestamps.
-fn timestamps_page(counters: &Counters) -> String {
-    let (name, label, help) = (
+        FAMILIES.into_iter().zip(clamped),
+    ) + &family(
         "guideway_agent_timestamps_total",
         "outcome",
         "Segments of services with Multipath TCP, by what became of their timestamps.",
-    );
-    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-    let counts = counters.timestamps.read().unwrap_or_default();
-    for (outcome, count) in timestamps::OUTCOMES.iter().zip(counts) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(page, "{name}{{{label}=\"{outcome}\"}} {count}");
-    }
-    page
-}
-
-/// Handshakes of Multipath TCP.
-fn multipath_page(counters: &Counters) -> String {
-    let counts = &counters.multipath;
-    let (name, label, help) = (
+        timestamps::OUTCOMES.into_iter().zip(timestamps),
+    ) + &family(
         "guideway_agent_multipath_events_total",
         "event",
         "Segments of services with Multipath TCP, by what was done with them.",
-    );
+        counters.multipath.events().unwrap_or_default(),
+    )
+}
+
+/// Counters of one name, by the values of a label.
+fn family(
+    name: &str,
+    label: &str,
+    help: &str,
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> String {
     let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-    for (event, count) in counts.events().unwrap_or_default() {
+    for (value, count) in counts {
         // Writing to a String cannot fail.
-        let _ = writeln!(page, "{name}{{{label}=\"{event}\"}} {count}");
+        let _ = writeln!(page, "{name}{{{label}=\"{value}\"}} {count}");
     }
     page
 }

@@ -44,14 +44,7 @@ pub struct Clamped(pub(crate) PerCpuArray<MapData, u64>);
 impl Clamped {
     /// By family.
     pub fn read(&self) -> Result<[u64; 2], String> {
-        let mut counts = [0; 2];
-        for (family, count) in (0..).zip(&mut counts) {
-            let per_cpu = self.0.get(&family, 0);
-            let per_cpu = per_cpu
-                .map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
-            *count = per_cpu.iter().sum();
-        }
-        Ok(counts)
+        ebpf::sums(&self.0)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
 use crate::multipath;
-use crate::outcome::{Counts, OUTCOMES};
+use crate::outcome::Counts;
 use crate::timestamps::{self, Clocks};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
@@ -52,8 +52,7 @@ impl Program {
     /// Loads the program; it does nothing yet. Tables that outlive the process are in
     /// the directory of the BPF file system.
     pub fn load(pin: Option<&Path>) -> Result<Program, ObjectError> {
-        let mut pinned = pin.map(timestamps::pinned).unwrap_or_default();
-        pinned.extend(pin.map(attachment::handshakes).unwrap_or_default());
+        let pinned = pin.map(attachment::tables).unwrap_or_default();
         let mut object = ebpf::load_with_tables(OBJECT, &pinned)?;
         let counters = Counters {
             outcomes: ebpf::table(&mut object, "outcomes")?,
@@ -169,14 +168,7 @@ impl Program {
 impl Counters {
     /// How often each outcome was, over all CPUs.
     pub fn read(&self) -> Result<Counts, String> {
-        let mut counts = [0; OUTCOMES.len()];
-        for (index, count) in counts.iter_mut().enumerate() {
-            let per_cpu = self.outcomes.get(&(index as u32), 0);
-            let per_cpu = per_cpu
-                .map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
-            *count = per_cpu.iter().sum();
-        }
-        Ok(counts)
+        ebpf::sums(&self.outcomes)
     }
 }
 

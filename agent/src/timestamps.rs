@@ -6,14 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use ebpf::{ObjectError, with_causes};
 use wire::{Family, FlowKey};
 
-use crate::flows::{self, KEY_BYTES};
+use crate::flows::{self, FLOW_BYTES};
 
 /// How far values are shifted: as many bits as are put in.
 pub const SHIFT: u32 = 13;
@@ -31,16 +30,6 @@ pub const OUTCOMES: [&str; 8] = [
     "no_bits",
 ];
 
-/// Tables that are pinned, and the names of their pins, which have the version of the
-/// layout.
-const PINNED: [(&str, &str); 3] =
-    [("openings", "openings-1"), ("handshakes", "handshakes-1"), ("clocks", "clocks-1")];
-
-/// The paths of the tables that outlive the process, for the loader.
-pub fn pinned(directory: &Path) -> Vec<(&'static str, PathBuf)> {
-    PINNED.iter().map(|(table, pin)| (*table, directory.join(pin))).collect()
-}
-
 /// How often each outcome was.
 pub struct Counts(PerCpuArray<MapData, u64>);
 
@@ -52,14 +41,7 @@ impl Counts {
 
     /// By index of [`OUTCOMES`].
     pub fn read(&self) -> Result<[u64; OUTCOMES.len()], String> {
-        let mut counts = [0; OUTCOMES.len()];
-        for (index, count) in (0..).zip(&mut counts) {
-            let per_cpu = self.0.get(&index, 0);
-            let per_cpu = per_cpu
-                .map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
-            *count = per_cpu.iter().sum();
-        }
-        Ok(counts)
+        ebpf::sums(&self.0)
     }
 }
 
@@ -69,7 +51,7 @@ const BITS_AT: usize = 20;
 
 /// The program's table of connections with bits in their timestamps.
 pub struct Clocks {
-    table: HashMap<MapData, [u8; KEY_BYTES], [u8; CLOCK_BYTES]>,
+    table: HashMap<MapData, [u8; FLOW_BYTES], [u8; CLOCK_BYTES]>,
     services: BTreeSet<SocketAddr>,
 }
 

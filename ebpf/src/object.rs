@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use aya::maps::{Map, MapError};
+use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 
@@ -75,6 +75,18 @@ where
 {
     let map = object.take_map(name).ok_or(ObjectError::Missing(name))?;
     T::try_from(map).map_err(|error| ObjectError::Table { name, error: with_causes(&error) })
+}
+
+/// A table's first counters, each over all CPUs.
+pub fn sums<const N: usize>(table: &PerCpuArray<MapData, u64>) -> Result<[u64; N], String> {
+    let mut sums = [0; N];
+    for (index, sum) in (0..).zip(&mut sums) {
+        let per_cpu = table.get(&index, 0);
+        let per_cpu =
+            per_cpu.map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
+        *sum = per_cpu.iter().sum();
+    }
+    Ok(sums)
 }
 
 /// An error with all its causes, which aya's own text leaves out.

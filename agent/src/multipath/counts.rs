@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{MapData, PerCpuArray};
-use ebpf::with_causes;
 
 /// The programs' events: `enum multipath_event` in bpf/handshake.h, in the same order.
 pub const PROGRAM_EVENTS: [&str; 7] = [
@@ -69,15 +68,8 @@ impl Counts {
 
     /// Events by name, over all CPUs.
     pub fn events(&self) -> Result<Vec<(&'static str, u64)>, String> {
-        let mut events = Vec::new();
-        for (index, name) in (0..).zip(PROGRAM_EVENTS) {
-            let per_cpu = self.table.get(&index, 0);
-            let per_cpu = per_cpu
-                .map_err(|error| format!("cannot read counters: {}", with_causes(&error)))?;
-            events.push((name, per_cpu.iter().sum()));
-        }
-        events.extend(self.injected.events());
-        Ok(events)
+        let counts: [u64; PROGRAM_EVENTS.len()] = ebpf::sums(&self.table)?;
+        Ok(PROGRAM_EVENTS.into_iter().zip(counts).chain(self.injected.events()).collect())
     }
 
     /// Connections that live here, by their tokens.

@@ -34,9 +34,10 @@ use wire::tcp_options::Version;
 use super::counts::{Counts, Injected};
 use super::guard::Guard;
 use super::kernel::{self, Kernel, SYN_COOKIES};
-use super::syn::{FLOW_BYTES, Syn};
+use super::syn::Syn;
 use super::tokens::Tokens;
 use crate::config::Config;
+use crate::flows::FLOW_BYTES;
 use crate::sockets;
 
 /// The device by which the kernel gets SYNs.

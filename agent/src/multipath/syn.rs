@@ -6,9 +6,7 @@ use wire::checksum;
 use wire::tcp_options::{self, Signal, Version};
 
 use crate::addresses::mapped;
-
-/// Of `struct flow` in bpf/flow.h: two addresses, two ports.
-pub const FLOW_BYTES: usize = 36;
+use crate::flows::FLOW_BYTES;
 
 const CHECKSUM_AT: usize = 16;
 const HEADER_BYTES: usize = 20;

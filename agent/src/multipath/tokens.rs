@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aya::maps::{HashMap as Table, MapData};
 use ebpf::with_causes;
 
-use super::syn::FLOW_BYTES;
+use crate::flows::FLOW_BYTES;
 
 /// How long a handshake may take until the kernel has its connection: more than clients
 /// repeat SYNs for.

@@ -9,7 +9,7 @@ use wire::tunnel::{geneve, gre, gue};
 use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6, udp};
 
 use super::*;
-use crate::outcome::Kind;
+use crate::outcome::{Kind, OUTCOMES};
 
 mod flows;
 mod mss;
