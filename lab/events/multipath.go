@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -112,32 +110,20 @@ func RunMultipath(ctx context.Context, o MultipathOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	if err := hosts.RemoveLeftovers(filepath.Dir(hosts.DefaultRunDir("demo"))); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	screen, err := begin(&o.Options, "demo-mptcp")
+	if err != nil {
+		return err
 	}
-	screen := report.NewScreen(o.Output)
 	outcome := &report.Multipath{Mode: "stateless", Events: []report.MultipathEvent{}, Kernel: map[string]uint64{}}
 	if o.Stateful {
 		outcome.Mode = "stateful"
 	}
 	screen.Step("build %d load balancers, %d backends, and a client with two links; %s; seed %d", o.LoadBalancers, o.Backends, outcome.Mode, o.Seed)
-	if o.Name == "" {
-		o.Name = fmt.Sprintf("demo-mptcp-%d", os.Getpid())
-	}
 	if err := o.performAll(ctx, screen, outcome); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	outcome.Duration = time.Since(screen.Begun)
-	outcome.Print(o.Output)
-	if o.Report != "" {
-		if err := outcome.Write(o.Report); err != nil {
-			return fmt.Errorf("demo: %w", err)
-		}
-	}
-	if !outcome.Good() {
-		return ErrNotAsExpected
-	}
-	return nil
+	return conclude(o.Options, outcome)
 }
 
 func (o MultipathOptions) topology() topology.Options {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -25,14 +26,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	if err := hosts.RemoveLeftovers(filepath.Dir(hosts.DefaultRunDir("demo"))); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	screen, err := begin(&o, "demo")
+	if err != nil {
+		return err
 	}
-	screen := report.NewScreen(o.Output)
 	screen.Step("build %d load balancers, %d backends and one to spare; seed %d", o.LoadBalancers, o.Backends, o.Seed)
-	if o.Name == "" {
-		o.Name = fmt.Sprintf("demo-%d", os.Getpid())
-	}
 	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}}
 	for _, stateless := range []bool{false, true} {
 		if err := runOne(ctx, o, stateless, screen, outcome); err != nil {
@@ -40,14 +38,33 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}
 	outcome.Duration = time.Since(screen.Begun)
+	err = conclude(o, outcome)
+	if o.Picture != "" {
+		err = errors.Join(err, outcome.WritePicture(o.Picture))
+	}
+	return err
+}
+
+// begin a demo: what others left behind is removed, and its lab has a name.
+func begin(o *Options, name string) (*report.Screen, error) {
+	if err := hosts.RemoveLeftovers(filepath.Dir(hosts.DefaultRunDir("demo"))); err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("%s-%d", name, os.Getpid())
+	}
+	return report.NewScreen(o.Output), nil
+}
+
+// conclude a demo: its result on the screen and in a file.
+func conclude(o Options, outcome interface {
+	Print(io.Writer)
+	Write(path string) error
+	Good() bool
+}) error {
 	outcome.Print(o.Output)
 	if o.Report != "" {
 		if err := outcome.Write(o.Report); err != nil {
-			return fmt.Errorf("demo: %w", err)
-		}
-	}
-	if o.Picture != "" {
-		if err := outcome.WritePicture(o.Picture); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
 	}

@@ -3,9 +3,6 @@
 package report
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
 	"time"
 )
 
@@ -44,36 +41,21 @@ type EventResult struct {
 	BrokenAllowed int    `json:"broken_allowed"`
 
 	// For people.
-	Detail       string            `json:"-"`
+	Remarks      `json:"-"`
 	Messages     int               `json:"-"`
 	LongestPause time.Duration     `json:"-"`
 	Packets      map[string]uint64 `json:"-"`
-	Problems     []string          `json:"-"`
-}
-
-// Problem is what makes the event fail.
-func (e *EventResult) Problem(format string, args ...any) {
-	e.Problems = append(e.Problems, fmt.Sprintf(format, args...))
 }
 
 // Good if everything went as it should.
-func (r *Report) Good() bool {
-	for _, e := range r.Events {
-		if len(e.Problems) > 0 {
-			return false
-		}
+func (r *Report) Good() bool { return good(r.remarks(), r.Problems) }
+
+func (r *Report) remarks() (events []named) {
+	for i := range r.Events {
+		events = append(events, named{r.Events[i].Name, &r.Events[i].Remarks})
 	}
-	return len(r.Problems) == 0
+	return events
 }
 
 // Write the report as JSON.
-func (r *Report) Write(path string) error {
-	content, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := os.WriteFile(path, append(content, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
-}
+func (r *Report) Write(path string) error { return writeJSON(path, r) }

@@ -105,18 +105,10 @@ func (r *Report) Print(output io.Writer) {
 		for _, machine := range r.Machines {
 			fmt.Fprintf(table, "%s\t", thousands(int(e.Packets[machine])))
 		}
-		verdict := "ok"
-		if len(e.Problems) > 0 {
-			verdict = "FAILED"
-		}
-		fmt.Fprintf(table, "%s\t\n", verdict)
+		fmt.Fprintf(table, "%s\t\n", e.verdict())
 	}
 	_ = table.Flush()
-	for _, e := range r.Events {
-		if e.Detail != "" {
-			fmt.Fprintf(output, "  %s: %s\n", e.Name, e.Detail)
-		}
-	}
+	printDetails(output, r.remarks())
 	r.printShares(output)
 	r.printRest(output)
 }
@@ -139,17 +131,5 @@ func (r *Report) printRest(output io.Writer) {
 		fmt.Fprintf(output, "from kill to the route's deletion at the router: %.1f ms\n", *r.WithdrawMS)
 	}
 	fmt.Fprintf(output, "unaccounted packets: %d\n", r.UnaccountedPackets)
-	for _, e := range r.Events {
-		for _, problem := range e.Problems {
-			fmt.Fprintf(output, "FAILED %s: %s\n", e.Name, problem)
-		}
-	}
-	for _, problem := range r.Problems {
-		fmt.Fprintf(output, "FAILED %s\n", problem)
-	}
-	verdict := "everything as expected"
-	if !r.Good() {
-		verdict = "NOT as expected"
-	}
-	fmt.Fprintf(output, "%s, in %.0f s\n", verdict, r.Duration.Seconds())
+	printVerdict(output, r.remarks(), r.Problems, asExpected, r.Duration)
 }
