@@ -37,6 +37,12 @@ const LOCAL_AT: usize = 8;
 const REMOTE_AT: usize = 24;
 const MESSAGE_BYTES: usize = 40;
 
+/// What the kernel is to say of a socket beside its addresses, as bits of
+/// `1 << (INET_DIAG_... - 1)`. Trap: without INET_DIAG_INFO it says nothing of the upper
+/// layer either (Linux 6.18).
+const NOTHING_MORE: u8 = 0;
+const INET_DIAG_INFO: u8 = 1 << 1;
+
 /// Of linux/inet_diag.h and linux/mptcp.h: attributes behind `struct inet_diag_msg`, the
 /// upper layer of a socket, and there the token of Multipath TCP.
 const INFO_AT: usize = 72;
@@ -82,35 +88,40 @@ pub fn connections() -> io::Result<Vec<FlowKey>> {
 /// The tokens of all connections of Multipath TCP, which their subflows have.
 pub fn tokens() -> io::Result<HashSet<u32>> {
     let mut tokens = HashSet::new();
-    dump(Protocol::TCP, STATES, |body| tokens.extend(token(body)))?;
+    dump(Protocol::TCP, STATES, INET_DIAG_INFO, |body| tokens.extend(token(body)))?;
     Ok(tokens)
 }
 
 fn list(protocol: Protocol, states: u32) -> io::Result<Vec<FlowKey>> {
     let mut flows = Vec::new();
-    dump(protocol, states, |body| flows.extend(flow(body)))?;
+    dump(protocol, states, NOTHING_MORE, |body| flows.extend(flow(body)))?;
     flows.iter_mut().for_each(|flow| flow.protocol = protocol);
     Ok(flows)
 }
 
 /// Calls `each` with every socket's message.
-fn dump(protocol: Protocol, states: u32, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+fn dump(
+    protocol: Protocol,
+    states: u32,
+    extensions: u8,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     for family in [AF_INET, AF_INET6] {
-        socket.send(&request(family, protocol, states), 0)?;
+        socket.send(&request(family, protocol, states, extensions), 0)?;
         while !read(&socket.recv_from_full()?.0, &mut each)? {}
     }
     Ok(())
 }
 
-fn request(family: u8, protocol: Protocol, states: u32) -> [u8; REQUEST_BYTES] {
+fn request(family: u8, protocol: Protocol, states: u32, extensions: u8) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
     bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    bytes[16..18].copy_from_slice(&[family, protocol.0]);
+    bytes[16..19].copy_from_slice(&[family, protocol.0, extensions]);
     bytes[20..24].copy_from_slice(&states.to_ne_bytes());
     bytes
 }
