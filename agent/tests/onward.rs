@@ -18,10 +18,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+#[path = "support/pass.rs"]
+mod pass;
 mod support;
 
-use ebpf::xdp::ModePreference;
-use rustix::fd::{AsFd, OwnedFd};
+use pass::pass;
+use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use support::Agent;
@@ -86,7 +88,8 @@ impl Net {
         for (number, namespace) in namespaces.iter().enumerate() {
             connect(&router, namespace, number);
         }
-        let far_ends = (0..NAMES.len()).map(|number| pass(&router, number)).collect();
+        let far_ends =
+            (0..NAMES.len()).map(|number| pass(&router, &format!("port{number}"))).collect();
         for vip in [VIP.v4, VIP.v6] {
             let lb = LB.of(vip.contains(':'));
             router.run(&format!("ip route add {vip} via {lb}"));
@@ -253,21 +256,6 @@ fn connect(router: &Namespace, host: &Namespace, number: usize) {
             namespace.run(&format!("sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
         }
     }
-}
-
-/// Trap: a frame that a host's program sends by XDP_TX waits until the port
-/// receives something else, unless the port has a program, too.
-fn pass(router: &Namespace, number: usize) -> ebpf::Link {
-    static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pass.bpf.o"));
-    let mut object = ebpf::load(OBJECT).unwrap();
-    let program = ebpf::program::<aya::programs::Xdp>(&mut object, "guideway_pass").unwrap();
-    program.load().unwrap();
-    let port = format!("port{number}");
-    router.inside(|| {
-        let index = ebpf::index_of(&port).unwrap();
-        let program = program.fd().unwrap().as_fd();
-        ebpf::xdp::attach(program, &port, index, ModePreference::Native).unwrap().0
-    })
 }
 
 /// A raw socket of IPv6 gives what is behind the header.

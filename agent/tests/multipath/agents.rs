@@ -1,0 +1,115 @@
+//! What the agent is spared, and what it sends on to another.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use testnet::root_or_skip;
+use wire::{checksum, tcp, tunnel::geneve};
+
+use crate::balancing::{self, BACKEND, OTHER_BACKEND};
+use crate::net::{MIB, MPTCP, Net, agents, kernel, subflows_at, transfer, vip};
+
+/// The connection's bucket moved: the agent in charge now sends on what joins a connection
+/// of the other backend, and keeps what joins one of its own.
+#[test]
+fn a_join_finds_its_connection_where_its_bucket_moved_from() {
+    if !root_or_skip("a_join_finds_its_connection_where_its_bucket_moved_from") {
+        return;
+    }
+    let net = Net::with_two_backends();
+    let other = net.other.as_ref().unwrap();
+    let _agents =
+        [net.agent_at(&net.backend, &agents("a"), ""), net.agent_at(other, &agents("b"), "")];
+    let [here, there] = [BACKEND, OTHER_BACKEND].map(|address| address.parse::<IpAddr>().unwrap());
+    for is_v6 in [false, true] {
+        net.serve(is_v6, false);
+        net.serve_at(other, vip(is_v6), false);
+    }
+    let connect = || [false, true].map(|is_v6| net.connect(is_v6, MPTCP));
+    net.balances(|balancing| balancing.to = there);
+    let old = connect();
+    old.iter().for_each(|stream| transfer(stream, 1000));
+    net.balances(|balancing| (balancing.to, balancing.addresses) = (here, vec![there]));
+    let new = connect();
+    new.iter().for_each(|stream| transfer(stream, 1000));
+    net.joins();
+    for namespace in [&net.backend, other] {
+        net.wait_until("its connections are joined", || {
+            kernel(namespace, "MPTcpExt", "MPJoinAckRx") == 2
+        });
+        assert_eq!(subflows_at(namespace).len(), 4);
+    }
+    old.iter().chain(&new).for_each(|stream| transfer(stream, MIB));
+    assert_eq!(net.status(&net.backend)["packets"]["forwarded"]["no_token"], 2);
+    assert_eq!(net.status(other)["packets"]["forwarded"]["no_token"], 0);
+    for namespace in [&net.backend, other] {
+        for counter in ["MPJoinNoTokenFound", "MPJoinAckHMacFailure", "MPCapableFallbackACK"] {
+            assert_eq!(kernel(namespace, "MPTcpExt", counter), 0, "{counter} of {namespace}");
+        }
+    }
+}
+
+/// Beyond 20,000 SYNs a second they are the kernel's without MP_CAPABLE, and none is lost.
+#[test]
+fn of_a_flood_of_syns_none_is_dropped() {
+    if !root_or_skip("of_a_flood_of_syns_none_is_dropped") {
+        return;
+    }
+    const SYNS: u16 = 6000;
+    let net = Net::new();
+    let _agent = net.agent();
+    net.serve(false, false);
+    let packets: Vec<Vec<u8>> = net.lb.inside(|| {
+        let mut balancing = net.balancing.lock().unwrap();
+        (0..SYNS).map(|number| balancing.encapsulated(&capable_syn(10_000 + number))).collect()
+    });
+    let tunnel = net.lb.inside(balancing::tunnel);
+    // A veth pair's queue has room for 256.
+    for some in packets.chunks(64) {
+        for packet in some {
+            tunnel.send_to(packet, (BACKEND, geneve::PORT)).unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let sum = |names: &[&str]| names.iter().map(|name| net.event(name)).sum::<u64>();
+    let packets = &net.status(&net.backend)["packets"];
+    let arrived = packets["decapsulated"]["geneve"].as_u64().unwrap();
+    assert!(packets["dropped"].as_object().unwrap().values().all(|count| *count == 0));
+    let all = ["syn_handed", "syn_stripped_rate", "syn_stripped_room"];
+    assert!(arrived > u64::from(SYNS) / 2, "{arrived}");
+    assert_eq!(sum(&all), arrived);
+    assert!(net.event("syn_stripped_rate") > 0);
+    let given = ["syn_cookie", "syn_plain", "syn_stripped_token"];
+    net.wait_until("the kernel has had all", || {
+        sum(&given) == net.event("syn_handed") + net.event("syn_repeated")
+    });
+    assert_eq!((net.event("syn_failed"), net.event("syn_stripped_silence")), (0, 0));
+    assert!(kernel(&net.backend, "Tcp", "OutSegs") >= arrived, "each is answered");
+    transfer(&net.connect(false, MPTCP), MIB);
+}
+
+/// With MP_CAPABLE, from an address that no host has, which would reset what is answered.
+fn capable_syn(port: u16) -> Vec<u8> {
+    const SOURCE: [u8; 4] = [192, 0, 2, 1];
+    let IpAddr::V4(vip) = vip(false) else { unreachable!() };
+    let mut segment = vec![0; tcp::HEADER_BYTES];
+    segment[..2].copy_from_slice(&port.to_be_bytes());
+    segment[2..4].copy_from_slice(&crate::net::PORT.to_be_bytes());
+    segment[4..8].copy_from_slice(&1234_u32.to_be_bytes());
+    segment[12..16].copy_from_slice(&[0x60, balancing::SYN, 0xff, 0xff]);
+    segment.extend([30, 4, 1, 1]);
+    let length = segment.len();
+    let sum = checksum::pseudo_header(&SOURCE, &vip.octets(), 6, length) + checksum::sum(&segment);
+    segment[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    let header = wire::ipv4::Emit {
+        packet_bytes: 44,
+        traffic_class: 0,
+        id: 0,
+        flags: 0x4000,
+        ttl: 60,
+        protocol: wire::Protocol::TCP,
+        source: u32::from_be_bytes(SOURCE),
+        destination: vip.to_bits(),
+    };
+    [&header.to_bytes()[..], &segment].concat()
+}

@@ -1,0 +1,196 @@
+//! What the load balancer does with packets from clients.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nic::Tun;
+use sha2::{Digest, Sha256};
+use wire::EtherType;
+use wire::tcp_options::{self, Signal, Version};
+use wire::tunnel::geneve;
+use wire::tunnel::multipath_option::MultipathOption;
+use wire::tunnel::route_option::RouteOption;
+
+pub const SYN: u8 = 0x02;
+pub const ACK: u8 = 0x10;
+
+/// The bucket of all five-tuples.
+const BUCKET: u16 = 7;
+
+/// Where its tunnels begin, and backends' agents are.
+const OWN: &str = "10.66.0.1";
+pub const BACKEND: &str = "10.66.0.2";
+pub const OTHER_BACKEND: &str = "10.66.3.2";
+
+/// Decides over a client's packet: whether it is lost, by its TCP header and payload.
+type Loss = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+pub struct Balancing {
+    pub loses: Loss,
+    /// Changes a client's packet, whose checksum it leaves right.
+    pub forges: fn(&mut [u8]),
+    /// A fixed key in the place of one of the connection's own.
+    pub key: Option<u64>,
+    pub delay: Duration,
+    /// Keys that it chose.
+    pub chosen: Vec<u64>,
+    /// Where it sends packets.
+    pub to: IpAddr,
+    /// Other agents that it names.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Balancing {
+    pub fn new() -> Balancing {
+        Balancing {
+            loses: Box::new(|_| false),
+            forges: |_| {},
+            key: None,
+            delay: Duration::ZERO,
+            chosen: Vec::new(),
+            to: BACKEND.parse().unwrap(),
+            addresses: Vec::new(),
+        }
+    }
+
+    /// A client's packet as the backend gets it; None: it is lost.
+    fn tunnelled(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let tcp = segment_of(packet)?;
+        if (self.loses)(tcp) {
+            return None;
+        }
+        let mut packet = packet.to_vec();
+        (self.forges)(&mut packet);
+        Some(self.encapsulated(&packet))
+    }
+
+    /// A packet of TCP in a tunnel to the backend.
+    pub fn encapsulated(&mut self, packet: &[u8]) -> Vec<u8> {
+        let tcp = segment_of(packet).unwrap();
+        let is_v6 = packet[0] >> 4 == 6;
+        let mut options = Vec::new();
+        if !self.addresses.is_empty() {
+            let addresses = self.addresses.iter().copied().collect();
+            let route = RouteOption {
+                returns: false,
+                hop_limit: 4,
+                bucket: Some(BUCKET),
+                generation: 1,
+                addresses,
+            };
+            options.extend(route.emit());
+        }
+        if tcp[13] & (SYN | ACK) == SYN {
+            let key = match tcp_options::signal(tcp) {
+                Ok(Signal::Capable { version: Version::V1, .. }) => Some(self.key(tcp)),
+                _ => None,
+            };
+            let address = self.to;
+            options.extend(MultipathOption { key, bucket: BUCKET, address }.emit());
+        }
+        let mut header = geneve::emit(if is_v6 { EtherType::IPV6 } else { EtherType::IPV4 });
+        if !options.is_empty() {
+            geneve::announce_critical_options(&mut header, options.len());
+        }
+        [&header[..], &options, packet].concat()
+    }
+
+    /// The same for the same ports and sequence number.
+    fn key(&mut self, tcp: &[u8]) -> u64 {
+        let digest = Sha256::digest(&tcp[..8]);
+        let own = u64::from_be_bytes(digest[..8].try_into().unwrap());
+        let key = self.key.unwrap_or(own);
+        if !self.chosen.contains(&key) {
+            self.chosen.push(key);
+        }
+        key
+    }
+}
+
+/// TCP's header and payload; None: the packet has none.
+fn segment_of(packet: &[u8]) -> Option<&[u8]> {
+    match packet[0] >> 4 {
+        4 if packet[9] == 6 => Some(&packet[usize::from(packet[0] & 15) * 4..]),
+        6 if packet[6] == 6 => Some(&packet[40..]),
+        _ => None,
+    }
+}
+
+/// In the namespace of the calling thread, of which the TUN device is.
+pub fn tunnel() -> UdpSocket {
+    UdpSocket::bind((OWN, 0)).unwrap()
+}
+
+/// Sends on what the TUN device gives, in its order, until it is stopped.
+pub fn start(
+    tun: Tun,
+    tunnel: UdpSocket,
+    balancing: Arc<Mutex<Balancing>>,
+    stop: Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut waiting: VecDeque<(Instant, IpAddr, Vec<u8>)> = VecDeque::new();
+        let mut bytes = [0; 2000];
+        while !stop.load(Ordering::Relaxed) {
+            let read = tun.read(&mut bytes);
+            if let Ok(length) = read {
+                let mut balancing = balancing.lock().unwrap();
+                let (due, to) = (Instant::now() + balancing.delay, balancing.to);
+                waiting.extend(balancing.tunnelled(&bytes[..length]).map(|sent| (due, to, sent)));
+            }
+            while waiting.front().is_some_and(|(due, ..)| *due <= Instant::now()) {
+                let (_, to, sent) = waiting.pop_front().unwrap();
+                tunnel.send_to(&sent, (to, geneve::PORT)).unwrap();
+            }
+            if read.is_err() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    })
+}
+
+/// True for the first that the closure is true for.
+pub fn first(mut is_it: impl FnMut(&[u8]) -> bool) -> impl FnMut(&[u8]) -> bool {
+    let mut is_over = false;
+    move |tcp| {
+        let now = !is_over && is_it(tcp);
+        is_over |= now;
+        now
+    }
+}
+
+/// True for a SYN from a client that requests several paths.
+pub fn is_capable_syn(tcp: &[u8]) -> bool {
+    tcp[13] & (SYN | ACK) == SYN && matches!(tcp_options::signal(tcp), Ok(Signal::Capable { .. }))
+}
+
+/// Exchanges two words of an option of Multipath TCP that begins with these bytes, its
+/// length at least, which leaves the checksum right.
+fn swap(packet: &mut [u8], subtype: u8, lengths: std::ops::RangeInclusive<u8>, words_at: usize) {
+    let found = packet.windows(3).position(|bytes| {
+        bytes[0] == 30 && lengths.contains(&bytes[1]) && bytes[2] >> 4 == subtype
+    });
+    if let Some(at) = found {
+        let (first, second) = packet[at + words_at..at + words_at + 4].split_at_mut(2);
+        first.swap_with_slice(second);
+    }
+}
+
+/// ACKs of MP_CAPABLE echo another key than they got.
+pub fn forge_echo(packet: &mut [u8]) {
+    swap(packet, 0, 20..=24, 12);
+}
+
+/// SYNs that join have another token.
+pub fn forge_token(packet: &mut [u8]) {
+    swap(packet, 1, 12..=12, 4);
+}
+
+/// ACKs that join have another HMAC.
+pub fn forge_hmac(packet: &mut [u8]) {
+    swap(packet, 1, 24..=24, 4);
+}

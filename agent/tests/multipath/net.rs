@@ -1,0 +1,396 @@
+//! The namespaces, what runs in them, and what their kernels counted.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nic::Tun;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+use tempfile::TempDir;
+use testnet::Namespace;
+
+use crate::balancing::{self, BACKEND, Balancing, OTHER_BACKEND};
+use crate::pass::pass;
+use crate::support::Agent;
+
+pub const PORT: u16 = 443;
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub const MIB: usize = 1 << 20;
+pub const MPTCP: u32 = 262;
+pub const TCP: u32 = 6;
+
+pub struct Net {
+    pub client: Namespace,
+    pub lb: Namespace,
+    pub backend: Namespace,
+    pub other: Option<Namespace>,
+    pub folder: TempDir,
+    pub balancing: Arc<Mutex<Balancing>>,
+    far_ends: Vec<ebpf::Link>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Of a service, whose connections the client opens.
+pub fn vip(is_v6: bool) -> IpAddr {
+    if is_v6 { "2001:db8:a::10" } else { "203.0.113.10" }.parse().unwrap()
+}
+
+/// Of a service at another address.
+pub fn second_vip(is_v6: bool) -> IpAddr {
+    if is_v6 { "2001:db8:a::11" } else { "203.0.113.11" }.parse().unwrap()
+}
+
+/// Of the client's second link.
+pub fn second_address(is_v6: bool) -> &'static str {
+    if is_v6 { "fd66:2::2" } else { "10.66.2.2" }
+}
+
+fn vips() -> [IpAddr; 4] {
+    [vip(false), vip(true), second_vip(false), second_vip(true)]
+}
+
+impl Net {
+    pub fn new() -> Net {
+        let [client, lb, backend] = ["client", "lb", "backend"].map(Namespace::new);
+        for (namespace, name, number) in
+            [(&backend, "eth0", 0), (&client, "eth1", 1), (&client, "eth2", 2)]
+        {
+            connect(&lb, namespace, name, number);
+        }
+        for setting in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            lb.run(&format!("sysctl -qw net.{setting}=1"));
+        }
+        be_client(&client);
+        be_backend(&backend, 0);
+        let mut net = Net {
+            client,
+            lb,
+            backend,
+            other: None,
+            folder: TempDir::new().unwrap(),
+            balancing: Arc::new(Mutex::new(Balancing::new())),
+            far_ends: Vec::new(),
+            stop: Arc::default(),
+            threads: Vec::new(),
+        };
+        net.balance();
+        net
+    }
+
+    /// One with the other backend, too; agents send packets on to one another.
+    pub fn with_two_backends() -> Net {
+        let mut net = Net::new();
+        let other = Namespace::new("other");
+        connect(&net.lb, &other, "eth0", 3);
+        be_backend(&other, 3);
+        for (namespace, name, far_end) in [(&net.backend, "eth0", "to0"), (&other, "eth0", "to3")] {
+            net.far_ends.push(pass(&net.lb, far_end));
+            // So that tunnels with route options have room for full segments.
+            namespace.run(&format!("ip link set {name} mtu 1700"));
+            net.lb.run(&format!("ip link set {far_end} mtu 1700"));
+        }
+        net.other = Some(other);
+        net
+    }
+
+    fn balance(&mut self) {
+        let tun = self.lb.inside(|| {
+            let tun = Tun::open("lb0", 1500).unwrap();
+            tun.set_up().unwrap();
+            tun
+        });
+        for vip in vips() {
+            self.lb.run(&format!("ip route add {vip} dev lb0"));
+        }
+        let tunnel = self.lb.inside(balancing::tunnel);
+        let (balancing, stop) = (Arc::clone(&self.balancing), Arc::clone(&self.stop));
+        self.threads.push(balancing::start(tun, tunnel, balancing, stop));
+    }
+
+    /// Has the client open a second subflow from its other link, also of connections that
+    /// there are.
+    pub fn joins(&self) {
+        for is_v6 in [false, true] {
+            let address = second_address(is_v6);
+            self.client.run(&format!("ip mptcp endpoint add {address} dev eth2 subflow"));
+        }
+    }
+
+    /// The backend's agent.
+    pub fn agent(&self) -> Agent {
+        self.agent_with("", "")
+    }
+
+    /// With more fields in its config, in the form `, name: value`, and a shell command
+    /// before its start.
+    pub fn agent_with(&self, fields: &str, before: &str) -> Agent {
+        self.agent_at(&self.backend, fields, before)
+    }
+
+    pub fn agent_at(&self, namespace: &Namespace, fields: &str, before: &str) -> Agent {
+        let services = vips().map(|vip| format!("{{address: '{vip}', port: {PORT}}}")).join(", ");
+        let addresses = vips().map(|vip| format!("'{vip}'")).join(", ");
+        let text = format!(
+            "{{interface: eth0, mss_clamp: auto, load_balancers: [10.66.0.1], vips: [{addresses}], mptcp: [{services}]{fields}}}",
+        );
+        let config = self.config_of(namespace);
+        std::fs::write(&config, text).unwrap();
+        let agent = env!("CARGO_BIN_EXE_guideway-agent");
+        let script = format!("{before}\nexec {agent} --config {config}");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace.name, "sh", "-ec", &script]);
+        let agent = Agent::start(command);
+        assert!(agent.ready.starts_with("ready: eth0"), "{}", agent.ready);
+        self.wait_until("the injector is there", || {
+            namespace.run("ip -o link").contains("gw-mptcp")
+        });
+        agent
+    }
+
+    fn config_of(&self, namespace: &Namespace) -> String {
+        format!("{}/{}.yaml", self.folder.path().display(), namespace.name)
+    }
+
+    /// What the running agent says of itself.
+    pub fn status(&self, namespace: &Namespace) -> serde_json::Value {
+        let agent = env!("CARGO_BIN_EXE_guideway-agent");
+        let config = self.config_of(namespace);
+        let text = namespace.run(&format!("{agent} --config {config} status -o json"));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// What the backend's agent counted, by event.
+    pub fn event(&self, name: &str) -> u64 {
+        let status = self.status(&self.backend);
+        status["multipath"]["events"][name].as_u64().unwrap_or_else(|| panic!("{name}: {status}"))
+    }
+
+    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "never: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Changes what the load balancer does.
+    pub fn balances(&self, change: impl FnOnce(&mut Balancing)) {
+        change(&mut self.balancing.lock().unwrap());
+    }
+
+    pub fn loses(&self, loses: impl FnMut(&[u8]) -> bool + Send + 'static) {
+        self.balances(|balancing| balancing.loses = Box::new(loses));
+    }
+
+    pub fn chosen(&self) -> Vec<u64> {
+        self.balancing.lock().unwrap().chosen.clone()
+    }
+
+    pub fn at_backend(&self, name: &str) -> u64 {
+        kernel(&self.backend, "MPTcpExt", name)
+    }
+
+    /// Nothing that any kernel counts where packets or their order are wrong.
+    pub fn assert_no_complaints(&self) {
+        for namespace in [Some(&self.client), Some(&self.backend), self.other.as_ref()] {
+            for (group, name) in [
+                ("MPTcpExt", "MPJoinAckHMacFailure"),
+                ("MPTcpExt", "MPJoinNoTokenFound"),
+                ("MPTcpExt", "MPCapableDataFallback"),
+                ("MPTcpExt", "MPCapableFallbackACK"),
+                ("MPTcpExt", "MPFallbackTokenInit"),
+                ("MPTcpExt", "DataCsumErr"),
+                ("TcpExt", "PAWSEstab"),
+                ("TcpExt", "TSEcrRejected"),
+                ("TcpExt", "SyncookiesFailed"),
+                ("Tcp", "InCsumErrors"),
+            ] {
+                let Some(namespace) = namespace else { continue };
+                assert_eq!(kernel(namespace, group, name), 0, "{name} of {namespace}");
+            }
+        }
+    }
+
+    /// A listener at a VIP of a backend, whose connections are echoed, or greeted first.
+    pub fn serve(&self, is_v6: bool, greets: bool) {
+        self.serve_at(&self.backend, vip(is_v6), greets);
+    }
+
+    pub fn serve_at(&self, namespace: &Namespace, address: IpAddr, greets: bool) {
+        let listener = namespace.inside(|| {
+            let socket = socket(address.is_ipv6(), MPTCP);
+            rustix::net::bind(&socket, &SocketAddr::new(address, PORT)).unwrap();
+            rustix::net::listen(&socket, 1024).unwrap();
+            TcpListener::from(socket)
+        });
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                std::thread::spawn(move || echo(stream, greets));
+            }
+        });
+    }
+
+    pub fn connect(&self, is_v6: bool, protocol: u32) -> TcpStream {
+        let stream = self.client.inside(|| {
+            let socket = socket(is_v6, protocol);
+            rustix::net::connect(&socket, &SocketAddr::new(vip(is_v6), PORT)).unwrap();
+            TcpStream::from(socket)
+        });
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
+    }
+
+    /// The backend's subflows of several paths.
+    pub fn subflows(&self) -> Vec<Subflow> {
+        subflows_at(&self.backend)
+    }
+
+    /// Of these subflows.
+    pub fn tokens(&self) -> Vec<u32> {
+        self.subflows().iter().map(|subflow| subflow.token).collect()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A link of the router's.
+fn connect(lb: &Namespace, namespace: &Namespace, name: &str, number: usize) {
+    testnet::link(lb, &format!("to{number}"), namespace, name, 1);
+    for (side, namespace, name) in [(1, lb, format!("to{number}")), (2, namespace, name.into())] {
+        namespace.run(&format!("ip addr add 10.66.{number}.{side}/24 dev {name}"));
+        namespace.run(&format!("ip addr add fd66:{number}::{side}/64 dev {name} nodad"));
+        // Trap: without NAPI, which comes with GRO, a veth pair has a queue for each
+        // processor, and changes the order of what two of them send of a connection. What
+        // is a millisecond late then looks like an old segment (PAWS).
+        namespace.run(&format!("ethtool -K {name} gro on"));
+    }
+}
+
+fn be_client(client: &Namespace) {
+    client.run("sysctl -qw net.mptcp.enabled=1");
+    for is_v6 in [false, true] {
+        let (via1, via2) =
+            if is_v6 { ("fd66:1::1", "fd66:2::1") } else { ("10.66.1.1", "10.66.2.1") };
+        client.run(&format!("ip route add default via {via1} dev eth1"));
+        let family = if is_v6 { "-6" } else { "-4" };
+        client.run(&format!("ip {family} route add default via {via2} dev eth2 table 2"));
+        client.run(&format!("ip {family} rule add from {} table 2", second_address(is_v6)));
+    }
+}
+
+fn be_backend(backend: &Namespace, number: usize) {
+    backend.run("sysctl -qw net.mptcp.enabled=1 net.ipv4.conf.all.rp_filter=0");
+    for vip in vips() {
+        backend.run(&format!("ip addr add {vip} dev lo"));
+    }
+    for via in [format!("10.66.{number}.1"), format!("fd66:{number}::1")] {
+        backend.run(&format!("ip route add default via {via}"));
+    }
+}
+
+/// Fields of both agents' configs.
+pub fn agents(name: &str) -> String {
+    let (a, b) = (BACKEND, OTHER_BACKEND);
+    format!(", name: {name}, agents: {{a: [{a}, 'fd66::2'], b: [{b}, 'fd66:3::2']}}")
+}
+
+/// A counter of a kernel's, such as `MPTcpExt MPJoinAckRx`.
+pub fn kernel(namespace: &Namespace, group: &str, name: &str) -> u64 {
+    let text = namespace.inside(|| {
+        let read = |file| std::fs::read_to_string(file).unwrap();
+        read("/proc/thread-self/net/netstat") + &read("/proc/thread-self/net/snmp")
+    });
+    let group = format!("{group}: ");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group.as_str()));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|known| known == name);
+    let at = at.unwrap_or_else(|| panic!("{name} is no counter"));
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// One at a backend, as `ss` shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subflow {
+    /// The connection's, which the server chose.
+    pub token: u32,
+    /// True if it joined the connection.
+    pub is_joined: bool,
+    pub sent: u64,
+    pub received: u64,
+}
+
+pub fn subflows_at(namespace: &Namespace) -> Vec<Subflow> {
+    let text = namespace.run("ss -tinOH state established");
+    let read = |line: &str| {
+        // As 0000(id:0)/c0a0fb6c(id:0), the server's last.
+        let (_, token) = line.split_once("token:")?.1.split_whitespace().next()?.split_once('/')?;
+        let bytes = |name: &str| {
+            let value = line.split_once(name).and_then(|(_, rest)| rest.split(' ').next());
+            value.map_or(0, |value| value.parse().unwrap())
+        };
+        Some(Subflow {
+            token: u32::from_str_radix(token.split('(').next()?, 16).ok()?,
+            is_joined: line.contains("flags:J"),
+            sent: bytes(" bytes_acked:"),
+            received: bytes(" bytes_received:"),
+        })
+    };
+    text.lines().filter_map(read).collect()
+}
+
+fn socket(is_v6: bool, protocol: u32) -> OwnedFd {
+    let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let protocol = Protocol::from_raw(protocol.try_into().unwrap());
+    socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(protocol)).unwrap()
+}
+
+fn echo(mut stream: TcpStream, greets: bool) {
+    if greets && stream.write_all(b"220 hello\n").is_err() {
+        return;
+    }
+    let mut bytes = vec![0; 65536];
+    while let Ok(length @ 1..) = stream.read(&mut bytes) {
+        if stream.write_all(&bytes[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends bytes through the echo, all of which come back as they were.
+pub fn transfer(stream: &TcpStream, bytes: usize) {
+    let sent: Vec<u8> = (0..bytes).map(|at| ((at * 7919) >> 3) as u8).collect();
+    let mut received = vec![0; bytes];
+    std::thread::scope(|scope| {
+        let sent = &sent;
+        scope.spawn(move || {
+            let mut stream = stream;
+            stream.write_all(sent).unwrap();
+        });
+        let mut stream = stream;
+        stream.read_exact(&mut received).unwrap();
+    });
+    assert!(sent == received, "what came back is other");
+}
+
+/// Tries all cases at once.
+pub fn each<T: Send + Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| test(case));
+        }
+    });
+}

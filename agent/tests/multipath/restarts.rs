@@ -1,0 +1,162 @@
+//! Agents that are killed, and started again.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use testnet::{root_or_skip, run};
+
+use crate::balancing::{ACK, OTHER_BACKEND, SYN};
+use crate::net::{MIB, MPTCP, Net, agents, kernel, transfer};
+use crate::support::Agent;
+
+fn kill(mut agent: Agent) {
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+}
+
+/// Killed, the agent leaves nothing behind: SYN cookies are as they were, connections that
+/// there are live on with the next agent, and new ones have their keys.
+#[test]
+fn killed_and_started_again_in_mid_transfer_it_breaks_nothing() {
+    if !root_or_skip("killed_and_started_again_in_mid_transfer_it_breaks_nothing") {
+        return;
+    }
+    let net = Net::new();
+    net.joins();
+    let agent = net.agent();
+    net.serve(false, false);
+    let stream = net.connect(false, MPTCP);
+    transfer(&stream, 1000);
+    net.wait_until("the join", || net.at_backend("MPJoinAckRx") == 1);
+    let _agent = std::thread::scope(|scope| {
+        let transferring = scope.spawn(|| transfer(&stream, 8 * MIB));
+        kill(agent);
+        let agent = net.agent();
+        transferring.join().unwrap();
+        agent
+    });
+    assert_eq!(net.event("syn_handed"), 0, "counters begin anew");
+    let second = net.connect(false, MPTCP);
+    transfer(&second, 1000);
+    net.wait_until("its join", || net.at_backend("MPJoinAckRx") == 2);
+    assert_eq!(net.at_backend("MPCapableFallbackACK"), 0);
+}
+
+#[test]
+fn syn_cookies_are_switched_back_when_the_agent_is_killed() {
+    if !root_or_skip("syn_cookies_are_switched_back_when_the_agent_is_killed") {
+        return;
+    }
+    let net = Net::new();
+    let agent = net.agent();
+    // As if it was killed between on and off.
+    net.backend.run("sysctl -qw net.ipv4.tcp_syncookies=2");
+    kill(agent);
+    net.wait_until("they are switched back", || {
+        net.backend.run("sysctl -n net.ipv4.tcp_syncookies").trim() == "1"
+    });
+}
+
+/// A directory of the BPF file system, which goes with the value.
+struct Pins(String);
+
+impl Pins {
+    fn new(net: &Net) -> Pins {
+        let directory = net.folder.path().join("bpf").display().to_string();
+        std::fs::create_dir(&directory).unwrap();
+        run(&format!("mount -t bpf bpf {directory}"));
+        Pins(directory)
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        run(&format!("umount {}", self.0));
+    }
+}
+
+/// Without what is pinned the new agent would take the client's key for another one.
+#[test]
+fn handshakes_that_have_begun_go_on_after_a_restart() {
+    if !root_or_skip("handshakes_that_have_begun_go_on_after_a_restart") {
+        return;
+    }
+    let net = Net::new();
+    let pins = Pins::new(&net);
+    let pin = format!(", pin: {}/agent", pins.0);
+    let agent = net.agent_with(&pin, "");
+    let is_lost = Arc::new(AtomicBool::new(true));
+    let loses = Arc::clone(&is_lost);
+    net.loses(move |tcp| tcp[13] & (SYN | ACK) == ACK && loses.load(Ordering::Relaxed));
+    let streams = [false, true].map(|is_v6| {
+        net.serve(is_v6, false);
+        net.connect(is_v6, MPTCP)
+    });
+    assert_eq!(net.event("syn_ack_keyed"), 2);
+    kill(agent);
+    let _agent = net.agent_with(&pin, "");
+    is_lost.store(false, Ordering::Relaxed);
+    for stream in &streams {
+        transfer(stream, MIB);
+    }
+    assert_eq!(net.event("syn_handed"), 0, "counters begin anew");
+    assert_eq!((net.at_backend("MPCapableACKRX"), net.event("ack_other_key")), (2, 0));
+    net.assert_no_complaints();
+}
+
+/// A join that names another agent is the kernel's here if its token is known here.
+#[test]
+fn tokens_of_connections_are_known_after_a_restart() {
+    if !root_or_skip("tokens_of_connections_are_known_after_a_restart") {
+        return;
+    }
+    let net = Net::new();
+    let agent = net.agent_with(&agents("a"), "");
+    let streams = [false, true].map(|is_v6| {
+        net.serve(is_v6, false);
+        let stream = net.connect(is_v6, MPTCP);
+        transfer(&stream, 1000);
+        stream
+    });
+    kill(agent);
+    let _agent = net.agent_with(&agents("a"), "");
+    assert_eq!(net.status(&net.backend)["multipath"]["tokens"], 2);
+    let other: IpAddr = OTHER_BACKEND.parse().unwrap();
+    net.balances(|balancing| balancing.addresses = vec![other]);
+    net.joins();
+    net.wait_until("both joins", || net.at_backend("MPJoinAckRx") == 2);
+    for stream in &streams {
+        transfer(stream, MIB);
+    }
+    assert_eq!(net.status(&net.backend)["packets"]["forwarded"]["no_token"], 0);
+    net.assert_no_complaints();
+}
+
+/// Its heartbeat is a second old at most; with it come keys again.
+#[test]
+fn while_the_agent_hangs_connections_are_plain() {
+    if !root_or_skip("while_the_agent_hangs_connections_are_plain") {
+        return;
+    }
+    let net = Net::new();
+    let agent = net.agent();
+    let pid = Pid::from_child(&agent.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let streams = [false, true].map(|is_v6| {
+        net.serve(is_v6, false);
+        net.connect(is_v6, MPTCP)
+    });
+    streams.iter().for_each(|stream| transfer(stream, MIB));
+    assert_eq!(net.at_backend("MPCapableSYNRX"), 0);
+    assert_eq!(kernel(&net.backend, "TcpExt", "SyncookiesSent"), 0);
+    kill_process(pid, Signal::CONT).unwrap();
+    net.wait_until("keys", || {
+        transfer(&net.connect(false, MPTCP), 1000);
+        net.at_backend("MPCapableACKRX") == 1
+    });
+    assert!(net.event("syn_stripped_silence") >= 2);
+    net.assert_no_complaints();
+}

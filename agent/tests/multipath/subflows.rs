@@ -1,0 +1,182 @@
+//! Connections over several subflows: the kernels sign and check all they say of one
+//! another by the load balancer's key.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use datapath::multipath::token;
+use testnet::root_or_skip;
+use wire::tcp_options::Version;
+
+use crate::balancing::{forge_hmac, forge_token};
+use crate::net::{
+    MIB, MPTCP, Net, PORT, Subflow, each, kernel, second_address, second_vip, transfer,
+};
+
+const BOTH_FAMILIES: [bool; 2] = [false, true];
+
+/// A connection with a subflow over each of the client's links.
+fn joined(net: &Net, is_v6: bool) -> TcpStream {
+    net.serve(is_v6, false);
+    let stream = net.connect(is_v6, MPTCP);
+    transfer(&stream, 1000);
+    net.wait_until("the join", || net.at_backend("MPJoinAckRx") == 1);
+    stream
+}
+
+#[test]
+fn a_connection_over_two_subflows_has_the_load_balancers_key() {
+    if !root_or_skip("a_connection_over_two_subflows_has_the_load_balancers_key") {
+        return;
+    }
+    let cases = BOTH_FAMILIES.map(|is_v6| [(is_v6, false), (is_v6, true)]).concat();
+    each(&cases, |&(is_v6, has_checksums)| {
+        let net = Net::new();
+        net.joins();
+        for namespace in [&net.client, &net.backend] {
+            let value = u8::from(has_checksums);
+            namespace.run(&format!("sysctl -qw net.mptcp.checksum_enabled={value}"));
+        }
+        let _agent = net.agent();
+        let stream = joined(&net, is_v6);
+        transfer(&stream, if has_checksums { 8 * MIB } else { 50_000_000 });
+        let [key] = net.chosen()[..] else { panic!("{:?}", net.chosen()) };
+        let expected = token(Version::V1, key);
+        assert_eq!(net.tokens(), [expected, expected], "of both subflows");
+        for subflow in net.subflows() {
+            assert!(subflow.sent > 100_000 && subflow.received > 100_000, "{subflow:?}");
+        }
+        let tcp = |name| kernel(&net.backend, "TcpExt", name);
+        assert_eq!((tcp("SyncookiesSent"), tcp("SyncookiesRecv")), (1, 1), "for that SYN alone");
+        assert_eq!((net.event("syn_ack_keyed"), net.event("syn_ack_stripped")), (1, 0));
+        assert_eq!((net.event("syn_cookie"), net.event("syn_plain")), (1, 1), "and the join");
+        assert_eq!(net.event("other_cookie"), 0);
+        net.assert_no_complaints();
+    });
+}
+
+#[test]
+fn a_transfer_goes_on_when_either_link_is_cut() {
+    if !root_or_skip("a_transfer_goes_on_when_either_link_is_cut") {
+        return;
+    }
+    let cases = BOTH_FAMILIES.map(|is_v6| [(is_v6, "eth1"), (is_v6, "eth2")]).concat();
+    each(&cases, |&(is_v6, link)| {
+        let net = Net::new();
+        net.joins();
+        let _agent = net.agent();
+        let stream = joined(&net, is_v6);
+        let is_cut = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_cut.load(Ordering::Relaxed) {
+                    transfer(&stream, MIB);
+                }
+                transfer(&stream, 4 * MIB);
+            });
+            net.wait_until("both subflows have carried bytes", || {
+                net.subflows().iter().all(|subflow| subflow.received > 100_000)
+            });
+            net.client.run(&format!("ip link set {link} down"));
+            is_cut.store(true, Ordering::Relaxed);
+        });
+        net.assert_no_complaints();
+    });
+}
+
+/// The client asks by MP_PRIO that no more be sent over the second link.
+#[test]
+fn a_subflow_that_became_a_backup_is_left_alone() {
+    if !root_or_skip("a_subflow_that_became_a_backup_is_left_alone") {
+        return;
+    }
+    each(&BOTH_FAMILIES, |&is_v6| {
+        let net = Net::new();
+        net.joins();
+        let _agent = net.agent();
+        let stream = joined(&net, is_v6);
+        net.client.run(&format!("ip mptcp endpoint change {} backup", second_address(is_v6)));
+        net.wait_until("MP_PRIO", || net.at_backend("MPPrioRx") == 1);
+        let joined = || net.subflows().into_iter().find(|subflow| subflow.is_joined).unwrap();
+        let Subflow { sent: before, .. } = joined();
+        transfer(&stream, 4 * MIB);
+        assert_eq!(joined().sent, before);
+        net.assert_no_complaints();
+    });
+}
+
+/// Each side signals another address of its own, with an HMAC that the other one checks.
+#[test]
+fn addresses_are_announced_both_ways() {
+    if !root_or_skip("addresses_are_announced_both_ways") {
+        return;
+    }
+    each(&BOTH_FAMILIES, |&is_v6| {
+        let net = Net::new();
+        let _agent = net.agent();
+        let any = if is_v6 { "::" } else { "0.0.0.0" };
+        net.serve_at(&net.backend, any.parse().unwrap(), false);
+        net.client.run("ip mptcp limits set add_addr_accepted 2 subflows 2");
+        net.backend.run(&format!("ip mptcp endpoint add {} signal", second_vip(is_v6)));
+        net.client.run(&format!("ip mptcp endpoint add {} signal", second_address(is_v6)));
+        let stream = net.connect(is_v6, MPTCP);
+        transfer(&stream, 1000);
+        for (namespace, name) in [(&net.client, "the server's"), (&net.backend, "the client's")] {
+            net.wait_until(name, || kernel(namespace, "MPTcpExt", "AddAddr") == 1);
+            net.wait_until("its echo", || kernel(namespace, "MPTcpExt", "EchoAdd") == 1);
+        }
+        net.wait_until("a join there", || net.at_backend("MPJoinAckRx") == 1);
+        let joined = net.backend.run("ss -tnH state established");
+        assert!(joined.contains(&second_vip(is_v6).to_string()), "{joined}");
+        transfer(&stream, MIB);
+        net.assert_no_complaints();
+    });
+}
+
+/// A client that closes with bytes unread says so by MP_FASTCLOSE, with the server's key.
+#[test]
+fn a_connection_is_closed_at_once_by_its_key() {
+    if !root_or_skip("a_connection_is_closed_at_once_by_its_key") {
+        return;
+    }
+    each(&BOTH_FAMILIES, |&is_v6| {
+        let net = Net::new();
+        net.joins();
+        let _agent = net.agent();
+        let mut stream = joined(&net, is_v6);
+        stream.write_all(b"what comes back is not read").unwrap();
+        assert!(stream.peek(&mut [0]).unwrap() == 1);
+        drop(stream);
+        // Each subflow brings one, unless the first has ended the other by then.
+        net.wait_until("MP_FASTCLOSE", || net.at_backend("MPFastcloseRx") >= 1);
+        net.wait_until("both subflows are gone", || net.tokens().is_empty());
+        net.assert_no_complaints();
+    });
+}
+
+#[test]
+fn a_forged_join_is_refused_and_leaves_nothing_behind() {
+    if !root_or_skip("a_forged_join_is_refused_and_leaves_nothing_behind") {
+        return;
+    }
+    type Forgery = (fn(&mut [u8]), &'static str);
+    const FORGERIES: [Forgery; 2] =
+        [(forge_token, "MPJoinNoTokenFound"), (forge_hmac, "MPJoinAckHMacFailure")];
+    let cases = BOTH_FAMILIES.map(|is_v6| FORGERIES.map(|forgery| (is_v6, forgery))).concat();
+    each(&cases, |&(is_v6, (forges, counter))| {
+        let net = Net::new();
+        net.joins();
+        net.balances(|balancing| balancing.forges = forges);
+        let _agent = net.agent();
+        net.serve(is_v6, false);
+        let stream = net.connect(is_v6, MPTCP);
+        transfer(&stream, 1000);
+        net.wait_until("it is refused", || net.at_backend(counter) == 1);
+        transfer(&stream, MIB);
+        assert_eq!(net.at_backend("MPJoinAckRx"), 0);
+        assert_eq!(net.tokens().len(), 1);
+        let left = net.backend.run(&format!("ss -tanH sport {PORT}"));
+        assert!(!left.contains(&format!("{}:", second_address(is_v6))), "{left}");
+    });
+}
