@@ -71,15 +71,11 @@ func (b *builder) checkJoinPorts() {
 		if n := len(service.Members); n > joinPortBackendsMax {
 			b.errorf(path+".mptcp.join_ports", "is given, and the service has %d backends: ports are for %d; spread them over services", n, joinPortBackendsMax)
 		}
-		hasTCP := false
 		for j, vip := range service.VIPs {
-			hasTCP = hasTCP || vip.Protocol != ProtocolUDP
 			if vip.PrefixGroup != "" {
 				b.errorf(fmt.Sprintf("%s.vips[%d].prefix_group", path, j), "is given beside mptcp: backends signal their ports with the VIP's address; give `address` in its place, or remove mptcp")
 			}
 		}
-		if !hasTCP {
-			b.errorf(path+".mptcp", "is given, and the service has no VIP for TCP: add one, or remove it")
-		}
+		b.checkServesTCP(path+".mptcp", service.VIPs)
 	}
 }

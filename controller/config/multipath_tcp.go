@@ -27,8 +27,13 @@ func (b *builder) checkMultipathTCP() {
 		if service.QUICLB != nil {
 			b.errorf(path, "is for a service of TCP, and quic_lb is given, too: make two services of it with the same pools, one for each protocol")
 		}
-		if !slices.ContainsFunc(service.VIPs, func(vip VIP) bool { return vip.Protocol != ProtocolUDP }) {
-			b.errorf(path, "is given, and the service has no VIP for TCP: add one, or remove it")
-		}
+		b.checkServesTCP(path, service.VIPs)
+	}
+}
+
+// checkServesTCP on any VIP of a service that has mptcp.
+func (b *builder) checkServesTCP(path string, vips []VIP) {
+	if !slices.ContainsFunc(vips, func(vip VIP) bool { return vip.Protocol != ProtocolUDP }) {
+		b.errorf(path, "is given, and the service has no VIP for TCP: add one, or remove it")
 	}
 }
