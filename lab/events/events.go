@@ -292,12 +292,17 @@ func killLoadBalancer(ctx context.Context, s *stage) error {
 }
 
 // killBeforeRestore, without load.
-func killBeforeRestore(ctx context.Context, s *stage) error {
-	dead := s.victim(s.lab.LoadBalancers())
-	s.screen.Step("kill %s, without load", dead)
-	s.result.Detail = dead
-	_, err := s.kill(ctx, dead)
+func killBeforeRestore(ctx context.Context, s *stage) (err error) {
+	s.result.Detail, err = s.killOne(ctx)
 	return err
+}
+
+// killOne of the load balancers before there is load, and say which.
+func (s *stage) killOne(ctx context.Context) (dead string, err error) {
+	dead = s.victim(s.lab.LoadBalancers())
+	s.screen.Step("kill %s, without load", dead)
+	_, err = s.kill(ctx, dead)
+	return dead, err
 }
 
 // restoreLoadBalancer: clients do not notice, and it takes its part of the traffic.

@@ -398,11 +398,8 @@ func drainOneOfBackends(ctx context.Context, s *multipathStage) error {
 	return s.waitOwners(ctx, s.others(drained))
 }
 
-func withoutOneLoadBalancer(ctx context.Context, s *multipathStage) error {
-	dead := s.victim(s.lab.LoadBalancers())
-	s.screen.Step("kill %s, without transfers", dead)
-	s.result.Detail = dead
-	_, err := s.kill(ctx, dead)
+func withoutOneLoadBalancer(ctx context.Context, s *multipathStage) (err error) {
+	s.result.Detail, err = s.killOne(ctx)
 	return err
 }
 
