@@ -35,7 +35,7 @@ func TestMoves(t *testing.T) {
 		}
 	}
 	remote := loadForTakeOver(t, running, 1, 200)
-	resets := m.resets()
+	resets := watchResets(t, running)
 	one, two, three := running.Backends()[0], running.Backends()[1], running.Backends()[2] // a spare
 	m.run("a backend drains", func() { m.drain(one); m.waitOwners(two) })
 	m.run("it comes back", func() { m.undrain(one); m.waitOwners(one, two) })
@@ -47,9 +47,7 @@ func TestMoves(t *testing.T) {
 	m.run("scale in", func() { m.setWeight(three, 0); m.waitOwners(one, two) })
 	goOn(t, m.idle)
 	stopUnbroken(t, remote)
-	if after := m.resets(); after != resets {
-		t.Errorf("the backends' kernels sent %d RSTs", after-resets)
-	}
+	resets.check()
 	m.run("moves close when their connections have ended", func() { m.end(three) })
 	m.run("a backend dies", func() { m.kill(1) })
 	checkAtRest(t, running)
@@ -62,14 +60,6 @@ func (m *movesLab) run(name string, f func()) {
 		f()
 		m.t.Logf("%s: %v", name, time.Since(began).Round(time.Millisecond))
 	}
-}
-
-// resets that the backends' kernels have sent.
-func (m *movesLab) resets() (sum uint64) {
-	for _, n := range m.Backends() {
-		sum += kernelCounter(m.t, m.Lab, n, "Tcp.OutRsts")
-	}
-	return sum
 }
 
 func (m *movesLab) drain(backend string)   { m.command("drain", "backend", backend) }
