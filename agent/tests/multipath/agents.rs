@@ -1,5 +1,6 @@
 //! What the agent is spared, and what it sends on to another.
 
+use std::io::Read;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -21,11 +22,21 @@ fn a_join_finds_its_connection_where_its_bucket_moved_from() {
     let _agents =
         [net.agent_at(&net.backend, &agents("a"), ""), net.agent_at(other, &agents("b"), "")];
     let [here, there] = [BACKEND, OTHER_BACKEND].map(|address| address.parse::<IpAddr>().unwrap());
-    for is_v6 in [false, true] {
-        net.serve(is_v6, false);
-        net.serve_at(other, vip(is_v6), false);
+    for (is_v6, namespace) in
+        [(false, &net.backend), (true, &net.backend), (false, other), (true, other)]
+    {
+        net.serve_at(namespace, vip(is_v6), true);
     }
-    let connect = || [false, true].map(|is_v6| net.connect(is_v6, MPTCP));
+    // Trap: all namespaces have one secret for SYN cookies. If each side of a connection has
+    // sent as many bytes as the other, its ACKs look as one of the handshake to the other
+    // backend, too, and make a connection there. So the server speaks first.
+    let connect = || {
+        [false, true].map(|is_v6| {
+            let mut stream = net.connect(is_v6, MPTCP);
+            stream.read_exact(&mut [0; 10]).unwrap();
+            stream
+        })
+    };
     net.balances(|balancing| balancing.to = there);
     let old = connect();
     old.iter().for_each(|stream| transfer(stream, 1000));
@@ -42,11 +53,7 @@ fn a_join_finds_its_connection_where_its_bucket_moved_from() {
     old.iter().chain(&new).for_each(|stream| transfer(stream, MIB));
     assert_eq!(net.status(&net.backend)["packets"]["forwarded"]["no_token"], 2);
     assert_eq!(net.status(other)["packets"]["forwarded"]["no_token"], 0);
-    for namespace in [&net.backend, other] {
-        for counter in ["MPJoinNoTokenFound", "MPJoinAckHMacFailure", "MPCapableFallbackACK"] {
-            assert_eq!(kernel(namespace, "MPTcpExt", counter), 0, "{counter} of {namespace}");
-        }
-    }
+    net.assert_no_complaints();
 }
 
 /// Beyond 20,000 SYNs a second they are the kernel's without MP_CAPABLE, and none is lost.
