@@ -32,7 +32,7 @@ coverage_flags=(
 )
 
 # What each does in some five seconds.
-declare -A short_runs=([parse]=300000 [connection_id]=300000 [plan]=10000 [icmp]=1200 [journey]=1500)
+declare -A short_runs=([parse]=300000 [tcp_options]=300000 [connection_id]=300000 [plan]=10000 [icmp]=1200 [journey]=1500)
 
 main() {
     [[ $seconds == short ]] || go_targets
