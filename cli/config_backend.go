@@ -73,8 +73,9 @@ type backendSetup struct {
 	// Single addresses, and prefixes whose addresses are all VIPs or may be.
 	vips []netip.Prefix
 	// nil: the config has no agents.
-	keys *agents.Keys
-	port uint16
+	keys    *agents.Keys
+	keyFile string
+	port    uint16
 	// What the QUIC servers of its services make connection ids by.
 	quic []config.QUICSettings
 	// By which clients join connections of Multipath TCP, each once, in order.
@@ -132,13 +133,18 @@ func newBackendSetup(c *config.Config, name, device string) (*backendSetup, erro
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Cluster.SecretFile, err)
 	}
-	keys := secret.Keys(name)
-	s.keys, s.port = &keys, c.Agents.Port
+	var peers []string
 	for _, b := range c.Backends {
-		if b.Address.Is4() == s.backend.Address.Is4() {
-			s.reachable = append(s.reachable, b)
+		if b.Address.Is4() != s.backend.Address.Is4() {
+			continue
+		}
+		s.reachable = append(s.reachable, b)
+		if b.Name != name && len(s.multipath) > 0 {
+			peers = append(peers, b.Name)
 		}
 	}
+	keys := secret.Keys(name)
+	s.keys, s.keyFile, s.port = &keys, keys.File(secret.PeerKeys(name, peers)), c.Agents.Port
 	return s, nil
 }
 
@@ -262,7 +268,7 @@ func (s *backendSetup) printKeys(w io.Writer) error {
 	if s.keys == nil {
 		return errors.New("the config has no `agents`, so the agent needs no keys: write `agents: {}` to receive its messages")
 	}
-	_, err := io.WriteString(w, s.keys.File())
+	_, err := io.WriteString(w, s.keyFile)
 	return err
 }
 
@@ -296,7 +302,7 @@ func (s *backendSetup) printAgent(line func(string, ...any)) {
 	line("# The agent: takes packets out of the load balancers' tunnels.")
 	line("mkdir -p /etc/guideway")
 	if s.keys != nil {
-		file("/etc/guideway/agent.key", "600", s.keys.File(), line)
+		file("/etc/guideway/agent.key", "600", s.keyFile, line)
 	}
 	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
 	s.printQUIC(line)

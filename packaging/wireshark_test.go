@@ -43,8 +43,12 @@ func TestTheDissectorKnowsAgentsMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			capture = append(capture, udpRecord(9475, payload)...)
-			kind := map[string]int{"state": 1, "answer": 2}[d.Kind]
+			port := uint16(9475)
+			if strings.HasPrefix(d.Kind, "rules") {
+				port = 9476
+			}
+			capture = append(capture, udpRecord(port, payload)...)
+			kind := map[string]int{"state": 1, "answer": 2, "rules": 3, "rules_answer": 4}[d.Kind]
 			want = append(want, fmt.Sprintf("%d %d %d 0x%s %s %d %s %s %s", kind, d.Part, d.Parts, d.Boot, d.Nonce, d.Sequence, v.KeyID, v.Agent, d.Body))
 		}
 	}

@@ -253,15 +253,23 @@ def route_options():
 
 def agent_datagram(key, key_id, agent, header, body):
     kind, part, parts, boot, nonce, sequence = header
-    signed = b"GWAG" + bytes([1, {"state": 1, "answer": 2}[kind], part, parts]) + boot.to_bytes(8, "big") + nonce
+    signed = b"GWAG" + bytes([1, {"state": 1, "answer": 2, "rules": 3, "rules_answer": 4}[kind], part, parts]) + boot.to_bytes(8, "big") + nonce
     signed += sequence.to_bytes(8, "big") + bytes.fromhex(key_id) + bytes([len(agent)]) + agent.encode() + body
     return {"kind": kind, "part": part, "parts": parts, "boot": f"{boot:016x}", "nonce": nonce.hex(), "sequence": sequence,
             "body": body.hex(), "datagram": (signed + hmac.new(key, signed, hashlib.sha256).digest()[:16]).hex()}
 
 
+def pair_key(secret, *names):
+    first, second = sorted(name.encode() for name in names)
+    key = hashlib.sha256(b"guideway pairs of agents\0" + secret).digest()
+    return hmac.new(key, bytes([len(first)]) + first + second, hashlib.sha256).digest()
+
+
 def agent_messages():
     headers = [(("state", 0, 1, 1, bytes(16), 1), b""), (("state", 2, 255, MASK, bytes(range(16)), 7), b"any bytes"),
-               (("answer", 0, 1, 0x0102030405060708, bytes(range(240, 256)), 1 << 40), bytes.fromhex("08e807"))]
+               (("answer", 0, 1, 0x0102030405060708, bytes(range(240, 256)), 1 << 40), bytes.fromhex("08e807")),
+               (("rules", 0, 1, 1, bytes(16), 2), bytes.fromhex("0204c65001bbc0000201cb00710a")),
+               (("rules_answer", 0, 1, MASK, bytes(range(16)), 2), b"")]
     cases = []
     for secret in ["0123456789abcdef", "with white space behind it \t\r\n"]:
         trimmed = secret.rstrip().encode()
@@ -270,6 +278,7 @@ def agent_messages():
             key = hmac.new(hashlib.sha256(b"guideway agents\0" + trimmed).digest(), agent.encode(), hashlib.sha256).digest()
             bucket_key = hash_key("secret", secret.rstrip(), BUCKETS)
             cases.append({"secret": secret, "agent": agent, "key_id": key_id, "message_key": key.hex(), "bucket_key": bucket_key.hex(),
+                          "peers": {peer: pair_key(trimmed, agent, peer).hex() for peer in ["web-2", "web-10", "a"]},
                           "datagrams": [agent_datagram(key, key_id, agent, *one) for one in headers]})
     return cases
 

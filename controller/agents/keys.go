@@ -8,6 +8,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/guideway/guideway/controller/config"
 )
@@ -35,6 +38,7 @@ type Keys struct {
 type Secret struct {
 	id     string
 	agents [sha256.Size]byte
+	pairs  [sha256.Size]byte
 	bucket [bucketKeyBytes]byte
 }
 
@@ -49,6 +53,7 @@ func NewSecret(content []byte) (Secret, error) {
 	return Secret{
 		id:     config.KeyID(trimmed),
 		agents: sha256.Sum256(append([]byte("guideway agents\x00"), trimmed...)),
+		pairs:  sha256.Sum256(append([]byte("guideway pairs of agents\x00"), trimmed...)),
 		bucket: [bucketKeyBytes]byte(digest[:bucketKeyBytes]),
 	}, nil
 }
@@ -63,13 +68,43 @@ func (s Secret) Keys(agent string) Keys {
 	return Keys{Agent: agent, KeyID: s.id, Message: [messageKeyBytes]byte(mac.Sum(nil)), Bucket: s.bucket}
 }
 
+// PeerKeys by name of another agent: each authenticates the messages between both.
+type PeerKeys map[string][messageKeyBytes]byte
+
+// PeerKeys of the agent of that backend, which exchanges messages with these others.
+func (s Secret) PeerKeys(agent string, peers []string) PeerKeys {
+	keys := PeerKeys{}
+	for _, peer := range peers {
+		keys[peer] = s.pair(agent, peer)
+	}
+	return keys
+}
+
+// pair is the key of two agents: the same for both, so the lesser name comes first,
+// behind its length, which no other two names share.
+func (s Secret) pair(one, other string) [messageKeyBytes]byte {
+	mac := hmac.New(sha256.New, s.pairs[:])
+	mac.Write([]byte{byte(len(min(one, other)))})
+	mac.Write([]byte(min(one, other) + max(one, other)))
+	return [messageKeyBytes]byte(mac.Sum(nil))
+}
+
 // File is the text of the agent's key_file.
-func (k Keys) File() string {
-	return fmt.Sprintf(`# Keys of the agent on the backend %[1]s; for root alone (mode 0600).
+func (k Keys) File(peers PeerKeys) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, `# Keys of the agent on the backend %[1]s; for root alone (mode 0600).
 # Printed by: guideway config backend %[1]s FILE...
 agent: %[2]q
 key_id: "%[3]s"
 message_key: "%[4]s"
 bucket_key: "%[5]s"
 `, k.Agent, k.Agent, k.KeyID, hex.EncodeToString(k.Message[:]), hex.EncodeToString(k.Bucket[:]))
+	if len(peers) > 0 {
+		text.WriteString("# For messages to the agents of other backends (docs/formats.md).\npeers:\n")
+	}
+	for _, peer := range slices.Sorted(maps.Keys(peers)) {
+		key := peers[peer]
+		fmt.Fprintf(&text, "  %q: %q\n", peer, hex.EncodeToString(key[:]))
+	}
+	return text.String()
 }

@@ -322,11 +322,12 @@ func mustSecret(t *testing.T) Secret {
 }
 
 type vector struct {
-	Secret     string `json:"secret"`
-	Agent      string `json:"agent"`
-	KeyID      string `json:"key_id"`
-	MessageKey string `json:"message_key"`
-	BucketKey  string `json:"bucket_key"`
+	Secret     string            `json:"secret"`
+	Agent      string            `json:"agent"`
+	KeyID      string            `json:"key_id"`
+	MessageKey string            `json:"message_key"`
+	BucketKey  string            `json:"bucket_key"`
+	Peers      map[string]string `json:"peers"`
 	Datagrams  []struct {
 		Kind     string `json:"kind"`
 		Part     uint8  `json:"part"`
@@ -354,14 +355,20 @@ func TestKeysAndDatagramsAreTheSameInEveryLanguage(t *testing.T) {
 			t.Fatal(err)
 		}
 		keys := secret.Keys(v.Agent)
+		peers := secret.PeerKeys(v.Agent, slices.Collect(maps.Keys(v.Peers)))
+		for peer, key := range peers {
+			if got := hex.EncodeToString(key[:]); got != v.Peers[peer] || secret.PeerKeys(peer, []string{v.Agent})[v.Agent] != key {
+				t.Errorf("%s and %s: key %s", v.Agent, peer, got)
+			}
+		}
 		if got := hex.EncodeToString(keys.Message[:]); keys.KeyID != v.KeyID || got != v.MessageKey || hex.EncodeToString(keys.Bucket[:]) != v.BucketKey {
-			t.Errorf("%s: keys %s", v.Agent, keys.File())
+			t.Errorf("%s: keys %s", v.Agent, keys.File(peers))
 		}
 		for _, d := range v.Datagrams {
 			boot, _ := strconv.ParseUint(d.Boot, 16, 64)
 			given, _ := hex.DecodeString(d.Nonce)
 			body, _ := hex.DecodeString(d.Body)
-			h := header{kind: map[string]kind{"state": kindState, "answer": kindAnswer}[d.Kind], part: d.Part, parts: d.Parts, boot: boot, nonce: nonce(given), sequence: d.Sequence, keyID: keyIDOf(v.KeyID), agent: v.Agent}
+			h := header{kind: map[string]kind{"state": kindState, "answer": kindAnswer, "rules": 3, "rules_answer": 4}[d.Kind], part: d.Part, parts: d.Parts, boot: boot, nonce: nonce(given), sequence: d.Sequence, keyID: keyIDOf(v.KeyID), agent: v.Agent}
 			emitted := h.emit(keys.Message, body)
 			if got := hex.EncodeToString(emitted); got != d.Datagram {
 				t.Errorf("%s:\n got %s\nwant %s", v.Agent, got, d.Datagram)

@@ -62,7 +62,13 @@ func (lab *Lab) writeAgentKeys(n topology.Node) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(lab.path(n, "agent.key"), []byte(secret.Keys(n.Name).File()), 0o600)
+	var peers []string
+	for _, other := range lab.Network.Backends {
+		if lab.settings.Multipath && other.Name != n.Name {
+			peers = append(peers, other.Name)
+		}
+	}
+	return writeWhole(lab.path(n, "agent.key"), []byte(secret.Keys(n.Name).File(secret.PeerKeys(n.Name, peers))), 0o600)
 }
 
 // agentConfig of a backend; the agents of all backends know one another.

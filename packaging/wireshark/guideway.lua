@@ -1,4 +1,4 @@
--- Guideway's options in Geneve tunnels, and messages of agents (UDP 9475), for Wireshark and tshark (docs/formats.md).
+-- Guideway's options in Geneve tunnels, and messages of agents (UDP 9475 and 9476), for Wireshark and tshark (docs/formats.md).
 --
 --     tshark -X lua_script:guideway.lua -r capture.pcap
 --
@@ -96,15 +96,15 @@ end
 
 register_postdissector(guideway)
 
--- Datagrams between agents and controllers.
+-- Datagrams between agents and controllers, and among agents.
 
 local messages = Proto("guideway_agent", "Guideway agent message")
-local PORT, VERSION = 9475, 1
+local PORT, AGENTS_PORT, VERSION = 9475, 9476, 1
 local MESSAGE_FIXED_BYTES, MAC_BYTES = 49, 16
 
 local header = messages.fields
 header.version = ProtoField.uint8("guideway_agent.version", "Version")
-header.kind = ProtoField.uint8("guideway_agent.kind", "Kind", base.DEC, {[1] = "state", [2] = "answer"})
+header.kind = ProtoField.uint8("guideway_agent.kind", "Kind", base.DEC, {[1] = "state", [2] = "answer", [3] = "rules", [4] = "answer to rules"})
 header.part = ProtoField.uint8("guideway_agent.part", "Part")
 header.parts = ProtoField.uint8("guideway_agent.parts", "Parts")
 header.boot = ProtoField.uint64("guideway_agent.boot", "Agent's boot", base.HEX)
@@ -152,3 +152,4 @@ function messages.dissector(bytes, info, tree)
 end
 
 DissectorTable.get("udp.port"):add(PORT, messages)
+DissectorTable.get("udp.port"):add(AGENTS_PORT, messages)

@@ -5,10 +5,13 @@
 //! key_id: "0123456789abcdef"
 //! message_key: "64 hexadecimal digits"
 //! bucket_key: "32 hexadecimal digits"
+//! peers:
+//!   "web-2": "64 hexadecimal digits"
 //! ```
 //!
 //! They come from the cluster's secret, which backends do not have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::fields::{Node, Reader};
@@ -38,12 +41,24 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Reads a key file; what is wrong with it is entered in `reader`.
-pub fn read(reader: &mut Reader, root: &Node) -> Option<Keys> {
+/// By name of another agent: authenticates messages between it and this one.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Peers(pub BTreeMap<String, [u8; 32]>);
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Reads a key file; what is wrong with it is entered in `reader`. Files of old have no
+/// peers.
+pub fn read(reader: &mut Reader, root: &Node) -> Option<(Keys, Peers)> {
     let mut fields = reader.fields(root)?;
     let what = "as `guideway config backend NAME` prints it";
     let [agent, id, message, bucket] =
         ["agent", "key_id", "message_key", "bucket_key"].map(|name| fields.required(name, what));
+    let peers = fields.optional("peers");
     fields.finish();
     let agent_text = agent.as_ref().and_then(|node| reader.text(node));
     if let (Some(node), Some(name)) = (&agent, &agent_text)
@@ -54,7 +69,20 @@ pub fn read(reader: &mut Reader, root: &Node) -> Option<Keys> {
     let id = id.and_then(|node| hex(reader, &node));
     let message = message.and_then(|node| hex(reader, &node));
     let bucket = bucket.and_then(|node| hex(reader, &node));
-    Some(Keys { agent: agent_text?, id: id?, message: message?, bucket: bucket? })
+    let keys = Keys { agent: agent_text?, id: id?, message: message?, bucket: bucket? };
+    let peers = peers.map(|node| read_peers(reader, &node)).unwrap_or_default();
+    Some((keys, peers))
+}
+
+fn read_peers(reader: &mut Reader, node: &Node) -> Peers {
+    let entries = reader.entries(node);
+    let peers = entries.into_iter().filter_map(|(name, node)| {
+        if name.len() > NAME_BYTES_MAX {
+            reader.refuse(&node, &format!("is of a name with more than {NAME_BYTES_MAX} bytes"));
+        }
+        Some((name, hex(reader, &node)?))
+    });
+    Peers(peers.collect())
 }
 
 fn hex<const BYTES: usize>(reader: &mut Reader, node: &Node) -> Option<[u8; BYTES]> {

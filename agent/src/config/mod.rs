@@ -28,7 +28,7 @@ use saphyr::{LoadableYamlNode, MarkedYaml};
 use wire::IpPrefix;
 
 use fields::{Node, Reader};
-pub use keys::{KEY_ID_BYTES, Keys};
+pub use keys::{KEY_ID_BYTES, Keys, Peers};
 
 /// Entries of each table of the program: `ADDRESSES_MAX` in bpf/. A
 /// hundred times the largest cluster that was tried; more are refused here.
@@ -54,6 +54,8 @@ pub struct Config {
     pub agents: BTreeMap<String, Vec<IpAddr>>,
     /// This agent's keys; none: it says nothing to controllers.
     pub keys: Option<Keys>,
+    /// Keys for messages to other agents; without them no redirect rules are requested.
+    pub peers: Peers,
     /// Where its state goes; empty without keys.
     pub controllers: Vec<SocketAddr>,
     /// Services whose connections of Multipath TCP load balancers choose the keys of.
@@ -149,6 +151,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
     fields.finish();
 
     let agents_node = agents.clone();
+    let (keys, peers) = key_file.as_ref().and_then(|node| read_keys(reader, node)).unzip();
     let mut config = Config {
         interface: interface.and_then(|node| reader.text(&node)).unwrap_or_default(),
         mode: mode.and_then(|node| read_mode(reader, &node)).unwrap_or_default(),
@@ -156,7 +159,8 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         vips: read_prefixes(reader, vips),
         name: name.as_ref().and_then(|node| reader.text(node)).unwrap_or_default(),
         agents: agents.map(|node| read_agents(reader, &node)).unwrap_or_default(),
-        keys: key_file.as_ref().and_then(|node| read_keys(reader, node)),
+        keys,
+        peers: peers.unwrap_or_default(),
         controllers: controllers
             .as_ref()
             .map(|node| read_controllers(reader, node))
@@ -218,7 +222,7 @@ fn read_pin(reader: &mut Reader, node: &Node) -> Option<PathBuf> {
 }
 
 /// The keys in a file; a relative path is one beside the config.
-fn read_keys(reader: &mut Reader, node: &Node) -> Option<Keys> {
+fn read_keys(reader: &mut Reader, node: &Node) -> Option<(Keys, Peers)> {
     let path = reader.text(node)?;
     let path = reader.beside(&path);
     let cure = "print it by `guideway config backend NAME` on a load balancer, with mode 0600";

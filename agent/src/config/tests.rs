@@ -178,6 +178,20 @@ fn with_keys_the_load_balancers_are_the_controllers_unless_others_are_named() {
 }
 
 #[test]
+fn a_key_file_may_have_keys_of_other_agents() {
+    let given = "load_balancers: [10.0.0.1]\nkey_file: agent.key\n";
+    assert_eq!(parse_with_keys(KEY_FILE, given).unwrap().peers, Peers::default());
+    let key = "0f".repeat(32);
+    let keys = format!("{KEY_FILE}peers:\n  web-2: \"{key}\"\n");
+    let peers = parse_with_keys(&keys, given).unwrap().peers;
+    assert_eq!(peers, Peers([("web-2".to_string(), [0x0f; 32])].into()));
+    assert!(!format!("{peers:?}").contains("15"), "a key in a log");
+    let short = keys.replace(&key, &key[2..]);
+    let problems = parse_with_keys(&short, given).unwrap_err().join("\n");
+    assert!(problems.contains("peers.web-2: is not 64 hexadecimal digits"), "{problems}");
+}
+
+#[test]
 fn what_is_wrong_with_messages_is_reported() {
     let problems = |keys: &str, lines: &str| parse_with_keys(keys, lines).unwrap_err().join("\n");
     let lbs = "load_balancers: [10.0.0.1]\n";

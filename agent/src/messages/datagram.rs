@@ -32,6 +32,10 @@ pub enum Kind {
     State,
     /// A controller.
     Answer,
+    /// An agent, to another one.
+    Rules,
+    /// That one.
+    RulesAnswer,
 }
 
 /// What is before the name.
@@ -72,6 +76,8 @@ pub fn emit(keys: &Keys, header: &Header, body: &[u8]) -> Vec<u8> {
     let kind = match header.kind {
         Kind::State => 1,
         Kind::Answer => 2,
+        Kind::Rules => 3,
+        Kind::RulesAnswer => 4,
     };
     let name_len = u8::try_from(keys.agent.len()).expect("a key file has no longer name");
     let mut bytes = MAGIC.to_vec();
@@ -107,6 +113,8 @@ fn header(fixed: &[u8]) -> Option<Header> {
     let kind = match fixed[5] {
         1 => Kind::State,
         2 => Kind::Answer,
+        3 => Kind::Rules,
+        4 => Kind::RulesAnswer,
         _ => return None,
     };
     let header = Header {
@@ -158,10 +166,12 @@ mod tests {
             for datagram in case["datagrams"].as_array().unwrap() {
                 let number = |key: &str| datagram[key].as_u64().unwrap();
                 let header = Header {
-                    kind: if text(datagram, "kind") == "state" {
-                        Kind::State
-                    } else {
-                        Kind::Answer
+                    kind: match text(datagram, "kind").as_str() {
+                        "state" => Kind::State,
+                        "answer" => Kind::Answer,
+                        "rules" => Kind::Rules,
+                        "rules_answer" => Kind::RulesAnswer,
+                        other => panic!("{other}"),
                     },
                     part: number("part") as u8,
                     parts: number("parts") as u8,
