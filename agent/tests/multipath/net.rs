@@ -148,7 +148,7 @@ impl Net {
         let agent = Agent::start(command);
         assert!(agent.ready.starts_with("ready: eth0"), "{}", agent.ready);
         self.wait_until("the injector is there", || {
-            namespace.run("ip -o link").contains("gw-mptcp")
+            namespace.run("ip -o link show up").contains("gw-mptcp")
         });
         agent
     }
