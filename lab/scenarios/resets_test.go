@@ -15,11 +15,11 @@ import (
 )
 
 // resetWatch records what comes to backends and from them, until one of their kernels
-// has sent an RST: what came before it says why.
+// has sent an RST from a VIP: what came before it says why.
 type resetWatch struct {
 	t         *testing.T
 	lab       *hosts.Lab
-	before    map[string]uint64
+	resets    vipResets
 	recorders []*exec.Cmd
 	files     []string
 	stop      chan struct{}
@@ -36,10 +36,9 @@ const (
 
 func watchResets(t *testing.T, running *hosts.Lab) *resetWatch {
 	t.Helper()
-	w := &resetWatch{t: t, lab: running, before: map[string]uint64{}, stop: make(chan struct{}), stopped: make(chan struct{})}
+	w := &resetWatch{t: t, lab: running, resets: countVIPResets(t, running), stop: make(chan struct{}), stopped: make(chan struct{})}
 	directory := t.TempDir()
 	for _, backend := range running.Backends() {
-		w.before[backend] = kernelCounter(t, running, backend, "Tcp.OutRsts")
 		file := filepath.Join(directory, backend+".pcap")
 		recorder := exec.Command("ip", "netns", "exec", running.Network.Router, "tcpdump", "-i", backend, "-n", "-s", "192", "-B", "8192", "--immediate-mode",
 			"-Z", "root", "-C", resetFileBytes, "-W", resetFiles, "-U", "-w", file)
@@ -61,7 +60,7 @@ func (w *resetWatch) run() {
 		select {
 		case <-w.stop:
 			isAfter = true
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(500 * time.Millisecond):
 		}
 		if isAfter {
 			for _, recorder := range w.recorders {
@@ -70,8 +69,8 @@ func (w *resetWatch) run() {
 			return
 		}
 		isAfter = slices.ContainsFunc(w.lab.Backends(), func(backend string) bool {
-			counters, err := w.lab.Network.KernelCounters(backend)
-			return err == nil && counters["Tcp.OutRsts"] > w.before[backend]
+			sent, err := w.resets.of(backend)
+			return err == nil && sent > 0
 		})
 	}
 }
@@ -90,14 +89,7 @@ func (w *resetWatch) end() {
 func (w *resetWatch) check() {
 	w.t.Helper()
 	w.end()
-	isSent := false
-	for _, backend := range w.lab.Backends() {
-		if sent := kernelCounter(w.t, w.lab, backend, "Tcp.OutRsts") - w.before[backend]; sent > 0 {
-			isSent = true
-			w.t.Errorf("the kernel of %s sent %d RSTs", backend, sent)
-		}
-	}
-	if !isSent {
+	if w.resets.check() {
 		return
 	}
 	for _, flow := range w.flows() {
