@@ -13,7 +13,8 @@
  * ours and wrong is dropped, each kind counted under its own name.
  *
  *   tunnel.h ─► inner.h ─► connection.h: here? ─┬─► strip, XDP_PASS
- *   route.h                flow.h               └─► onward.h: the next agent's, XDP_TX
+ *   route.h                flow.h               ├─► onward.h: the next agent's, XDP_TX
+ *                                               └─► plain_syn.h: the five-tuple's, XDP_TX
  *
  * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
  * more, at ingress and egress, see the segments of services with Multipath TCP
@@ -29,6 +30,7 @@
 #include "handshake.h"
 #include "multipath.h"
 #include "opening.h"
+#include "plain_syn.h"
 #include "timestamps.h"
 
 static __always_inline int counted(__u32 outcome, int action)
@@ -92,6 +94,13 @@ static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 	if (t->multipath_at)
 		note_opening(ctx, t->multipath_at, sizeof(struct ethhdr) + t->removed,
 			     t->inner_type);
+	if (t->multipath_at &&
+	    goes_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at)) {
+		outcome = send_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->inner_type,
+					t->outer_bytes + sizeof(struct ethhdr),
+					t->traffic_class << 16 | t->outer_port);
+		return counted(outcome, outcome == PLAIN_SYN ? XDP_TX : XDP_DROP);
+	}
 	if (t->multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at))
 		return counted(outcome, XDP_DROP);
 	if (strip(ctx, t))

@@ -36,6 +36,7 @@ enum outcome {
 	OTHER_TIME_WAIT,
 	NO_FLOW,
 	NO_TOKEN,
+	PLAIN_SYN,
 	OUTER_FRAGMENT, /* and what was dropped, from here on */
 	OUTER_HEADER,
 	GRE_FLAGS,

@@ -40,6 +40,7 @@ enum multipath_event {
 	SYN_STRIPPED_RATE,    /* of MP_CAPABLE: more SYNs than user space may have */
 	SYN_STRIPPED_SILENCE, /* user space does not live */
 	SYN_STRIPPED_ROOM,    /* no room for it in the ring, or in a record */
+	SYN_STRIPPED_TIMESTAMPS, /* its client has none: it goes on (plain_syn.h) */
 	SYN_ACK_KEYED,        /* has the load balancer's key now */
 	SYN_ACK_STRIPPED,     /* of MP_CAPABLE: the kernel took no cookie for it */
 	ACK_OTHER_KEY,        /* dropped: it echoes a key that was not sent */

@@ -44,6 +44,13 @@ static __always_inline int returns_here(const struct tunnel *t)
 	return t->returns && !(t->route.flags & ROUTE_RETURNS);
 }
 
+/* True if it is known where frames for an agent go. */
+static __always_inline int has_neighbour(const struct agent *agent)
+{
+	return agent->mac[0] | agent->mac[1] | agent->mac[2] | agent->mac[3] | agent->mac[4] |
+	       agent->mac[5];
+}
+
 /* Lengths of the frame that is made. */
 struct lengths {
 	__u32 copied; /* of Geneve, from its header to the address */
@@ -242,8 +249,7 @@ static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel
 	agent = bpf_map_lookup_elem(&agents, &t->route.next);
 	if (!agent)
 		return NOT_AGENT;
-	if (!(agent->mac[0] | agent->mac[1] | agent->mac[2] | agent->mac[3] | agent->mac[4] |
-	      agent->mac[5]))
+	if (!has_neighbour(agent))
 		return NO_NEIGHBOUR;
 	front = bpf_map_lookup_elem(&fronts, &zero);
 	if (!front)

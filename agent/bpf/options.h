@@ -11,6 +11,8 @@
 #define TCP_OPTIONS_BYTES_MAX 40
 #define TCP_OPTION_END 0
 #define TCP_OPTION_NOP 1
+#define TCP_OPTION_TIMESTAMPS 8
+#define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length: how kernels begin */
 #define TCP_OPTION_MULTIPATH 30
 #define MULTIPATH_CAPABLE 0 /* its subtypes */
 #define MULTIPATH_JOIN 1
@@ -53,10 +55,11 @@ static __always_inline __u32 length_of(const struct tcp_options *options)
 	return length & 63;
 }
 
-/* The next two are not inlined, so that the verifier goes through each once. */
+/* Find and blank are not inlined, so that the verifier goes through each once. */
 
-/* Where the first option of Multipath TCP of this subtype begins; -1: there is none. */
-__noinline int find_multipath(struct tcp_options *options, __u32 subtype)
+/* Where the first option of this kind begins, and of those of Multipath TCP the first of
+ * this subtype; -1: there is none. */
+__noinline int find_option(struct tcp_options *options, __u32 kind, __u32 subtype)
 {
 	__u32 at = 0, end, bytes;
 
@@ -69,7 +72,8 @@ __noinline int find_multipath(struct tcp_options *options, __u32 subtype)
 		bytes = option[0] == TCP_OPTION_NOP ? 1 : option[1];
 		if (at + 2 > end || option[0] == TCP_OPTION_END || !bytes || at + bytes > end)
 			return -1;
-		if (option[0] == TCP_OPTION_MULTIPATH && bytes > 2 && option[2] >> 4 == subtype)
+		if (option[0] == kind && (kind != TCP_OPTION_MULTIPATH ||
+					  (bytes > 2 && option[2] >> 4 == subtype)))
 			return at;
 		at += bytes;
 		/* Less than 64 already; so the verifier finds all ways to here alike. */
@@ -77,6 +81,11 @@ __noinline int find_multipath(struct tcp_options *options, __u32 subtype)
 		at &= 63;
 	}
 	return -1;
+}
+
+static __always_inline int find_multipath(struct tcp_options *options, __u32 subtype)
+{
+	return find_option(options, TCP_OPTION_MULTIPATH, subtype);
 }
 
 /* Overwrites the option that begins there by NOPs. */

@@ -28,9 +28,7 @@
 
 #define CLOCKS_MAX 131072
 #define HANDSHAKES_MAX 16384
-#define TCP_OPTION_TIMESTAMPS 8
 #define TCP_OPTION_TIMESTAMPS_BYTES 10
-#define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length */
 
 /* What became of a segment's timestamps. timestamps.rs has the same list. */
 enum timestamps_outcome {

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aya::maps::{MapData, PerCpuArray};
 
 /// The programs' events: `enum multipath_event` in bpf/handshake.h, in the same order.
-pub const PROGRAM_EVENTS: [&str; 7] = [
+pub const PROGRAM_EVENTS: [&str; 8] = [
     "syn_handed",
     "syn_stripped_rate",
     "syn_stripped_silence",
     "syn_stripped_room",
+    "syn_stripped_timestamps",
     "syn_ack_keyed",
     "syn_ack_stripped",
     "ack_other_key",

@@ -56,6 +56,32 @@ fn a_join_finds_its_connection_where_its_bucket_moved_from() {
     net.assert_no_complaints();
 }
 
+/// What follows says nothing of a token, and reaches the backend of the five-tuple's bucket:
+/// the connection is there, of several paths only if the token's bucket is the same one's.
+#[test]
+fn a_client_without_timestamps_connects_where_what_follows_goes() {
+    if !root_or_skip("a_client_without_timestamps_connects_where_what_follows_goes") {
+        return;
+    }
+    let net = Net::with_two_backends();
+    let other = net.other.as_ref().unwrap();
+    let _agents =
+        [net.agent_at(&net.backend, &agents("a"), ""), net.agent_at(other, &agents("b"), "")];
+    net.client.run("sysctl -qw net.ipv4.tcp_timestamps=0");
+    let [here, there] = [BACKEND, OTHER_BACKEND].map(|address| address.parse::<IpAddr>().unwrap());
+    for (owner, namespace, plain, multipath) in [(here, &net.backend, 0, 2), (there, other, 2, 0)] {
+        net.balances(|balancing| balancing.owner = Some(owner));
+        for is_v6 in [false, true] {
+            net.serve_at(namespace, vip(is_v6), false);
+            transfer(&net.connect(is_v6, MPTCP), MIB);
+        }
+        assert_eq!(net.status(&net.backend)["packets"]["forwarded"]["plain_syn"], plain);
+        assert_eq!(net.event("syn_stripped_timestamps"), plain);
+        assert_eq!(kernel(namespace, "MPTcpExt", "MPCapableACKRX"), multipath);
+    }
+    net.assert_no_complaints();
+}
+
 /// Beyond 20,000 SYNs a second they are the kernel's without MP_CAPABLE, and none is lost.
 #[test]
 fn of_a_flood_of_syns_none_is_dropped() {

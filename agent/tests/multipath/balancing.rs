@@ -40,6 +40,8 @@ pub struct Balancing {
     pub chosen: Vec<u64>,
     /// Where it sends packets.
     pub to: IpAddr,
+    /// The backend of the five-tuple's bucket, which gets what says no bits; None: that one.
+    pub owner: Option<IpAddr>,
     /// Other agents that it names.
     pub addresses: Vec<IpAddr>,
 }
@@ -53,19 +55,24 @@ impl Balancing {
             delay: Duration::ZERO,
             chosen: Vec::new(),
             to: BACKEND.parse().unwrap(),
+            owner: None,
             addresses: Vec::new(),
         }
     }
 
-    /// A client's packet as the backend gets it; None: it is lost.
-    fn tunnelled(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+    /// A client's packet as a backend gets it, and which one; None: it is lost.
+    fn tunnelled(&mut self, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
         let tcp = segment_of(packet)?;
         if (self.loses)(tcp) {
             return None;
         }
         let mut packet = packet.to_vec();
         (self.forges)(&mut packet);
-        Some(self.encapsulated(&packet))
+        let to = match tcp_options::signal(segment_of(&packet)?) {
+            Ok(Signal::None) => self.owner.unwrap_or(self.to),
+            _ => self.to,
+        };
+        Some((to, self.encapsulated(&packet)))
     }
 
     /// A packet of TCP in a tunnel to the backend.
@@ -89,7 +96,7 @@ impl Balancing {
                 Ok(Signal::Capable { version: Version::V1, .. }) => Some(self.key(tcp)),
                 _ => None,
             };
-            let address = self.to;
+            let address = self.owner.unwrap_or(self.to);
             options.extend(MultipathOption { key, bucket: BUCKET, address }.emit());
         }
         let mut header = geneve::emit(if is_v6 { EtherType::IPV6 } else { EtherType::IPV4 });
@@ -139,8 +146,9 @@ pub fn start(
             let read = tun.read(&mut bytes);
             if let Ok(length) = read {
                 let mut balancing = balancing.lock().unwrap();
-                let (due, to) = (Instant::now() + balancing.delay, balancing.to);
-                waiting.extend(balancing.tunnelled(&bytes[..length]).map(|sent| (due, to, sent)));
+                let due = Instant::now() + balancing.delay;
+                let tunnelled = balancing.tunnelled(&bytes[..length]);
+                waiting.extend(tunnelled.map(|(to, sent)| (due, to, sent)));
             }
             while waiting.front().is_some_and(|(due, ..)| *due <= Instant::now()) {
                 let (_, to, sent) = waiting.pop_front().unwrap();

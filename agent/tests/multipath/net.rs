@@ -244,6 +244,7 @@ impl Net {
             TcpStream::from(socket)
         });
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
