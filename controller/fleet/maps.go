@@ -207,11 +207,7 @@ func (r *mapsRead) latest() (latest int64) {
 
 // put what was written, as the watch will report it too.
 func (r *mapsRead) put(key string, value []byte, revision int64, by clientv3.LeaseID) {
-	created := revision
-	if former := r.byKey[key]; former != nil {
-		created = former.CreateRevision
-	}
-	r.byKey[key] = &mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: revision, CreateRevision: created, Lease: int64(by)}
+	r.byKey[key] = &mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: revision, Lease: int64(by)}
 	r.handedOn = false
 }
 
@@ -581,7 +577,7 @@ func (w *mapsWrite) propose(service string, proposal *agreement.Proposal) {
 		return
 	}
 	conditions := []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(leader), "=", w.seen.byKey[leader].CreateRevision),
+		unchanged(leader, w.seen.byKey[leader]),
 		unchanged(key, w.seen.byKey[key]),
 	}
 	for machine, revision := range proposal.Withdrawn {
