@@ -143,10 +143,10 @@ bench: bench-programs ## Measure what a packet costs here; as root also over vet
 	@target/release/guideway-bench $(BENCH_ARGS)
 
 # Figure 8 builds network namespaces.
-FIGURES ?= 11 12 tracking 7 9 table-build scale swap $(if $(filter 0,$(shell id -u)),8)
+FIGURES ?= 11 12 tracking 7 9 table-build scale swap mplb-table-1 $(if $(filter 0,$(shell id -u)),8)
 
 .PHONY: figures
-figures: bench-programs ## Redo the Maglev paper's evaluation into bench/figures/results [FIGURES="11 9"]
+figures: bench-programs ## Redo the papers' evaluations into bench/figures/results [FIGURES="11 9"]
 	@for figure in $(FIGURES); do \
 	  echo "== figure $$figure"; target/release/guideway-figures --out bench/figures/results $$figure; done
 

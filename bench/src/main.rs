@@ -108,7 +108,7 @@ impl Options {
         };
         let multipath = Setup {
             decides: Decides::Multipath,
-            packet_bytes: self.packet_bytes.max(40 + Segment::OPTION_BYTES_MAX),
+            packet_bytes: self.packet_bytes.max(20 + Segment::Join.header_bytes()),
             ..stateless(flows)
         };
         let many = Setup {

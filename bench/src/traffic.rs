@@ -32,9 +32,11 @@ pub enum Kind {
     Multipath(Segment),
 }
 
-/// A segment of Multipath TCP.
+/// A segment to a service with Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
+    /// A SYN without options.
+    Syn,
     /// MP_CAPABLE of version 0, with the client's key.
     SynV0,
     /// MP_CAPABLE of version 1.
@@ -43,29 +45,59 @@ pub enum Segment {
     Join,
     /// Data that echoes a timestamp, with any bits, where kernels put it.
     Timestamp,
+    /// The same with a data sequence signal behind it, as in connections of Multipath TCP.
+    TimestampFirst,
+    /// Timestamps behind as many NOPs as there may be.
+    TimestampLast,
+    /// A data sequence signal without timestamps.
+    NoTimestamp,
 }
 
 impl Segment {
     /// Bytes of the longest options.
-    pub const OPTION_BYTES_MAX: usize = 12;
+    pub const OPTION_BYTES_MAX: usize = 40;
 
     fn flags(self) -> tcp::Flags {
         match self {
-            Segment::Timestamp => tcp::Flags::ACK,
-            Segment::SynV0 | Segment::SynV1 | Segment::Join => tcp::Flags::SYN,
+            Segment::Timestamp
+            | Segment::TimestampFirst
+            | Segment::TimestampLast
+            | Segment::NoTimestamp => tcp::Flags::ACK,
+            Segment::Syn | Segment::SynV0 | Segment::SynV1 | Segment::Join => tcp::Flags::SYN,
         }
     }
 
-    /// The TCP options.
-    fn options(self, flow: u64) -> ([u8; Segment::OPTION_BYTES_MAX], usize) {
+    /// Bytes of the TCP header and its options.
+    #[must_use]
+    pub fn header_bytes(self) -> usize {
+        tcp::HEADER_BYTES + self.options(0).1
+    }
+
+    /// The TCP options of a segment of that flow, and how many of the bytes they are.
+    #[must_use]
+    pub fn options(self, flow: u64) -> ([u8; Segment::OPTION_BYTES_MAX], usize) {
+        const NO_OPERATION: u8 = 1;
         // Neighbouring flows are to differ in all bits.
         let [b0, b1, b2, b3, ..] = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        match self {
-            Segment::SynV0 => ([30, 12, 0x00, 0x81, 1, 2, 3, 4, b0, b1, b2, b3], 12),
-            Segment::SynV1 => ([30, 4, 0x01, 0x01, 0, 0, 0, 0, 0, 0, 0, 0], 4),
-            Segment::Join => ([30, 12, 0x10, 2, b0, b1, b2, b3, 9, 9, 9, 9], 12),
-            Segment::Timestamp => ([1, 1, 8, 10, 0, 0, 0, 7, b0, b1, b2, b3 | 1], 12),
+        let timestamps = [8, 10, 0, 0, 0, 7, b0, b1, b2, b3 | 1];
+        // With a checksum: RFC 8684, section 3.3.
+        let signal = [30, 20, 0x20, 0x05, b3, b2, b1, b0, b0, b1, b2, b3, 0, 0, 0, 1, 0, 0, 9, 9];
+        let parts: [&[u8]; 3] = match self {
+            Segment::Syn => [&[], &[], &[]],
+            Segment::SynV0 => [&[30, 12, 0x00, 0x81, 1, 2, 3, 4], &[b0, b1, b2, b3], &[]],
+            Segment::SynV1 => [&[30, 4, 0x01, 0x01], &[], &[]],
+            Segment::Join => [&[30, 12, 0x10, 2], &[b0, b1, b2, b3], &[9, 9, 9, 9]],
+            Segment::Timestamp => [&[NO_OPERATION; 2], &timestamps, &[]],
+            Segment::TimestampFirst => [&[NO_OPERATION; 2], &timestamps, &signal],
+            Segment::TimestampLast => [&[NO_OPERATION; 30], &timestamps, &[]],
+            Segment::NoTimestamp => [&signal, &[], &[]],
+        };
+        let (mut options, mut bytes) = ([0; Segment::OPTION_BYTES_MAX], 0);
+        for part in parts {
+            options[bytes..][..part.len()].copy_from_slice(part);
+            bytes += part.len();
         }
+        (options, bytes)
     }
 }
 
@@ -137,6 +169,15 @@ impl Traffic {
                 setup.packet_bytes
             ));
         }
+        if let Kind::Multipath(segment) = kind
+            && setup.packet_bytes < ip_bytes + segment.header_bytes()
+        {
+            return Err(format!(
+                "packets of {} bytes: {segment:?} has headers of {}",
+                setup.packet_bytes,
+                ip_bytes + segment.header_bytes()
+            ));
+        }
         if setup.flows == 0 {
             return Err("no flows: at least one".to_owned());
         }
@@ -182,7 +223,8 @@ impl Traffic {
         });
     }
 
-    fn packet(&mut self, chunk: &'static mut [u8]) -> Frame<'static> {
+    /// The next packet.
+    pub fn packet(&mut self, chunk: &'static mut [u8]) -> Frame<'static> {
         let number = self.next;
         self.next += 1;
         match self.kind {

@@ -1,4 +1,5 @@
-//! The Maglev paper's evaluation (section 5), redone with our own code.
+//! The Maglev paper's evaluation (section 5), redone with our own code; and the MPLB
+//! paper's ([`mplb`]).
 //!
 //! Each figure is a function from options to a [`report::Report`]: a text
 //! table with the paper's values beside ours, and a plot. What is counted
@@ -15,6 +16,7 @@ pub mod figure_8;
 pub mod figure_9;
 pub mod hashing;
 pub mod machine;
+pub mod mplb;
 pub mod names;
 pub use guideway_bench::random;
 pub mod report;

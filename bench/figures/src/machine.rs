@@ -17,6 +17,14 @@ pub fn label() -> String {
     format!("{model}, {} cores, Linux {}", cores(), kernel.trim())
 }
 
+/// Processes that ran or waited for a core lately: in the last minute, five, fifteen.
+/// What others do here slows down what is measured.
+#[must_use]
+pub fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
 /// Cores this program may use.
 #[must_use]
 pub fn cores() -> usize {

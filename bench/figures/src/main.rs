@@ -1,4 +1,4 @@
-//! The program `guideway-figures`: one subcommand per figure of the paper.
+//! The program `guideway-figures`: one subcommand per figure of the papers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
 use guideway_figures::{
-    figure_7, figure_8, figure_9, figure_11, figure_12, scale, swap, table_build, tracking,
+    figure_7, figure_8, figure_9, figure_11, figure_12, mplb, scale, swap, table_build, tracking,
 };
 use plan::select::maglev::is_table_size;
 
-/// Redoes the Maglev paper's evaluation: prints a table, and writes it with a
-/// plot into a folder.
+/// Redoes the evaluation of the Maglev paper, and that of the MPLB paper: prints a
+/// table, and writes it with a plot into a folder.
 #[derive(Debug, Parser)]
 #[command(name = "guideway-figures", version)]
 struct Cli {
@@ -59,6 +59,9 @@ enum Figure {
     Scale(scale::Options),
     /// Packets while the plan changes (measured)
     Swap(swap::Options),
+    /// MPLB: rate by type of packet, in memory (measured)
+    #[command(name = "mplb-table-1")]
+    MplbTableOne(mplb::table_1::Options),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +109,7 @@ fn report(figure: &Figure) -> Result<Report, String> {
         Figure::Tracking(options) => tracking::run(options),
         Figure::Scale(options) => scale::run(options),
         Figure::Swap(options) => swap::run(options),
+        Figure::MplbTableOne(options) => mplb::table_1::run(options),
     }
 }
 

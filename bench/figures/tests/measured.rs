@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use guideway_figures::scale::one::{self, One};
-use guideway_figures::{figure_8, figure_9, swap, table_build};
+use guideway_figures::{figure_8, figure_9, mplb, swap, table_build};
 
 #[test]
 fn figure_9_forwards_every_packet_of_every_type() {
@@ -87,4 +87,24 @@ fn figure_8_names_the_program_that_is_missing() {
     };
     let refused = figure_8::run(&options).unwrap_err();
     assert!(refused.contains("no/such/forwarder") || refused.contains("root"), "{refused}");
+}
+
+#[test]
+fn mplb_table_1_has_every_type_selected_by_what_it_carries() {
+    let options = mplb::table_1::Options {
+        workers: vec![1, 2],
+        flows: 1000,
+        backends: 10,
+        rounds: 2,
+        passes: 1,
+        frames: 64,
+    };
+    let report = mplb::table_1::run(&options).unwrap();
+    for line in ["TCP SYN, 1 ", "SYN, MP_JOIN, 2 ", "mix of the paper's traces, 2 "] {
+        assert!(
+            report.text.lines().any(|text| text.starts_with(line)),
+            "{line} in\n{}",
+            report.text
+        );
+    }
 }
