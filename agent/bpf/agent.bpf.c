@@ -14,7 +14,8 @@
  *
  *   tunnel.h ─► inner.h ─► connection.h: here? ─┬─► strip, XDP_PASS
  *   route.h                flow.h               ├─► onward.h: the next agent's, XDP_TX
- *                                               └─► plain_syn.h: the five-tuple's, XDP_TX
+ *                          redirect.h           └─► handover.h: by a rule, or a SYN
+ *                                                   that is to be plain, XDP_TX
  *
  * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
  * more, at ingress and egress, see the segments of services with Multipath TCP
@@ -31,6 +32,7 @@
 #include "multipath.h"
 #include "opening.h"
 #include "plain_syn.h"
+#include "redirect.h"
 #include "timestamps.h"
 
 static __always_inline int counted(__u32 outcome, int action)
@@ -84,6 +86,15 @@ static __always_inline __u32 read_frame(struct tunnel *t, void *data)
 	return read_inner(t);
 }
 
+/* What rules say of a packet; nothing of one that another agent has handed over. */
+static __always_inline int ruling(struct xdp_md *ctx, const struct tunnel *t)
+{
+	if (t->kind != GENEVE || was_handed_over(t))
+		return RULING_NONE;
+	return ruling_of(ctx, sizeof(struct ethhdr) + t->removed, t->inner_type,
+			 names_addresses(t));
+}
+
 /* Gives the packet inside to the kernel, maybe by way of user space. */
 static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 {
@@ -96,9 +107,7 @@ static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 			     t->inner_type);
 	if (t->multipath_at &&
 	    goes_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at)) {
-		outcome = send_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->inner_type,
-					t->outer_bytes + sizeof(struct ethhdr),
-					t->traffic_class << 16 | t->outer_port);
+		outcome = hand_over(ctx, t, PLAIN_SYN);
 		return counted(outcome, outcome == PLAIN_SYN ? XDP_TX : XDP_DROP);
 	}
 	if (t->multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at))
@@ -114,11 +123,19 @@ int guideway_agent(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data;
 	struct tunnel t = { .end = (void *)(long)ctx->data_end };
 	__u32 outcome = read_frame(&t, data), sent;
+	int by_rule;
 
 	if (outcome == PASSED || outcome == UNKNOWN_SOURCE)
 		return counted(outcome, XDP_PASS);
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
+	by_rule = ruling(ctx, &t);
+	if (by_rule == RULING_RULE) {
+		sent = hand_over(ctx, &t, REDIRECT_RULE);
+		return counted(sent, sent == REDIRECT_RULE ? XDP_TX : XDP_DROP);
+	}
+	if (by_rule == RULING_WAIT)
+		return counted(AWAITS_RULE, XDP_DROP);
 	outcome = place_of(ctx, &t);
 	if (outcome == t.kind && t.multipath_at && names_addresses(&t) &&
 	    joins_elsewhere(ctx, sizeof(struct ethhdr) + t.removed))
@@ -160,7 +177,8 @@ int gw_agent_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if ((s.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 		key_syn_ack(skb, &s);
-	embed_bits(skb, &s);
+	if (!embed_bits(skb, &s))
+		note_untimed(skb, &s);
 	return TC_ACT_UNSPEC;
 }
 

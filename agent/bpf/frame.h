@@ -36,6 +36,7 @@ enum outcome {
 	OTHER_TIME_WAIT,
 	NO_FLOW,
 	NO_TOKEN,
+	REDIRECT_RULE,
 	PLAIN_SYN,
 	OUTER_FRAGMENT, /* and what was dropped, from here on */
 	OUTER_HEADER,
@@ -49,6 +50,7 @@ enum outcome {
 	INNER_PROTOCOL,
 	INNER_HEADER,
 	INNER_FRAGMENT,
+	AWAITS_RULE,
 	NOT_VIP,
 	ECN,
 	HOP_LIMIT,

@@ -57,7 +57,7 @@ struct lengths {
 	__u32 further; /* of the addresses behind it, if ours is added to them */
 	__u32 geneve; /* what is made of it */
 	__u32 kept_at; /* in the frame: what stays, to its end */
-	__u32 packet; /* of the outer IP packet */
+	__u32 bytes; /* from Geneve to the end */
 };
 
 static __always_inline void write_ethernet(void *to, const struct agent *agent, __u16 type)
@@ -118,6 +118,31 @@ static __always_inline void write_udp(void *to, const struct tunnel *t, __u32 by
 	udp->dest = bpf_htons(GENEVE_PORT);
 	udp->len = bpf_htons(bytes);
 	udp->check = 0;
+}
+
+/* Bytes in front of Geneve, for the family of the next agent's address. */
+static __always_inline __u32 outer_bytes_to(const struct tunnel *t)
+{
+	return sizeof(struct ethhdr) + sizeof(struct udphdr) +
+	       (is_mapped(&t->route.next) ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+}
+
+/* Writes all in front of Geneve, which has this number of bytes with what is behind it. */
+static __always_inline void write_outer(__u8 *front, const struct tunnel *t,
+					const struct agent *agent, __u32 bytes)
+{
+	__u8 *ip = front + sizeof(struct ethhdr);
+
+	bytes += sizeof(struct udphdr);
+	if (is_mapped(&t->route.next)) {
+		write_ethernet(front, agent, ETH_P_IP);
+		write_ipv4(ip, t, agent, bytes + sizeof(struct iphdr));
+		write_udp(ip + sizeof(struct iphdr), t, bytes);
+	} else {
+		write_ethernet(front, agent, ETH_P_IPV6);
+		write_ipv6(ip, t, agent, bytes + sizeof(struct ipv6hdr));
+		write_udp(ip + sizeof(struct ipv6hdr), t, bytes);
+	}
 }
 
 /* Copies the addresses behind the first one, and adds ours, in the place of that. */
@@ -182,36 +207,6 @@ static __always_inline int replace_front(struct xdp_md *ctx, __u8 *front, __u32 
 	return bpf_xdp_store_bytes(ctx, 0, front, front_bytes);
 }
 
-static __always_inline __u32 send_v4(struct xdp_md *ctx, const struct tunnel *t,
-				     const struct agent *agent, __u8 *front, struct lengths lengths)
-{
-	const __u32 udp_at = sizeof(struct ethhdr) + sizeof(struct iphdr);
-	const __u32 geneve_at = udp_at + sizeof(struct udphdr);
-
-	write_ethernet(front, agent, ETH_P_IP);
-	write_ipv4(front + sizeof(struct ethhdr), t, agent, lengths.packet);
-	write_udp(front + udp_at, t, lengths.packet - sizeof(struct iphdr));
-	if (write_geneve(ctx, front + geneve_at, t, agent, &lengths))
-		return NO_ROOM;
-	return replace_front(ctx, front, geneve_at + lengths.geneve, lengths.kept_at) ? NO_ROOM :
-											NO_SOCKET;
-}
-
-static __always_inline __u32 send_v6(struct xdp_md *ctx, const struct tunnel *t,
-				     const struct agent *agent, __u8 *front, struct lengths lengths)
-{
-	const __u32 udp_at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr);
-	const __u32 geneve_at = udp_at + sizeof(struct udphdr);
-
-	write_ethernet(front, agent, ETH_P_IPV6);
-	write_ipv6(front + sizeof(struct ethhdr), t, agent, lengths.packet);
-	write_udp(front + udp_at, t, lengths.packet - sizeof(struct ipv6hdr));
-	if (write_geneve(ctx, front + geneve_at, t, agent, &lengths))
-		return NO_ROOM;
-	return replace_front(ctx, front, geneve_at + lengths.geneve, lengths.kept_at) ? NO_ROOM :
-											NO_SOCKET;
-}
-
 static __always_inline struct lengths lengths_of(const struct tunnel *t)
 {
 	__u32 address = address_bytes(t->route.flags);
@@ -227,10 +222,7 @@ static __always_inline struct lengths lengths_of(const struct tunnel *t)
 		lengths.geneve += lengths.further + address;
 		lengths.kept_at += lengths.further;
 	}
-	lengths.packet = t->outer_bytes + sizeof(struct ethhdr) - lengths.kept_at +
-			 lengths.geneve + sizeof(struct udphdr) +
-			 (is_mapped(&t->route.next) ? sizeof(struct iphdr) :
-						      sizeof(struct ipv6hdr));
+	lengths.bytes = t->outer_bytes + sizeof(struct ethhdr) - lengths.kept_at + lengths.geneve;
 	return lengths;
 }
 
@@ -238,11 +230,10 @@ static __always_inline struct lengths lengths_of(const struct tunnel *t)
  * it cannot be. */
 static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel *t, __u32 reason)
 {
-	int is_v4 = is_mapped(&t->route.next);
 	struct lengths lengths;
 	struct agent *agent;
 	struct front *front;
-	__u32 zero = 0, outcome;
+	__u32 zero = 0, outer_bytes = outer_bytes_to(t);
 
 	if (!t->route.hop_limit)
 		return HOP_LIMIT;
@@ -258,11 +249,13 @@ static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel
 	    t->outer_bytes < t->removed)
 		return OUTER_HEADER;
 	lengths = lengths_of(t);
-	if (lengths.packet > agent->mtu)
+	if (outer_bytes - sizeof(struct ethhdr) + lengths.bytes > agent->mtu)
 		return TOO_BIG;
-	outcome = is_v4 ? send_v4(ctx, t, agent, front->bytes, lengths) :
-			  send_v6(ctx, t, agent, front->bytes, lengths);
-	return outcome == NO_SOCKET ? reason : outcome;
+	write_outer(front->bytes, t, agent, lengths.bytes);
+	if (write_geneve(ctx, front->bytes + outer_bytes, t, agent, &lengths) ||
+	    replace_front(ctx, front->bytes, outer_bytes + lengths.geneve, lengths.kept_at))
+		return NO_ROOM;
+	return reason;
 }
 
 #endif

@@ -25,6 +25,7 @@
 #include "mss.h"
 #include "multipath.h"
 #include "opening.h"
+#include "redirect.h"
 
 #define CLOCKS_MAX 131072
 #define HANDSHAKES_MAX 16384
@@ -288,8 +289,8 @@ static __always_inline __u32 value_of(struct clock *clock, __u32 now, __u32 shif
 	return value;
 }
 
-/* Puts the bits into the timestamps of a segment that is sent. */
-static __always_inline void embed_bits(struct __sk_buff *skb,
+/* Puts the bits into the timestamps of a segment that is sent; 0: it has none. */
+static __always_inline int embed_bits(struct __sk_buff *skb,
 				       const struct multipath_segment *segment)
 {
 	struct timed s = { .segment = *segment };
@@ -298,25 +299,26 @@ static __always_inline void embed_bits(struct __sk_buff *skb,
 	__u32 now;
 
 	if (!read_timestamps(skb, &s))
-		return;
+		return 0;
 	if (s.segment.flags & TCP_SYN) {
 		if (s.segment.flags & TCP_ACK)
 			embed_first(skb, &s);
-		return;
+		return 1;
 	}
 	now = bpf_ntohl(s.value);
 	clock = bpf_map_lookup_elem(&clocks, &s.segment.flow);
 	if (clock) {
 		embed(skb, &s, value_of(clock, now, s.shift), clock->bits);
-		return;
+		return 1;
 	}
 	handshake = bpf_map_lookup_elem(&handshakes, &s.segment.flow);
 	if (handshake) {
 		handshake->last = now;
 		embed(skb, &s, now, handshake->bits);
-		return;
+		return 1;
 	}
 	blank(skb, &s);
+	return 1;
 }
 
 static __always_inline void write_echo(struct __sk_buff *skb, const struct timed *s, __u32 echo,
@@ -337,6 +339,7 @@ static __always_inline int restore_first(struct __sk_buff *skb, const struct tim
 {
 	struct handshake *handshake = bpf_map_lookup_elem(&handshakes, &s->segment.flow);
 	struct clock clock = { .has_offset = 1 };
+	struct opening *opening;
 	__u32 echo = bpf_ntohl(s->echo);
 
 	if (!handshake || (echo & (turn(32 - s->shift) - 1)) != handshake->bits)
@@ -350,6 +353,9 @@ static __always_inline int restore_first(struct __sk_buff *skb, const struct tim
 	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_ANY);
 	bpf_map_delete_elem(&handshakes, &s->segment.flow);
 	count_timestamps(TS_OPENED);
+	opening = bpf_map_lookup_elem(&openings, &s->segment.flow);
+	if (opening)
+		note_connection(&s->segment.flow, opening);
 	write_echo(skb, s, clock.echoed, TS_RESTORED);
 	return 1;
 }

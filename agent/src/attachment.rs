@@ -16,11 +16,14 @@ const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 
 /// Tables of Multipath TCP that are pinned, and the names of their pins, which have the
 /// version of the layout.
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 7] = [
     ("keyed_handshakes", "keyed-handshakes-1"),
     ("openings", "openings-1"),
     ("handshakes", "handshakes-1"),
     ("clocks", "clocks-1"),
+    ("redirects", "redirects-1"),
+    ("half_redirects", "half-redirects-1"),
+    ("away", "away-1"),
 ];
 
 /// Programs of traffic control (Linux 6.6), each with a link of its own.

@@ -70,7 +70,8 @@ pub fn key(flow: &FlowKey) -> [u8; FLOW_BYTES] {
     key
 }
 
-fn flow(key: &[u8; FLOW_BYTES]) -> FlowKey {
+/// The flow of a key there.
+pub fn flow(key: &[u8; FLOW_BYTES]) -> FlowKey {
     let address = |at: usize| -> Ipv6Addr {
         <[u8; 16]>::try_from(&key[at..at + 16]).expect("16 bytes").into()
     };

@@ -11,6 +11,7 @@ use crate::messages::{Exchange, Exchanges, RESULTS};
 use crate::mss::FAMILIES;
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
+use crate::redirects::{EVENTS, Shared, State};
 use crate::timestamps;
 
 /// The longest request that is read; a scraper's has some 200 bytes.
@@ -20,13 +21,18 @@ const REQUEST_BYTES_MAX: usize = 8192;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the counters, for ever; does nothing without a listener.
-pub async fn serve(listener: Option<TcpListener>, counters: &Counters, exchanges: &Exchanges) {
+pub async fn serve(
+    listener: Option<TcpListener>,
+    counters: &Counters,
+    exchanges: &Exchanges,
+    rules: &Shared,
+) {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // A client that is slow or gone is its own loss.
-                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters, exchanges)).await;
+                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters, exchanges, rules)).await;
             }
             Err(error) => {
                 tracing::warn!("cannot accept a request for metrics: {error}");
@@ -40,6 +46,7 @@ async fn answer(
     mut stream: TcpStream,
     counters: &Counters,
     exchanges: &Exchanges,
+    rules: &Shared,
 ) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|window| window == b"\r\n\r\n")
@@ -53,7 +60,10 @@ async fn answer(
         Some("/metrics") => match counters.read() {
             Ok(counts) => (
                 "200 OK",
-                page(&counts) + &classifier_page(counters) + &message_page(&exchanges.read()),
+                page(&counts)
+                    + &classifier_page(counters)
+                    + &rules_page(&rules.read())
+                    + &message_page(&exchanges.read()),
             ),
             Err(problem) => ("500 Internal Server Error", problem),
         },
@@ -131,6 +141,17 @@ fn classifier_page(counters: &Counters) -> String {
         "event",
         "Segments of services with Multipath TCP, by what was done with them.",
         counters.multipath.events().unwrap_or_default(),
+    )
+}
+
+/// Redirect rules between agents.
+fn rules_page(state: &State) -> String {
+    let count = |name: &&'static str| (*name, state.events.get(*name).copied().unwrap_or_default());
+    family(
+        "guideway_agent_redirects_total",
+        "event",
+        "What was done about redirect rules (docs/agent.md).",
+        EVENTS.iter().map(count),
     )
 }
 

@@ -55,7 +55,7 @@ const fn dropped(name: &'static str) -> Outcome {
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 31] = [
+pub static OUTCOMES: [Outcome; 33] = [
     passed("no_tunnel"),
     passed("unknown_source"),
     decapsulated("gre"),
@@ -67,6 +67,7 @@ pub static OUTCOMES: [Outcome; 31] = [
     forwarded("other_time_wait"),
     forwarded("no_flow"),
     forwarded("no_token"),
+    forwarded("redirect_rule"),
     forwarded("plain_syn"),
     dropped("outer_fragment"),
     dropped("outer_header"),
@@ -80,6 +81,7 @@ pub static OUTCOMES: [Outcome; 31] = [
     dropped("inner_protocol"),
     dropped("inner_header"),
     dropped("inner_fragment"),
+    dropped("awaits_rule"),
     dropped("not_vip"),
     dropped("ecn"),
     dropped("hop_limit"),
@@ -125,7 +127,7 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[6], counts[25]) = (5, 2, 1);
+        (counts[2], counts[6], counts[27]) = (5, 2, 1);
         assert_eq!(
             line(&counts),
             "packets: decapsulated/gre=5 forwarded/no_socket=2 dropped/ecn=1"

@@ -20,6 +20,7 @@ use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
 use crate::multipath;
 use crate::outcome::Counts;
+use crate::redirects;
 use crate::timestamps::{self, Clocks};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
@@ -113,6 +114,22 @@ impl Program {
             handshakes: ebpf::table(object, "keyed_handshakes").map_err(no_table)?,
             injector: ebpf::table(object, "injector").map_err(no_table)?,
             tokens: multipath::Tokens::new(ebpf::table(object, "tokens").map_err(no_table)?),
+        })
+    }
+
+    /// The tables of redirect rules.
+    pub fn redirects(&mut self) -> Result<redirects::Tables, String> {
+        let no_table = |error: ObjectError| error.to_string();
+        let object = &mut self.object;
+        Ok(redirects::Tables {
+            events: ebpf::table(object, "rule_events").map_err(no_table)?,
+            away: ebpf::table(object, "away").map_err(no_table)?,
+            agents: ebpf::table(object, "rule_agents").map_err(no_table)?,
+            takes_rules: ebpf::table(object, "takes_rules").map_err(no_table)?,
+            rules: redirects::Rules::new(
+                ebpf::table(object, "redirects").map_err(no_table)?,
+                ebpf::table(object, "half_redirects").map_err(no_table)?,
+            ),
         })
     }
 

@@ -15,6 +15,7 @@ use crate::messages::Messages;
 use crate::multipath::{self, Injector};
 use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
+use crate::redirects::Redirects;
 use crate::{metrics, outcome, status};
 
 /// How often the interface is looked for.
@@ -39,6 +40,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     clamps.update(config)?; // before the program may take a predecessor's place
     let flows = program.flows()?;
     let clocks = program.clocks(config)?;
+    let redirects = Redirects::new(config, program.redirects()?)?;
     let _injector = injector(config, &mut program)?; // before SYNs are handed over
     program.attach_classifiers(config)?;
     let mode = program.attach(config)?;
@@ -46,7 +48,8 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
-    let messages = Messages::new(config, flows, clocks);
+    let messages = Messages::new(config, flows, clocks, redirects.living());
+    let rules = redirects.shared();
     let exchanges = messages.exchanges();
     multipath::report_problems(config);
     let source = status::Source {
@@ -57,11 +60,13 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         counters,
         exchanges: exchanges.clone(),
         next_hops: neighbours.next_hops(),
+        rules: rules.clone(),
     };
     tokio::select! {
-        () = metrics::serve(listener, counters, &exchanges) => {}
+        () = metrics::serve(listener, counters, &exchanges, &rules) => {}
         () = status::serve(&source) => {}
         result = messages.run() => return result,
+        result = redirects.run() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),

@@ -27,6 +27,7 @@ use crate::messages::{Exchange, Exchanges, Served};
 use crate::mss;
 use crate::outcome::OUTCOMES;
 use crate::program::Counters;
+use crate::redirects;
 use crate::timestamps;
 
 /// How long the agent writes to one client, and a client waits for the agent.
@@ -62,6 +63,8 @@ pub struct Status {
     pub services: Vec<Served>,
     /// Of services with Multipath TCP; absent where there are none.
     pub multipath: Option<Multipath>,
+    /// Redirect rules; absent where there are no such services.
+    pub redirects: Option<redirects::State>,
     /// Packets by what became of them: `passed`, `decapsulated`, `forwarded`, `dropped`.
     pub packets: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -159,6 +162,8 @@ pub struct Source<'a> {
     pub exchanges: Exchanges,
     /// How other agents are reached; None: there are none.
     pub next_hops: Option<watch::Receiver<Arc<Snapshot>>>,
+    /// Redirect rules.
+    pub rules: redirects::Shared,
 }
 
 impl Source<'_> {
@@ -193,6 +198,7 @@ impl Source<'_> {
             controllers: exchanges.iter().map(controller).collect(),
             services: services(&exchanges),
             multipath: self.multipath()?,
+            redirects: (!self.config.multipath.is_empty()).then(|| self.rules.read()),
             packets,
         })
     }

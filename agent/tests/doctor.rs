@@ -6,17 +6,19 @@
 //!                                                                   VIPs on lo
 //! ```
 
+#[path = "support/bpf_file_system.rs"]
+mod bpf_file_system;
 mod support;
 
 use std::net::{TcpListener, UdpSocket};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bpf_file_system::BpfFileSystem;
 use serde_json::Value;
 use support::Agent;
 use tempfile::TempDir;
-use testnet::{Namespace, root_or_skip, run};
+use testnet::{Namespace, root_or_skip};
 
 const CONFIG: &str = "
 interface: eth0
@@ -31,23 +33,6 @@ struct Backend {
     namespace: Namespace,
     folder: TempDir,
     _sockets: Vec<(TcpListener, UdpSocket)>,
-}
-
-/// Gone when dropped.
-struct BpfFileSystem(PathBuf);
-
-impl BpfFileSystem {
-    fn mount(path: PathBuf) -> BpfFileSystem {
-        std::fs::create_dir(&path).unwrap();
-        run(&format!("mount -t bpf bpf {}", path.display()));
-        BpfFileSystem(path)
-    }
-}
-
-impl Drop for BpfFileSystem {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
 }
 
 impl Backend {
@@ -304,7 +289,21 @@ fn settings_that_multipath_tcp_needs_are_found() {
     backend.has("warn", "mptcp", &["without `pin`", "pin: /sys/fs/bpf/guideway-agent"]);
     drop(agent);
     let bpf = BpfFileSystem::mount(backend.folder.path().join("bpf"));
-    backend.configure(&format!("{services}pin: {}\n", bpf.0.join("agent").display()));
+    let pinned = format!("{services}pin: {}\n", bpf.0.join("agent").display());
+    backend.configure(&pinned);
+    let agent = backend.agent();
+    backend.has("warn", "mptcp", &["no key for messages to b", "config backend NAME --keys"]);
+    drop(agent);
+    let keys = backend.folder.path().join("agent.key");
+    let key = "00112233445566778899aabbccddeeff";
+    std::fs::write(
+        &keys,
+        format!(
+            "agent: a\nkey_id: \"0123456789abcdef\"\nmessage_key: \"{key}{key}\"\nbucket_key: \"{key}\"\npeers:\n  b: \"{key}{key}\"\n"
+        ),
+    )
+    .unwrap();
+    backend.configure(&format!("{pinned}key_file: {}\n", keys.display()));
     let _agent = backend.agent();
     backend.is_well("as it should be");
     for (make, text, cure) in [

@@ -6,22 +6,24 @@
 //!      clients on lo: 198.51.100.1, 2001:db8:c::1     VIPs on lo
 //! ```
 
+#[path = "support/bpf_file_system.rs"]
+mod bpf_file_system;
 mod support;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use bpf_file_system::BpfFileSystem;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, SendFlags, sendto};
 use support::Agent;
 use tempfile::TempDir;
-use testnet::{Namespace, raw_socket, root_or_skip, run};
+use testnet::{Namespace, raw_socket, root_or_skip};
 use wire::tunnel::{geneve, gre, gue};
 use wire::{EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
@@ -399,23 +401,6 @@ fn three_capabilities_are_enough() {
     let agent = Agent::start(command);
     assert_eq!(agent.ready, "ready: eth0 native\n");
     assert!(served(&lab, "gre", "10.66.0.1", true, LONG));
-}
-
-/// A BPF file system; gone when dropped.
-struct BpfFileSystem(PathBuf);
-
-impl BpfFileSystem {
-    fn mount(path: PathBuf) -> BpfFileSystem {
-        std::fs::create_dir(&path).unwrap();
-        run(&format!("mount -t bpf bpf {}", path.display()));
-        BpfFileSystem(path)
-    }
-}
-
-impl Drop for BpfFileSystem {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
 }
 
 /// The MSS that a client of this family is bound to, in a new connection to a port that

@@ -100,7 +100,7 @@ message_key: "%[4]s"
 bucket_key: "%[5]s"
 `, k.Agent, k.Agent, k.KeyID, hex.EncodeToString(k.Message[:]), hex.EncodeToString(k.Bucket[:]))
 	if len(peers) > 0 {
-		text.WriteString("# For messages to the agents of other backends (docs/formats.md).\npeers:\n")
+		text.WriteString("# For messages to the agents of other backends (docs/mptcp.md).\npeers:\n")
 	}
 	for _, peer := range slices.Sorted(maps.Keys(peers)) {
 		key := peers[peer]

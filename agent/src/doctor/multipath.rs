@@ -3,6 +3,7 @@
 use super::Findings;
 use super::machine::Machine;
 use crate::config::Config;
+use crate::redirects;
 
 pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
     if config.multipath.is_empty() {
@@ -20,6 +21,14 @@ pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
     if config.pin.is_none() {
         let text = "without `pin` the clocks of connections go with the agent, and after its restart clients may take what is sent for old: write pin: /sys/fs/bpf/guideway-agent";
         findings.warn("mptcp", text.to_string());
+    }
+    let missing = redirects::without_key(config);
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        let text = format!(
+            "no key for messages to {missing}, so connections of clients without timestamps become plain TCP, and their RSTs and ICMP errors may be lost: print the key file anew by `guideway config backend NAME --keys`"
+        );
+        findings.warn("mptcp", text);
     }
     if problems.is_empty() {
         findings.ok("mptcp", "the kernel has what handshakes of Multipath TCP need");

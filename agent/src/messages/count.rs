@@ -9,9 +9,9 @@ use prost::Message;
 use wire::{FlowKey, Target};
 
 use super::Served;
-use super::datagram;
 use super::proto;
 use crate::config::Keys;
+use crate::datagram;
 
 /// The backend of the plan that services are read by: nothing is forwarded by it.
 const BACKEND: &str = "here";

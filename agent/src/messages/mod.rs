@@ -12,7 +12,6 @@
 //! by the controller's nonce.
 
 mod count;
-mod datagram;
 mod session;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,10 +24,11 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::config::{Config, Keys};
+use crate::datagram::{self, Refused};
 use crate::flows::Flows;
+use crate::redirects::Living;
 use crate::sockets;
 use crate::timestamps::Clocks;
-use datagram::Refused;
 use session::{Session, Taken};
 
 /// The messages' bodies, generated from `proto/guideway/agent/v1/agent.proto`.
@@ -93,6 +93,7 @@ fn locked(exchange: &Mutex<Exchange>) -> std::sync::MutexGuard<'_, Exchange> {
 struct Here {
     flows: Flows,
     clocks: Clocks,
+    redirected: Living,
 }
 
 /// The agent's side of all exchanges.
@@ -104,8 +105,8 @@ pub struct Messages {
 
 impl Messages {
     /// To the controllers of a config, of the sockets here, these flows, and what
-    /// timestamps have.
-    pub fn new(config: &Config, flows: Flows, clocks: Clocks) -> Messages {
+    /// timestamps have, and of those elsewhere that rules here lead to.
+    pub fn new(config: &Config, flows: Flows, clocks: Clocks, redirected: Living) -> Messages {
         let exchange = |controller: &SocketAddr| {
             Arc::new(Mutex::new(Exchange {
                 controller: *controller,
@@ -118,7 +119,7 @@ impl Messages {
         };
         Messages {
             keys: config.keys.clone(),
-            here: Arc::new(Here { flows, clocks }),
+            here: Arc::new(Here { flows, clocks, redirected }),
             exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
         }
     }
@@ -193,6 +194,7 @@ async fn bodies(session: &Session, exchange: &Mutex<Exchange>, here: Arc<Here>) 
     let counted = spawn_blocking(move || {
         let mut living = sockets::connections()?;
         living.extend(here.flows.recent().map_err(std::io::Error::other)?);
+        living.extend(here.redirected.flows().map_err(std::io::Error::other)?);
         let (counts, connections) = counting.count(&living, |flow| here.clocks.bits(flow));
         std::io::Result::Ok((connections, counting.bodies(&counts)))
     });

@@ -7,9 +7,9 @@ use std::time::Duration;
 use prost::Message;
 
 use super::count::Counting;
-use super::datagram::{self, Header, Kind, Nonce, Refused};
 use super::proto;
 use crate::config::Keys;
+use crate::datagram::{self, Header, Kind, Nonce, Refused};
 
 /// How soon after a state the next one is, whatever the controller says.
 const INTERVAL: std::ops::RangeInclusive<Duration> =

@@ -1,5 +1,5 @@
-use super::datagram::emit;
 use super::*;
+use crate::datagram::emit;
 
 const BOOT: u64 = 7;
 

@@ -122,7 +122,7 @@ fn of_a_flood_of_syns_none_is_dropped() {
 }
 
 /// With MP_CAPABLE, from an address that no host has, which would reset what is answered.
-fn capable_syn(port: u16) -> Vec<u8> {
+pub fn capable_syn(port: u16) -> Vec<u8> {
     const SOURCE: [u8; 4] = [192, 0, 2, 1];
     let IpAddr::V4(vip) = vip(false) else { unreachable!() };
     let mut segment = vec![0; tcp::HEADER_BYTES];

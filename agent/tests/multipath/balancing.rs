@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use nic::Tun;
 use sha2::{Digest, Sha256};
-use wire::EtherType;
 use wire::tcp_options::{self, Signal, Version};
 use wire::tunnel::geneve;
 use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::RouteOption;
+use wire::{EtherType, checksum};
 
 pub const SYN: u8 = 0x02;
 pub const ACK: u8 = 0x10;
@@ -40,7 +40,8 @@ pub struct Balancing {
     pub chosen: Vec<u64>,
     /// Where it sends packets.
     pub to: IpAddr,
-    /// The backend of the five-tuple's bucket, which gets what says no bits; None: that one.
+    /// The backend of the five-tuple's bucket, which gets what says no bits, and ICMP; None:
+    /// that one, and ICMP is lost.
     pub owner: Option<IpAddr>,
     /// Other agents that it names.
     pub addresses: Vec<IpAddr>,
@@ -62,8 +63,10 @@ impl Balancing {
 
     /// A client's packet as a backend gets it, and which one; None: it is lost.
     fn tunnelled(&mut self, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
-        let tcp = segment_of(packet)?;
-        if (self.loses)(tcp) {
+        if is_icmp(packet) {
+            return Some((self.owner?, self.encapsulated(packet)));
+        }
+        if (self.loses)(segment_of(packet)?) {
             return None;
         }
         let mut packet = packet.to_vec();
@@ -75,9 +78,8 @@ impl Balancing {
         Some((to, self.encapsulated(&packet)))
     }
 
-    /// A packet of TCP in a tunnel to the backend.
+    /// A packet in a tunnel to the backend.
     pub fn encapsulated(&mut self, packet: &[u8]) -> Vec<u8> {
-        let tcp = segment_of(packet).unwrap();
         let is_v6 = packet[0] >> 4 == 6;
         let mut options = Vec::new();
         if !self.addresses.is_empty() {
@@ -91,7 +93,9 @@ impl Balancing {
             };
             options.extend(route.emit());
         }
-        if tcp[13] & (SYN | ACK) == SYN {
+        if let Some(tcp) = segment_of(packet)
+            && tcp[13] & (SYN | ACK) == SYN
+        {
             let key = match tcp_options::signal(tcp) {
                 Ok(Signal::Capable { version: Version::V1, .. }) => Some(self.key(tcp)),
                 _ => None,
@@ -124,6 +128,15 @@ fn segment_of(packet: &[u8]) -> Option<&[u8]> {
         4 if packet[9] == 6 => Some(&packet[usize::from(packet[0] & 15) * 4..]),
         6 if packet[6] == 6 => Some(&packet[40..]),
         _ => None,
+    }
+}
+
+/// True for ICMP from a host to a host.
+fn is_icmp(packet: &[u8]) -> bool {
+    const MULTICAST: u8 = 0xff;
+    match packet[0] >> 4 {
+        4 => packet[9] == 1,
+        _ => packet[6] == 58 && packet[24] != MULTICAST,
     }
 }
 
@@ -201,4 +214,24 @@ pub fn forge_token(packet: &mut [u8]) {
 /// ACKs that join have another HMAC.
 pub fn forge_hmac(packet: &mut [u8]) {
     swap(packet, 1, 24..=24, 4);
+}
+
+/// RSTs have no timestamps, as other kernels than Linux send them.
+pub fn take_timestamps_off_resets(packet: &mut [u8]) {
+    const RST: u8 = 0x04;
+    const NOP: u8 = 1;
+    let (addresses, tcp_at) = match packet[0] >> 4 {
+        4 => (12..20, usize::from(packet[0] & 15) * 4),
+        _ => (8..40, 40),
+    };
+    let (ip, tcp) = packet.split_at_mut(tcp_at);
+    if tcp[13] & RST == 0 {
+        return;
+    }
+    let timestamps = tcp.windows(2).position(|option| option == [8, 10]);
+    tcp[timestamps.unwrap()..][..10].fill(NOP);
+    tcp[16..18].fill(0);
+    let (source, destination) = ip[addresses.clone()].split_at(addresses.len() / 2);
+    let sum = checksum::pseudo_header(source, destination, 6, tcp.len()) + checksum::sum(tcp);
+    tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
 }

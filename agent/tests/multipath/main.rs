@@ -11,6 +11,8 @@
 //! sends them on in Geneve, SYNs with the Multipath TCP option. What backends answer is
 //! routed by the same namespace. Only some tests have the other backend.
 
+#[path = "../support/bpf_file_system.rs"]
+mod bpf_file_system;
 #[path = "../support/pass.rs"]
 mod pass;
 #[path = "../support/mod.rs"]
@@ -20,5 +22,6 @@ mod agents;
 mod balancing;
 mod handshakes;
 mod net;
+mod redirects;
 mod restarts;
 mod subflows;

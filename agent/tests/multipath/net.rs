@@ -23,6 +23,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 pub const MIB: usize = 1 << 20;
 pub const MPTCP: u32 = 262;
 pub const TCP: u32 = 6;
+pub const BOTH_FAMILIES: [bool; 2] = [false, true];
 
 pub struct Net {
     pub client: Namespace,
@@ -171,8 +172,12 @@ impl Net {
         status["multipath"]["events"][name].as_u64().unwrap_or_else(|| panic!("{name}: {status}"))
     }
 
-    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + TIMEOUT;
+    pub fn wait_until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.wait_within(TIMEOUT, what, is_so);
+    }
+
+    pub fn wait_within(&self, timeout: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + timeout;
         while !is_so() {
             assert!(Instant::now() < deadline, "never: {what}");
             std::thread::sleep(Duration::from_millis(20));
@@ -223,12 +228,7 @@ impl Net {
     }
 
     pub fn serve_at(&self, namespace: &Namespace, address: IpAddr, greets: bool) {
-        let listener = namespace.inside(|| {
-            let socket = socket(address.is_ipv6(), MPTCP);
-            rustix::net::bind(&socket, &SocketAddr::new(address, PORT)).unwrap();
-            rustix::net::listen(&socket, 1024).unwrap();
-            TcpListener::from(socket)
-        });
+        let listener = listener_at(namespace, address);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
@@ -357,6 +357,15 @@ fn socket(is_v6: bool, protocol: u32) -> OwnedFd {
     let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let protocol = Protocol::from_raw(protocol.try_into().unwrap());
     socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(protocol)).unwrap()
+}
+
+pub fn listener_at(namespace: &Namespace, address: IpAddr) -> TcpListener {
+    namespace.inside(|| {
+        let socket = socket(address.is_ipv6(), MPTCP);
+        rustix::net::bind(&socket, &SocketAddr::new(address, PORT)).unwrap();
+        rustix::net::listen(&socket, 1024).unwrap();
+        TcpListener::from(socket)
+    })
 }
 
 fn echo(mut stream: TcpStream, greets: bool) {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testnet::{root_or_skip, run};
+use testnet::root_or_skip;
 
 use crate::balancing::{ACK, OTHER_BACKEND, SYN};
+use crate::bpf_file_system::BpfFileSystem;
 use crate::net::{MIB, MPTCP, Net, agents, kernel, transfer};
 use crate::support::Agent;
 
@@ -59,24 +60,6 @@ fn syn_cookies_are_switched_back_when_the_agent_is_killed() {
     });
 }
 
-/// A directory of the BPF file system, which goes with the value.
-struct Pins(String);
-
-impl Pins {
-    fn new(net: &Net) -> Pins {
-        let directory = net.folder.path().join("bpf").display().to_string();
-        std::fs::create_dir(&directory).unwrap();
-        run(&format!("mount -t bpf bpf {directory}"));
-        Pins(directory)
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        run(&format!("umount {}", self.0));
-    }
-}
-
 /// Without what is pinned the new agent would take the client's key for another one.
 #[test]
 fn handshakes_that_have_begun_go_on_after_a_restart() {
@@ -84,8 +67,8 @@ fn handshakes_that_have_begun_go_on_after_a_restart() {
         return;
     }
     let net = Net::new();
-    let pins = Pins::new(&net);
-    let pin = format!(", pin: {}/agent", pins.0);
+    let pins = BpfFileSystem::mount(net.folder.path().join("bpf"));
+    let pin = format!(", pin: {}/agent", pins.0.display());
     let agent = net.agent_with(&pin, "");
     let is_lost = Arc::new(AtomicBool::new(true));
     let loses = Arc::clone(&is_lost);

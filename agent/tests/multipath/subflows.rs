@@ -11,10 +11,9 @@ use wire::tcp_options::Version;
 
 use crate::balancing::{forge_hmac, forge_token};
 use crate::net::{
-    MIB, MPTCP, Net, PORT, Subflow, each, kernel, second_address, second_vip, transfer,
+    BOTH_FAMILIES, MIB, MPTCP, Net, PORT, Subflow, each, kernel, second_address, second_vip,
+    transfer,
 };
-
-const BOTH_FAMILIES: [bool; 2] = [false, true];
 
 /// A connection with a subflow over each of the client's links.
 fn joined(net: &Net, is_v6: bool) -> TcpStream {

@@ -94,6 +94,11 @@ pub fn emit(keys: &Keys, header: &Header, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// True for what says that it answers a request for rules.
+pub fn is_answer_to_rules(bytes: &[u8]) -> bool {
+    bytes.get(5) == Some(&4)
+}
+
 /// Reads a datagram that is this agent's, with its body.
 pub fn parse<'d>(keys: &Keys, bytes: &'d [u8]) -> Result<(Header, &'d [u8]), Refused> {
     let end = bytes.len().checked_sub(MAC_BYTES).ok_or(Refused::Malformed)?;

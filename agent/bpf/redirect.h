@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Redirect rules (MPLB, section 3.3): packets without a timestamp reach the agent X that
+ * has the bucket of their five-tuple, and their connection lives with Y, by its token.
+ *
+ *   at Y: SYN/ACK, later segments ─► rule_events, away ─► user space ── message ──► X
+ *   at X: redirects, half_redirects ◄─ user space;  client's packet ─► Geneve ─► Y
+ *
+ * What X sends on has a route option without addresses and with hop limit 1, by which Y
+ * sends it no further: it can make no circle. A socket of X's own that has use for a packet
+ * comes before a rule, so a forged SYN at X ends none, and a client may use its port again.
+ */
+#ifndef GUIDEWAY_AGENT_REDIRECT_H
+#define GUIDEWAY_AGENT_REDIRECT_H
+
+#include "connection.h"
+#include "flow.h"
+#include "frame.h"
+#include "handover.h"
+#include "handshake.h"
+#include "multipath.h"
+#include "opening.h"
+#include "route.h"
+
+#define REDIRECTS_MAX 131072 /* redirects/table.rs has these, too */
+#define HALF_REDIRECTS_MAX 16384
+#define RULE_EVENTS_BYTES (1 << 18)
+#define SIGHTINGS_MAX 16384
+#define SIGHTING_HELD 150000000 /* ns: a rule is here by then, or a resent segment */
+#define SIGHTING_MAX 60000000000 /* ns */
+#define TCP_RST 0x04
+
+/* Where packets of a flow go. User space writes it as bytes. */
+struct rule {
+	struct in6_addr agent; /* IPv4 is mapped */
+	__u32 until;           /* in seconds, as now_seconds() */
+	__u32 zero;
+};
+
+/* Of connections that their agent has seen whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECTS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct rule);
+} redirects SEC(".maps");
+
+/* Of handshakes: apart, so that what forged SYNs begin displaces no connection's rule. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, HALF_REDIRECTS_MAX);
+	__type(key, struct flow);
+	__type(value, struct rule);
+} half_redirects SEC(".maps");
+
+/* The agents that rules may be requested of; 1: handshakes' rules, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct in6_addr);
+	__type(value, __u32);
+} rule_agents SEC(".maps");
+
+/* 1: this agent takes rules, so that one may come for a packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} takes_rules SEC(".maps");
+
+/* Connections here whose five-tuple's bucket another agent has, with its address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECTS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct in6_addr);
+} away SEC(".maps");
+
+/* One of these, or a handshake, is new. User space reads it as bytes. */
+struct rule_event {
+	struct flow flow;
+	struct in6_addr owner;
+	__u32 is_connection;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RULE_EVENTS_BYTES);
+} rule_events SEC(".maps");
+
+/* When a packet came that is of no connection here, and that no rule is for, in ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SIGHTINGS_MAX);
+	__type(key, struct flow);
+	__type(value, __u64);
+} sightings SEC(".maps");
+
+/* The headers that a rule is looked up by; all are read into one place. */
+union rule_headers {
+	struct iphdr v4;
+	struct ipv6hdr v6;
+	struct tcphdr tcp;
+	struct icmp icmp;
+	struct quoted quoted;
+	__be32 word;
+};
+
+/* A packet while a rule is looked up, for each processor. */
+struct ruled {
+	struct flow flow;
+	struct segment segment; /* what a socket is asked by: of a quoted one, its sequence */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ruled);
+} ruled_packets SEC(".maps");
+
+enum ruling {
+	RULING_NONE, /* no rule, and none will come */
+	RULING_RULE, /* to another agent */
+	RULING_WAIT, /* of no connection here, and a rule may come */
+};
+
+/* Reads the addresses of an IP header, and where what is behind it begins: 0 for a later
+ * fragment. */
+static __always_inline __u32 read_rule_addresses(struct xdp_md *ctx, __u32 at, __u32 type,
+						 struct in6_addr *source,
+						 struct in6_addr *destination, __u8 *protocol)
+{
+	union rule_headers header;
+
+	if (type == ETH_P_IP) {
+		if (bpf_xdp_load_bytes(ctx, at, &header.v4, sizeof(header.v4)) ||
+		    header.v4.frag_off & bpf_htons(IPV4_OFFSET))
+			return 0;
+		*source = mapped(header.v4.saddr);
+		*destination = mapped(header.v4.daddr);
+		*protocol = header.v4.protocol;
+		return at + header.v4.ihl * 4;
+	}
+	if (bpf_xdp_load_bytes(ctx, at, &header.v6, sizeof(header.v6)))
+		return 0;
+	*source = header.v6.saddr;
+	*destination = header.v6.daddr;
+	*protocol = header.v6.nexthdr;
+	return at + sizeof(header.v6);
+}
+
+/* Of a client's segment. A SYN is of no connection yet; and a kernel answers no RST. What
+ * has timestamps is where these lead. */
+static __always_inline enum ruling read_rule_segment(struct xdp_md *ctx, __u32 at,
+						     struct ruled *ruled)
+{
+	struct flow *flow = &ruled->flow;
+	union rule_headers header;
+	__u8 flags, words;
+
+	if (bpf_xdp_load_bytes(ctx, at, &header.tcp, sizeof(header.tcp)))
+		return RULING_NONE;
+	flags = flags_of(&header.tcp);
+	words = header.tcp.doff;
+	if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return RULING_NONE;
+	flow->client_port = header.tcp.source;
+	flow->vip_port = header.tcp.dest;
+	ruled->segment.tcp_at = at;
+	ruled->segment.sequence = bpf_ntohl(header.tcp.seq);
+	ruled->segment.acknowledged = bpf_ntohl(header.tcp.ack_seq);
+	ruled->segment.flags = flags;
+	if (flags & TCP_RST)
+		return RULING_RULE;
+	if (words > 5 && !bpf_xdp_load_bytes(ctx, at + sizeof(header.tcp), &header.word,
+					     sizeof(header.word)) &&
+	    header.word == bpf_htonl(USUAL_TIMESTAMPS))
+		return RULING_RULE;
+	return RULING_WAIT;
+}
+
+/* Of a segment of the VIP's that an ICMP error is about. */
+static __always_inline enum ruling read_rule_quoted(struct xdp_md *ctx, __u32 at, __u32 type,
+						    struct ruled *ruled)
+{
+	struct flow *flow = &ruled->flow;
+	union rule_headers header;
+	__u8 protocol, error;
+
+	if (bpf_xdp_load_bytes(ctx, at, &header.icmp, sizeof(header.icmp)))
+		return RULING_NONE;
+	error = header.icmp.type;
+	if (type == ETH_P_IP ? error != ICMP_DEST_UNREACH && error != ICMP_TIME_EXCEEDED &&
+				       error != ICMP_PARAMETERPROB :
+			       error > ICMPV6_ERROR_MAX)
+		return RULING_NONE;
+	at = read_rule_addresses(ctx, at + sizeof(header.icmp), type, &flow->vip, &flow->client,
+				 &protocol);
+	if (!at || protocol != IPPROTO_TCP ||
+	    bpf_xdp_load_bytes(ctx, at, &header.quoted, sizeof(header.quoted)))
+		return RULING_NONE;
+	flow->vip_port = header.quoted.source;
+	flow->client_port = header.quoted.dest;
+	ruled->segment.sequence = bpf_ntohl(header.quoted.sequence);
+	ruled->segment.is_quoted = 1;
+	return RULING_RULE;
+}
+
+static __always_inline struct ruled *ruled_packet(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ruled_packets, &zero);
+}
+
+static __always_inline int holds(const struct rule *rule)
+{
+	return rule && (__s32)(rule->until - now_seconds()) > 0;
+}
+
+/* True if a connection here, or a handshake, has use for the packet. */
+static __always_inline int is_used_here(struct xdp_md *ctx, struct ruled *ruled)
+{
+	struct bpf_sock_tuple *tuple = &ruled->segment.tuple;
+	const struct flow *flow = &ruled->flow;
+
+	if (is_mapped(&flow->vip)) {
+		tuple->ipv4.saddr = flow->client.in6_u.u6_addr32[3];
+		tuple->ipv4.daddr = flow->vip.in6_u.u6_addr32[3];
+		tuple->ipv4.sport = flow->client_port;
+		tuple->ipv4.dport = flow->vip_port;
+		ruled->segment.tuple_bytes = sizeof(tuple->ipv4);
+	} else {
+		__builtin_memcpy(tuple->ipv6.saddr, &flow->client, sizeof(flow->client));
+		__builtin_memcpy(tuple->ipv6.daddr, &flow->vip, sizeof(flow->vip));
+		tuple->ipv6.sport = flow->client_port;
+		tuple->ipv6.dport = flow->vip_port;
+		ruled->segment.tuple_bytes = sizeof(tuple->ipv6);
+	}
+	/* A socket that changes its state is in no table for a moment. */
+	return place_by_lookup(ctx, &ruled->segment) == HERE ||
+	       place_by_lookup(ctx, &ruled->segment) == HERE;
+}
+
+/* True for a packet that came before the rule for it may have: the kernel would reset a
+ * connection that lives elsewhere. If it comes again later, the kernel's RST is right. */
+static __always_inline int is_held(struct ruled *ruled)
+{
+	__u64 now = bpf_ktime_get_coarse_ns(), *first;
+
+	first = bpf_map_lookup_elem(&sightings, &ruled->flow);
+	if (first && now - *first < SIGHTING_MAX)
+		return now - *first < SIGHTING_HELD;
+	bpf_map_update_elem(&sightings, &ruled->flow, &now, BPF_ANY);
+	return 1;
+}
+
+/* What rules say of the packet inside; the agent that one leads to is in `handovers`. A
+ * packet that names other agents is looked up by these, where there is no rule. */
+__noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 is_named)
+{
+	struct handover *handover = next_handover();
+	struct ruled *ruled = ruled_packet();
+	enum ruling ruling = RULING_NONE;
+	__u32 zero = 0, at, *is_on = bpf_map_lookup_elem(&takes_rules, &zero);
+	struct rule *rule;
+	__u8 protocol;
+
+	if (!handover || !ruled || !is_on || !*is_on)
+		return RULING_NONE;
+	ruled->segment.ip_at = packet_at;
+	ruled->segment.is_quoted = 0;
+	at = read_rule_addresses(ctx, packet_at, type, &ruled->flow.client, &ruled->flow.vip,
+				 &protocol);
+	if (!at)
+		return RULING_NONE;
+	if (protocol == IPPROTO_TCP)
+		ruling = read_rule_segment(ctx, at, ruled);
+	else if (protocol == (type == ETH_P_IP ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		ruling = read_rule_quoted(ctx, at, type, ruled);
+	if (ruling == RULING_NONE || !is_multipath_service(&ruled->flow.vip, ruled->flow.vip_port))
+		return RULING_NONE;
+	rule = bpf_map_lookup_elem(&redirects, &ruled->flow);
+	if (!holds(rule))
+		rule = bpf_map_lookup_elem(&half_redirects, &ruled->flow);
+	if (holds(rule)) {
+		handover->agent = rule->agent;
+		ruling = RULING_RULE;
+	} else if (ruling == RULING_RULE || is_named) {
+		return RULING_NONE;
+	}
+	if (is_used_here(ctx, ruled))
+		return RULING_NONE;
+	if (ruling == RULING_WAIT && !is_held(ruled))
+		return RULING_NONE;
+	return ruling;
+}
+
+/* True if this agent may request a handshake's rule of that one, and has user space that
+ * does. */
+static __always_inline int takes_handshakes(const struct in6_addr *agent)
+{
+	__u32 zero = 0, *is_taken = bpf_map_lookup_elem(&rule_agents, agent);
+	struct injector *user = bpf_map_lookup_elem(&injector, &zero);
+
+	return is_taken && *is_taken && user && user->heartbeat &&
+	       (__s64)(bpf_ktime_get_coarse_ns() - user->heartbeat) <= HEARTBEAT_MAX;
+}
+
+static __always_inline void submit_rule_event(const struct flow *flow,
+					      const struct in6_addr *owner, __u32 is_connection)
+{
+	struct rule_event event = {
+		.flow = *flow,
+		.owner = *owner,
+		.is_connection = is_connection,
+	};
+
+	/* Without room user space finds a connection in `away`, and a handshake not. */
+	bpf_ringbuf_output(&rule_events, &event, sizeof(event), 0);
+}
+
+/* The client has answered: packets of the connection without timestamps need a rule. */
+static __always_inline void note_connection(const struct flow *flow, const struct opening *opening)
+{
+	struct in6_addr owner = opening->owner;
+
+	if (!bpf_map_lookup_elem(&rule_agents, &owner))
+		return;
+	bpf_map_update_elem(&away, flow, &owner, BPF_ANY);
+	submit_rule_event(flow, &owner, 1);
+}
+
+/* True if a connection sends the segment, no listener and nothing that answers for it. */
+static __always_inline int is_sent_by_connection(struct __sk_buff *skb)
+{
+	struct bpf_sock *socket = skb->sk;
+
+	if (!socket)
+		return 0;
+	socket = bpf_sk_fullsock(socket);
+	return socket && socket->state != BPF_TCP_LISTEN && socket->state != BPF_TCP_CLOSE &&
+	       socket->state != BPF_TCP_SYN_RECV && socket->state != BPF_TCP_NEW_SYN_RECV;
+}
+
+/* A segment without timestamps that is sent. Those of clients with timestamps need no rule
+ * before the first echo (restore_first()). */
+__noinline int note_untimed(struct __sk_buff *skb, struct multipath_segment *segment)
+{
+	struct opening *opening;
+	struct flow flow;
+
+	if (!segment || segment->flags & TCP_RST)
+		return 0;
+	flow = segment->flow;
+	opening = bpf_map_lookup_elem(&openings, &flow);
+	if (!opening)
+		return 0;
+	if (segment->flags & TCP_SYN) {
+		struct in6_addr owner = opening->owner;
+
+		if (bpf_map_lookup_elem(&rule_agents, &owner))
+			submit_rule_event(&flow, &owner, 0);
+		return 0;
+	}
+	if (is_sent_by_connection(skb)) {
+		note_connection(&flow, opening);
+		bpf_map_delete_elem(&openings, &flow);
+	}
+	return 0;
+}
+
+#endif
