@@ -142,8 +142,8 @@ bench figures: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 bench: bench-programs ## Measure what a packet costs here; as root also over veth [BENCH_ARGS= BENCH_REPORT=file.json]
 	@target/release/guideway-bench $(BENCH_ARGS)
 
-# Figure 8 builds network namespaces.
-FIGURES ?= 11 12 tracking 7 9 table-build scale swap mplb-table-1 $(if $(filter 0,$(shell id -u)),8)
+# Figure 8 and those of MPLB build network namespaces.
+FIGURES ?= 11 12 tracking 7 9 table-build scale swap mplb-table-1 $(if $(filter 0,$(shell id -u)),8 mplb-7 mplb-8 mplb-9 mplb-10)
 
 .PHONY: figures
 figures: bench-programs ## Redo the papers' evaluations into bench/figures/results [FIGURES="11 9"]

@@ -57,7 +57,9 @@ impl Segment {
     /// Bytes of the longest options.
     pub const OPTION_BYTES_MAX: usize = 40;
 
-    fn flags(self) -> tcp::Flags {
+    /// The TCP header's.
+    #[must_use]
+    pub fn flags(self) -> tcp::Flags {
         match self {
             Segment::Timestamp
             | Segment::TimestampFirst

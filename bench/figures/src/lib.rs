@@ -27,3 +27,4 @@ pub mod swap;
 pub mod table_build;
 pub mod tracking;
 pub mod traffic;
+pub mod veth;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
 use guideway_figures::{
     figure_7, figure_8, figure_9, figure_11, figure_12, mplb, scale, swap, table_build, tracking,
+    veth,
 };
 use plan::select::maglev::is_table_size;
 
@@ -26,9 +27,12 @@ struct Cli {
 enum Command {
     #[command(flatten)]
     Figure(Figure),
-    /// The sending end of figure 8, which starts it itself
+    /// The sending end of figures over veth, which start it themselves
     #[command(hide = true)]
-    Sender(figure_8::sender::Options),
+    Sender(veth::sender::Options),
+    /// The worker of MPLB's figure 7, which starts it itself
+    #[command(hide = true)]
+    RingWorker(mplb::ring_worker::Options),
     /// A line of scale, which starts it itself
     #[command(hide = true)]
     ScaleOne(scale::one::One),
@@ -62,6 +66,18 @@ enum Figure {
     /// MPLB: rate by type of packet, in memory (measured)
     #[command(name = "mplb-table-1")]
     MplbTableOne(mplb::table_1::Options),
+    /// MPLB: rate by size of rings, over veth (measured; root)
+    #[command(name = "mplb-7")]
+    MplbSeven(mplb::figure_7::Options),
+    /// MPLB: latency by load, over veth (measured; root)
+    #[command(name = "mplb-8")]
+    MplbEight(mplb::figure_8::Options),
+    /// MPLB: load balancers added one by one, over veth (measured; root)
+    #[command(name = "mplb-9")]
+    MplbNine(mplb::figure_9::Options),
+    /// MPLB: rate by size of packets, over veth (measured; root)
+    #[command(name = "mplb-10")]
+    MplbTen(mplb::figure_10::Options),
 }
 
 fn main() -> ExitCode {
@@ -70,9 +86,8 @@ fn main() -> ExitCode {
         Command::Figure(figure) => {
             report(figure).and_then(|report| publish(&report, cli.out.as_deref()))
         }
-        Command::Sender(options) => {
-            figure_8::sender::run(options).map(|answer| println!("{answer}"))
-        }
+        Command::Sender(options) => veth::sender::run(options).map(|answer| println!("{answer}")),
+        Command::RingWorker(options) => mplb::ring_worker::run(options),
         Command::ScaleOne(one) => scale::one::run(one).map(|measured| {
             println!("{}", serde_json::to_string(&measured).expect("numbers are JSON"));
         }),
@@ -110,6 +125,10 @@ fn report(figure: &Figure) -> Result<Report, String> {
         Figure::Scale(options) => scale::run(options),
         Figure::Swap(options) => swap::run(options),
         Figure::MplbTableOne(options) => mplb::table_1::run(options),
+        Figure::MplbSeven(options) => mplb::figure_7::run(options),
+        Figure::MplbEight(options) => mplb::figure_8::run(options),
+        Figure::MplbNine(options) => mplb::figure_9::run(options),
+        Figure::MplbTen(options) => mplb::figure_10::run(options),
     }
 }
 

@@ -1,4 +1,6 @@
-//! Frames of the smallest size, of as many connections as one likes.
+//! Frames of as many connections as one likes.
+
+use guideway_bench::traffic::Segment;
 
 use crate::random::mix;
 
@@ -25,8 +27,10 @@ pub fn shuffled(packet: u64, connections: u32) -> u32 {
 /// Writes frames by copying one and changing its connection.
 #[derive(Debug)]
 pub struct Template {
-    bytes: [u8; FRAME_BYTES],
+    bytes: Vec<u8>,
     checksum: u16,
+    /// Where the frame echoes a timestamp.
+    echo_at: Option<usize>,
 }
 
 impl Template {
@@ -38,7 +42,30 @@ impl Template {
         header[2..4].copy_from_slice(&80u16.to_be_bytes());
         header[12] = 5 << 4;
         header[13] = if syn { 0x02 } else { 0x10 };
-        Template::new(TCP, &header)
+        Template::new(TCP, &header, FRAME_BYTES)
+    }
+
+    /// A segment to a service with Multipath TCP, with data up to the frame's length.
+    ///
+    /// # Errors
+    /// If its headers are longer than that.
+    pub fn segment(segment: Segment, frame_bytes: usize) -> Result<Template, String> {
+        let (options, option_bytes) = segment.options(0);
+        let header_bytes = segment.header_bytes();
+        if !(TRANSPORT + header_bytes..=1514).contains(&frame_bytes) {
+            return Err(format!(
+                "frames of {frame_bytes} bytes: from {} to 1514",
+                TRANSPORT + header_bytes
+            ));
+        }
+        let mut data = vec![0; frame_bytes - TRANSPORT];
+        data[2..4].copy_from_slice(&80u16.to_be_bytes());
+        data[12] = ((header_bytes / 4) as u8) << 4;
+        data[13] = segment.flags().0;
+        data[20..header_bytes].copy_from_slice(&options[..option_bytes]);
+        let has_echo = matches!(segment, Segment::Timestamp | Segment::TimestampFirst);
+        let echo_at = has_echo.then_some(TRANSPORT + 20 + 8);
+        Ok(Template { echo_at, ..Template::new(TCP, &data, frame_bytes) })
     }
 
     /// UDP without a checksum (allowed over IPv4), as long as the shortest
@@ -49,11 +76,11 @@ impl Template {
         let mut datagram = [0; BYTES];
         datagram[2..4].copy_from_slice(&53u16.to_be_bytes());
         datagram[4..6].copy_from_slice(&(BYTES as u16).to_be_bytes());
-        Template::new(UDP, &datagram)
+        Template::new(UDP, &datagram, FRAME_BYTES)
     }
 
-    fn new(protocol: u8, transport: &[u8]) -> Template {
-        let mut bytes = [0; FRAME_BYTES];
+    fn new(protocol: u8, transport: &[u8], frame_bytes: usize) -> Template {
+        let mut bytes = vec![0; frame_bytes];
         let packet_bytes = 20 + transport.len() as u16;
         bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
         bytes[12..14].copy_from_slice(&[8, 0]);
@@ -63,7 +90,7 @@ impl Template {
         bytes[IP + 16..IP + 20].copy_from_slice(&VIP);
         bytes[TRANSPORT..TRANSPORT + transport.len()].copy_from_slice(transport);
         let checksum = wire::checksum::finish(wire::checksum::sum(&bytes[IP..TRANSPORT]));
-        Template { bytes, checksum }
+        Template { bytes, checksum, echo_at: None }
     }
 
     /// The same between other link addresses.
@@ -77,11 +104,10 @@ impl Template {
     /// A packet of that connection: 2^14 ports at each of the clients.
     ///
     /// # Panics
-    /// If `frame` is not [`FRAME_BYTES`] long.
+    /// If `frame` is not as long as the template.
     #[inline]
     pub fn write(&self, frame: &mut [u8], connection: u32) {
-        let frame: &mut [u8; FRAME_BYTES] = frame.try_into().expect("a frame of that size");
-        *frame = self.bytes;
+        frame.copy_from_slice(&self.bytes);
         let client = u32::from_be_bytes(CLIENTS) + (connection >> PORTS_BITS);
         let port = FIRST_PORT + (connection & ((1 << PORTS_BITS) - 1)) as u16;
         let old = u32::from_be_bytes(CLIENTS);
@@ -91,6 +117,17 @@ impl Template {
         frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
         frame[IP + 12..IP + 16].copy_from_slice(&client.to_be_bytes());
         frame[TRANSPORT..TRANSPORT + 2].copy_from_slice(&port.to_be_bytes());
+        if let Some(at) = self.echo_at {
+            // Zero would be none.
+            let echo = mix(u64::from(connection)) as u32 | 1 << 31;
+            frame[at..at + 4].copy_from_slice(&echo.to_be_bytes());
+        }
+    }
+
+    /// Bytes of each frame.
+    #[must_use]
+    pub fn frame_bytes(&self) -> usize {
+        self.bytes.len()
     }
 }
 
@@ -114,6 +151,23 @@ mod tests {
             }
         }
         assert_eq!(keys.len(), 18);
+    }
+
+    #[test]
+    fn segments_are_whole_and_echo_their_connections_bits() {
+        use wire::tcp_options::{Signal, signal};
+
+        let template = Template::segment(Segment::TimestampFirst, 128).unwrap();
+        let mut frame = vec![0; template.frame_bytes()];
+        let mut echoes = HashSet::new();
+        for connection in 0..100 {
+            template.write(&mut frame, connection);
+            assert_eq!(wire::headers::parse(&frame).unwrap().unwrap().packet_bytes, 114);
+            let Ok(Signal::Echo(echo)) = signal(&frame[TRANSPORT..]) else { panic!("no echo") };
+            echoes.insert(echo);
+        }
+        assert_eq!(echoes.len(), 100);
+        assert!(Template::segment(Segment::TimestampFirst, 85).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! small runs come to their end, with every packet forwarded as the figure
 //! says (checked by the counters) and a line for every kind.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use guideway_figures::scale::one::{self, One};
@@ -107,4 +108,54 @@ fn mplb_table_1_has_every_type_selected_by_what_it_carries() {
             report.text
         );
     }
+}
+
+/// Runs a figure of the MPLB paper over veth, small, where that can be done.
+fn runs_small(test: &str, arguments: &[&str], lines: &[&str]) {
+    let figures = std::path::Path::new(env!("CARGO_BIN_EXE_guideway-figures"));
+    let forwarder = figures.with_file_name("guideway-forwarder");
+    let missing = match (rustix::process::geteuid().is_root(), forwarder.is_file()) {
+        (false, _) => "root for network namespaces",
+        (true, false) => "guideway-forwarder, built beside guideway-figures",
+        (true, true) => "",
+    };
+    if !missing.is_empty() {
+        let line = format!("SKIPPED {test}: needs {missing}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return;
+    }
+    let mut command = std::process::Command::new(figures);
+    command.args(arguments).args(["--rounds", "1", "--seconds", "0.05", "--connections", "100"]);
+    if arguments[0] != "mplb-7" {
+        command.arg("--forwarder").arg(&forwarder);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    for line in lines {
+        let has = text.lines().any(|text| text.starts_with(line));
+        assert!(has && !text.contains("NaN"), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn mplb_7_forwards_with_each_ring() {
+    runs_small("mplb_7", &["mplb-7", "--rings", "64,256"], &["64 ", "256 "]);
+}
+
+#[test]
+fn mplb_8_times_packets_at_each_load() {
+    runs_small("mplb_8", &["mplb-8", "--loads", "10,50"], &["10 % ", "50 % ", "as many as go "]);
+}
+
+#[test]
+fn mplb_9_adds_load_balancers_within_their_bounds() {
+    let arguments = ["mplb-9", "--load-balancers", "2", "--quota", "20", "--rate", "20000"];
+    runs_small("mplb_9", &arguments, &["1 ", "2 "]);
+}
+
+#[test]
+fn mplb_10_forwards_each_size() {
+    runs_small("mplb_10", &["mplb-10", "--sizes", "86,1400"], &["86 ", "1400 "]);
 }

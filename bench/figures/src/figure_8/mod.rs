@@ -15,13 +15,9 @@
 //! either way cost far more than the forwarder. With as few cores as workers
 //! and a sender there are, they share them.
 
-mod net;
-pub mod sender;
 mod subject;
 
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -29,8 +25,9 @@ use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use net::{INTERFACE, Net, RETURNS};
-use subject::{Running, Subject};
+use crate::traffic::FRAME_BYTES;
+use crate::veth::{self, Load, Mode, Net, Packets, Place};
+use subject::Subject;
 
 /// What may be varied.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,29 +68,13 @@ struct Measured {
 
 impl Measured {
     fn percentile(&self, of: f64) -> f64 {
-        let mut sorted = self.microseconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = (sorted.len().saturating_sub(1) as f64 * of / 100.0).round() as usize;
-        sorted.get(at).copied().unwrap_or(f64::NAN)
+        veth::percentile(&self.microseconds, of)
     }
 }
 
 /// Lets all of them forward, with one worker and more.
 pub fn run(options: &Options) -> Result<Report, String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("figure 8 builds network namespaces and needs root".to_owned());
-    }
-    if !(0.01..=60.0).contains(&options.seconds) {
-        return Err(format!("--seconds {}: from 0.01 to 60", options.seconds));
-    }
-    for program in [&options.forwarder, &options.reflector] {
-        if !program.is_file() {
-            return Err(format!(
-                "{}: no such program; `make figures` builds it",
-                program.display()
-            ));
-        }
-    }
+    veth::check(options.seconds, &[&options.forwarder, &options.reflector])?;
     let mut results = Vec::new();
     for workers in &options.workers {
         results.push((*workers, measure(options, *workers)?));
@@ -114,84 +95,41 @@ type Results = [Measured; Subject::ALL.len()];
 fn measure(options: &Options, workers: u16) -> Result<Results, String> {
     let mut places = Vec::new();
     for subject in Subject::ALL {
-        let place = Place::new(options, subject, workers);
+        let place = start(options, subject, workers);
         places.push(place.map_err(|error| format!("{}: {error}", subject.name()))?);
     }
     let mut results = Results::default();
     for _ in 0..options.rounds {
         for (place, measured) in places.iter().zip(&mut results) {
-            place.flood(options, measured)?;
-            place.ping(options, measured)?;
+            measured.add(options, place)?;
         }
     }
     Ok(results)
 }
 
-/// A subject that runs, and its cable.
-struct Place {
-    // Ends before its namespace does.
-    running: Running,
-    net: Net,
-    mac: String,
+fn load(options: &Options) -> Load {
+    let Options { connections, seconds, .. } = *options;
+    Load { packets: Packets::Udp, frame_bytes: FRAME_BYTES, connections, rate: 0, seconds }
 }
 
-impl Place {
-    fn new(options: &Options, subject: Subject, workers: u16) -> Result<Place, String> {
-        let net = Net::new(&format!("{}-{workers}", subject.letter()), workers)?;
-        let running = subject.start(options, &net, workers)?;
-        let place = Place { running, mac: net.mac()?, net };
-        place.wait_until_it_forwards(options)?;
-        Ok(place)
-    }
+fn start(options: &Options, subject: Subject, workers: u16) -> Result<Place, String> {
+    let net = Net::new(&format!("{}-{workers}", subject.letter()), workers)?;
+    let running = subject.start(options, &net, workers)?;
+    Place::new(running, net, &load(options))
+}
 
-    /// Its next hops have to be resolved, its filter attached.
-    fn wait_until_it_forwards(&self, options: &Options) -> Result<(), String> {
-        for _ in 0..20 {
-            let answer = self.send(options, &["--ping", "--seconds", "0.1"])?;
-            if answer["returned"].as_u64() > Some(0) {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-        Err("nothing comes back".to_owned())
-    }
-
-    fn flood(&self, options: &Options, measured: &mut Measured) -> Result<(), String> {
-        let (returned_before, cpu_before) = (self.net.returned()?, self.running.cpu_ns()?);
-        let sent = self.send(options, &["--seconds", &options.seconds.to_string()])?;
-        // What is still on a ring belongs to it too.
-        thread::sleep(Duration::from_millis(20));
-        let returned = (self.net.returned()? - returned_before) as f64;
-        let microseconds = sent["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6;
-        measured.forwarded_mpps.push(returned / microseconds);
-        measured.offered_mpps.push(sent["sent"].as_u64().unwrap_or(0) as f64 / microseconds);
-        measured.cpu_ns.push((self.running.cpu_ns()? - cpu_before) as f64 / returned);
+impl Measured {
+    fn add(&mut self, options: &Options, place: &Place) -> Result<(), String> {
+        let load = load(options);
+        let flood = place.flood(&load)?;
+        self.forwarded_mpps.push(flood.forwarded_mpps);
+        self.offered_mpps.push(flood.offered_mpps);
+        self.cpu_ns.push(flood.cpu_ns);
+        let answer = place.send(&load, Mode::Ping)?;
+        let times = veth::microseconds(&answer);
+        self.lost += answer["sent"].as_u64().unwrap_or(0) - times.len() as u64;
+        self.microseconds.extend(times);
         Ok(())
-    }
-
-    fn ping(&self, options: &Options, measured: &mut Measured) -> Result<(), String> {
-        let answer = self.send(options, &["--ping", "--seconds", &options.seconds.to_string()])?;
-        let times = answer["microseconds"].as_array().cloned().unwrap_or_default();
-        measured.lost += answer["sent"].as_u64().unwrap_or(0) - times.len() as u64;
-        measured.microseconds.extend(times.iter().filter_map(Value::as_f64));
-        Ok(())
-    }
-
-    /// This program again, in the sender's namespace.
-    fn send(&self, options: &Options, how: &[&str]) -> Result<Value, String> {
-        let own =
-            std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
-        let command = format!(
-            "ip netns exec {} {} sender --interface {INTERFACE} --to {} --returns {RETURNS} --connections {} {}",
-            self.net.sender,
-            own.display(),
-            self.mac,
-            options.connections,
-            how.join(" ")
-        );
-        let text = net::run(&command)?;
-        serde_json::from_str(&text)
-            .map_err(|error| format!("the sender's answer {text:?}: {error}"))
     }
 }
 

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// The interface's name at both ends.
 pub const INTERFACE: &str = "eth0";
+/// What programs under test receive packets to.
+pub const VIPS: &str = "203.0.113.0/24";
 /// Backends behind the sender's interface.
 pub const BACKENDS: u8 = 10;
 /// Destinations of what comes back: tunnelled by the forwarder, as it was by

@@ -1,0 +1,173 @@
+//! Programs under test, in their end's namespace.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::net::{BACKENDS, INTERFACE, Net, VIPS};
+use crate::traffic::VIP;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A started program; ended when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    // The reflector, for one, ends with its standard input.
+    _stdin: Option<ChildStdin>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // By TERM, so that filters leave the interface.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts the forwarder by that plan.
+///
+/// # Errors
+/// If it does not start.
+pub fn forwarder(program: &Path, net: &Net, plan: &Value) -> Result<Running, String> {
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    let (run, state) = (folder.path().join("run"), folder.path().join("state"));
+    // It starts from the last plan on disk, without a controller.
+    fs::create_dir(&state).map_err(|error| format!("{}: {error}", state.display()))?;
+    fs::write(state.join("plan.json"), plan.to_string())
+        .map_err(|error| format!("{}: {error}", state.display()))?;
+    let mut command = inside(net, program);
+    // Not pinned, as the reflector is not.
+    command.args(["run", "--no-pin", "--run-dir"]).arg(&run).arg("--state-dir").arg(&state);
+    command.env("RUST_LOG", "error");
+    let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    let mut running = Running { child, _stdin: None, _folder: Some(folder) };
+    running.wait_for(&run.join("forwarder.sock"))?;
+    Ok(running)
+}
+
+impl Running {
+    /// The id of its process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Nanoseconds that its threads have been on a core, kernel included.
+    pub fn cpu_ns(&self) -> Result<u64, String> {
+        let folder = format!("/proc/{}/task", self.child.id());
+        let failed = |error: std::io::Error| format!("{folder}: {error}");
+        let mut sum = 0;
+        for task in fs::read_dir(&folder).map_err(failed)? {
+            let file = task.map_err(failed)?.path().join("schedstat");
+            // A thread may have ended since.
+            let line = fs::read_to_string(file).unwrap_or_default();
+            sum += line.split(' ').next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(sum)
+    }
+
+    fn wait_for(&mut self, file: &Path) -> Result<(), String> {
+        let start = Instant::now();
+        while !file.exists() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("the forwarder ended: {status}"));
+            }
+            if start.elapsed() > TIMEOUT {
+                return Err(format!("{} does not appear", file.display()));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+/// Starts the reflector.
+///
+/// # Errors
+/// If it does not start.
+pub fn reflector(program: &Path, net: &Net) -> Result<Running, String> {
+    self::program(program, net, &[INTERFACE, "auto", VIPS])
+}
+
+/// Starts a program that prints a line that begins with "ready", and ends with its
+/// standard input.
+///
+/// # Errors
+/// If it does not get ready.
+pub fn program(program: &Path, net: &Net, arguments: &[&str]) -> Result<Running, String> {
+    let mut command = inside(net, program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let failed = |error| format!("{}: {error}", program.display());
+    let mut child = command.spawn().map_err(failed)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+    }
+    let running = Running { _stdin: child.stdin.take(), child, _folder: None };
+    if line.starts_with("ready") {
+        Ok(running)
+    } else {
+        Err(format!("{} did not get ready", program.display()))
+    }
+}
+
+fn inside(net: &Net, program: &Path) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.tested]).arg(program);
+    command
+}
+
+/// What the one service on the VIP is, all ports and protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// By the connection table.
+    Tracked,
+    /// By buckets, with Multipath TCP.
+    Multipath,
+}
+
+impl Service {
+    /// A plan with it.
+    #[must_use]
+    pub fn plan(self, driver: &str, queues: u16) -> Value {
+        const BUCKETS: u32 = 4096;
+        let name = |index: u8| format!("backend-{index:03}");
+        let backend = |index| json!({"name": name(index), "address": format!("10.77.1.{index}")});
+        let member =
+            |index| json!({"backend": name(index), "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+        let [a, b, c, d] = VIP;
+        let mut service = json!({
+            "name": "web",
+            "vips": [{"address": format!("{a}.{b}.{c}.{d}")}],
+            "group": "web",
+        });
+        if self == Service::Multipath {
+            service["mode"] = json!("MODE_STATELESS");
+            service["encap"] = json!("ENCAP_GENEVE");
+            service["mptcp"] = json!({});
+            let by_bucket = (0..BUCKETS).map(|bucket| bucket % u32::from(BACKENDS));
+            service["bucketMap"] = json!({
+                "generation": "1",
+                "backends": (1..=BACKENDS).map(name).collect::<Vec<_>>(),
+                "byBucket": by_bucket.collect::<Vec<_>>(),
+            });
+        }
+        json!({
+            "generation": "1",
+            "cluster": {"name": "figures", "keyId": "derived"},
+            "machine": {"name": "figures", "addresses": ["10.77.0.2"]},
+            "backends": (1..=BACKENDS).map(backend).collect::<Vec<_>>(),
+            "services": [service],
+            "groups": [{"name": "web", "members": (1..=BACKENDS).map(member).collect::<Vec<_>>()}],
+            "forwarder": {"interfaces": [{"name": INTERFACE, "driver": driver, "queues": queues}]},
+        })
+    }
+}
