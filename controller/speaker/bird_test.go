@@ -85,8 +85,19 @@ var (
 )
 
 func newSpeaker(t *testing.T) *Speaker {
-	s := New(slog.New(slog.DiscardHandler), func(NeighborState) {})
-	t.Cleanup(func() { s.Stop(context.Background()) })
+	file, err := os.Create(filepath.Join(t.TempDir(), "speaker.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelDebug})), func(NeighborState) {})
+	t.Cleanup(func() {
+		if t.Failed() {
+			said, _ := os.ReadFile(file.Name())
+			t.Logf("our side: %+v\n%s", s.States(), said)
+		}
+		s.Stop(context.Background())
+		file.Close()
+	})
 	return s
 }
 

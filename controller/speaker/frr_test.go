@@ -116,6 +116,19 @@ func (f *frr) bfdIsUp() bool {
 	return strings.Contains(out, `"status":"up"`)
 }
 
+func (f *frr) explain(prefix string) string {
+	family := "ipv4"
+	if netip.MustParsePrefix(prefix).Addr().Is6() {
+		family = "ipv6"
+	}
+	var shown strings.Builder
+	for _, command := range []string{"show bgp neighbors", "show bgp nexthop", "show bgp " + family + " unicast " + prefix} {
+		out, err := f.vtysh("bgpd", command)
+		fmt.Fprintf(&shown, "%s: %v\n%s\n", command, err, out)
+	}
+	return shown.String()
+}
+
 // learned also demands that FRR takes the route for usable.
 func (f *frr) learned(prefix string) learned {
 	family := "ipv4"

@@ -76,6 +76,9 @@ func newNamespace(t *testing.T) *namespace {
 	for _, address := range []string{"192.0.2.254/24", "2001:db8:0:1::fe/64"} {
 		n.inside("ip", "addr", "add", address, "dev", "gw-router", "nodad")
 	}
+	// Trap: FRR refuses every session over IPv6 where the interface has no link-local address,
+	// and never learns of one that comes while its bgpd starts. So it is there at once.
+	n.inside("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.gw-router.accept_dad=0")
 	n.inside("ip", "link", "set", "gw-router", "up")
 	return n
 }

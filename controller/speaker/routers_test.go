@@ -17,6 +17,8 @@ import (
 type router interface {
 	// learned is what it knows of a prefix; zero: nothing.
 	learned(prefix string) learned
+	// explain why it may know less.
+	explain(prefix string) string
 	bfdIsUp() bool
 }
 
@@ -81,6 +83,8 @@ func startBirdFor(t *testing.T, n *namespace, s side) *bird {
 
 func (b *bird) bfdIsUp() bool { return strings.Contains(b.birdc("show", "bfd", "sessions"), " Up ") }
 
+func (b *bird) explain(string) string { return b.birdc("show", "protocols", "all") }
+
 func (b *bird) learned(prefix string) learned {
 	values := map[string]string{}
 	for line := range strings.Lines(b.route(prefix)) {
@@ -105,7 +109,7 @@ func knows(t *testing.T, r router, prefix string, want learned) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if got != want {
-		t.Fatalf("the router knows of %s\n%+v, want\n%+v", prefix, got, want)
+		t.Fatalf("the router knows of %s\n%+v, want\n%+v\n%s", prefix, got, want, r.explain(prefix))
 	}
 }
 
