@@ -137,6 +137,24 @@ static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const stru
 		opening->bits = bpf_ntohl(token) & BITS;
 }
 
+/* Reads the option of a tunnel, and the address behind it: the owner of the bucket of the
+ * five-tuple. */
+static __always_inline int read_owner(struct xdp_md *ctx, __u32 option_at,
+				      struct multipath_option *option, struct in6_addr *owner)
+{
+	__be32 address;
+
+	if (bpf_xdp_load_bytes(ctx, option_at, option, sizeof(*option)))
+		return -1;
+	option_at += sizeof(*option);
+	if (option->flags & ROUTE_IS_V6)
+		return bpf_xdp_load_bytes(ctx, option_at, owner, sizeof(*owner));
+	if (bpf_xdp_load_bytes(ctx, option_at, &address, sizeof(address)))
+		return -1;
+	*owner = mapped(address);
+	return 0;
+}
+
 /* Keeps what the option of a tunnel says, if the packet inside is a SYN. All are places in
  * the frame. */
 __noinline int note_opening(struct xdp_md *ctx, __u32 option_at, __u32 inner_at, __u32 type)
@@ -144,21 +162,11 @@ __noinline int note_opening(struct xdp_md *ctx, __u32 option_at, __u32 inner_at,
 	struct multipath_option option;
 	struct opening opening = {};
 	struct syn syn;
-	__be32 address;
 
 	__builtin_memset(&syn, 0, sizeof(syn));
 	if (!read_syn(ctx, inner_at, type, &syn) ||
-	    bpf_xdp_load_bytes(ctx, option_at, &option, sizeof(option)))
+	    read_owner(ctx, option_at, &option, &opening.owner))
 		return 0;
-	option_at += sizeof(option);
-	if (option.flags & ROUTE_IS_V6) {
-		if (bpf_xdp_load_bytes(ctx, option_at, &opening.owner, sizeof(opening.owner)))
-			return 0;
-	} else {
-		if (bpf_xdp_load_bytes(ctx, option_at, &address, sizeof(address)))
-			return 0;
-		opening.owner = mapped(address);
-	}
 	opening.key = (__u64)bpf_ntohl(option.key[0]) << 32 | bpf_ntohl(option.key[1]);
 	opening.bucket = bpf_ntohs(option.bucket);
 	read_multipath_of_syn(ctx, &syn, &opening);

@@ -15,36 +15,21 @@
 #include "frame.h"
 #include "handover.h"
 #include "handshake.h"
+#include "opening.h"
 #include "options.h"
 #include "redirect.h"
-#include "route.h"
-
-static __always_inline int read_owner(struct xdp_md *ctx, __u32 option_at, struct in6_addr *owner)
-{
-	struct multipath_option option;
-	__be32 address;
-
-	if (bpf_xdp_load_bytes(ctx, option_at, &option, sizeof(option)))
-		return -1;
-	option_at += sizeof(option);
-	if (option.flags & ROUTE_IS_V6)
-		return bpf_xdp_load_bytes(ctx, option_at, owner, sizeof(*owner));
-	if (bpf_xdp_load_bytes(ctx, option_at, &address, sizeof(address)))
-		return -1;
-	*owner = mapped(address);
-	return 0;
-}
 
 /* True for a SYN that goes on to the owner of its five-tuple's bucket, whose address is in
  * the processor's `handovers`; it has lost MP_CAPABLE then. */
 __noinline int goes_to_owner(struct xdp_md *ctx, __u32 packet_at, __u32 option_at)
 {
 	struct handover *handover = next_handover();
+	struct multipath_option option;
 	struct tcp_options *options;
 	struct syn_at syn = {};
 
 	if (!handover || !find_syn(ctx, packet_at, &syn) ||
-	    read_owner(ctx, option_at, &handover->agent) ||
+	    read_owner(ctx, option_at, &option, &handover->agent) ||
 	    !bpf_map_lookup_elem(&agents, &handover->agent)) /* it is this one */
 		return 0;
 	options = load_syn_options(ctx, &syn);

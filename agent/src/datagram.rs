@@ -25,17 +25,19 @@ pub const PARTS_MAX: usize = 255;
 /// What the receiver gives, and the sender shows.
 pub type Nonce = [u8; 16];
 
+const KIND_AT: usize = 5;
+
 /// Who a datagram is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An agent.
-    State,
+    State = 1,
     /// A controller.
-    Answer,
+    Answer = 2,
     /// An agent, to another one.
-    Rules,
+    Rules = 3,
     /// That one.
-    RulesAnswer,
+    RulesAnswer = 4,
 }
 
 /// What is before the name.
@@ -73,15 +75,9 @@ pub fn body_bytes_max(keys: &Keys) -> usize {
 
 /// Signs a datagram.
 pub fn emit(keys: &Keys, header: &Header, body: &[u8]) -> Vec<u8> {
-    let kind = match header.kind {
-        Kind::State => 1,
-        Kind::Answer => 2,
-        Kind::Rules => 3,
-        Kind::RulesAnswer => 4,
-    };
     let name_len = u8::try_from(keys.agent.len()).expect("a key file has no longer name");
     let mut bytes = MAGIC.to_vec();
-    bytes.extend([VERSION, kind, header.part, header.parts]);
+    bytes.extend([VERSION, header.kind as u8, header.part, header.parts]);
     bytes.extend(header.boot.to_be_bytes());
     bytes.extend(header.nonce);
     bytes.extend(header.sequence.to_be_bytes());
@@ -96,7 +92,7 @@ pub fn emit(keys: &Keys, header: &Header, body: &[u8]) -> Vec<u8> {
 
 /// True for what says that it answers a request for rules.
 pub fn is_answer_to_rules(bytes: &[u8]) -> bool {
-    bytes.get(5) == Some(&4)
+    bytes.get(KIND_AT) == Some(&(Kind::RulesAnswer as u8))
 }
 
 /// Reads a datagram that is this agent's, with its body.
@@ -115,7 +111,7 @@ pub fn parse<'d>(keys: &Keys, bytes: &'d [u8]) -> Result<(Header, &'d [u8]), Ref
 }
 
 fn header(fixed: &[u8]) -> Option<Header> {
-    let kind = match fixed[5] {
+    let kind = match fixed[KIND_AT] {
         1 => Kind::State,
         2 => Kind::Answer,
         3 => Kind::Rules,

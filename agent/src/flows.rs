@@ -51,8 +51,8 @@ impl Flows {
     }
 }
 
-/// The program's clock: since the machine's start.
-fn now_seconds() -> u32 {
+/// The programs' clock: since the machine's start.
+pub fn now_seconds() -> u32 {
     clock_gettime(ClockId::Monotonic).tv_sec as u32
 }
 

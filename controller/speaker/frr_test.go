@@ -116,13 +116,17 @@ func (f *frr) bfdIsUp() bool {
 	return strings.Contains(out, `"status":"up"`)
 }
 
-func (f *frr) explain(prefix string) string {
+func showRoute(prefix string) string {
 	family := "ipv4"
 	if netip.MustParsePrefix(prefix).Addr().Is6() {
 		family = "ipv6"
 	}
+	return "show bgp " + family + " unicast " + prefix
+}
+
+func (f *frr) explain(prefix string) string {
 	var shown strings.Builder
-	for _, command := range []string{"show bgp neighbors", "show bgp nexthop", "show bgp " + family + " unicast " + prefix} {
+	for _, command := range []string{"show bgp neighbors", "show bgp nexthop", showRoute(prefix)} {
 		out, err := f.vtysh("bgpd", command)
 		fmt.Fprintf(&shown, "%s: %v\n%s\n", command, err, out)
 	}
@@ -131,11 +135,7 @@ func (f *frr) explain(prefix string) string {
 
 // learned also demands that FRR takes the route for usable.
 func (f *frr) learned(prefix string) learned {
-	family := "ipv4"
-	if netip.MustParsePrefix(prefix).Addr().Is6() {
-		family = "ipv6"
-	}
-	out, err := f.vtysh("bgpd", "show bgp "+family+" unicast "+prefix+" json")
+	out, err := f.vtysh("bgpd", showRoute(prefix)+" json")
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -4,12 +4,11 @@ use std::net::IpAddr;
 
 use aya::maps::{Array, HashMap, MapData, MapError, RingBuf};
 use ebpf::with_causes;
-use rustix::time::{ClockId, clock_gettime};
 use wire::{FlowKey, Protocol};
 
 use super::rule::{Action, Flow, Rule};
 use crate::addresses::mapped;
-use crate::flows;
+use crate::flows::{self, now_seconds};
 
 /// Of `struct rule`: address, until, zero.
 const RULE_BYTES: usize = 24;
@@ -115,9 +114,4 @@ impl Rules {
 fn holds(rule: &[u8; RULE_BYTES], now: u32) -> bool {
     let until = [rule[16], rule[17], rule[18], rule[19]];
     u32::from_ne_bytes(until).wrapping_sub(now).cast_signed() > 0
-}
-
-/// The programs' clock: since the machine's start.
-fn now_seconds() -> u32 {
-    clock_gettime(ClockId::Monotonic).tv_sec as u32
 }
