@@ -322,6 +322,29 @@ fn the_device_and_its_rules_are_made_anew_and_go_on_with_a_successor() {
     });
 }
 
+/// A plan makes it where the thread could not: probes that the kernel hands to it are
+/// not to wait until the thread cares for the device the next time, a second later.
+#[test]
+fn a_device_that_another_thread_made_is_read_at_once() {
+    if !root_or_skip("a_device_that_another_thread_made_is_read_at_once") {
+        return;
+    }
+    let net = net();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    net.balancer.run("ip link add gw-probe type veth peer name other");
+    forwarder.set_plan(&plan(1, &ASSIGNED)).unwrap();
+    let problem = forwarder.status().probe_device.expect("probes").problem;
+    assert!(!problem.is_empty(), "the name is taken");
+
+    net.balancer.run("ip link del gw-probe");
+    forwarder.set_plan(&plan(2, &ASSIGNED)).unwrap();
+    let end = tunnel_end(&net, 47);
+    let sent = Instant::now();
+    prober(&net, 20_001, VIP).send(b"at once").unwrap();
+    assert!(next(&end).ends_with(b"at once"));
+    assert!(sent.elapsed() < Duration::from_millis(400), "{:?}, a probe's timeout", sent.elapsed());
+}
+
 #[test]
 fn without_tun_the_plan_is_served_and_it_is_said() {
     if !root_or_skip("without_tun_the_plan_is_served_and_it_is_said") {

@@ -312,9 +312,12 @@ fn run(shared: Arc<Shared>, stop: &AtomicBool) {
             let sent = tun.as_ref().map(|tun| round(&shared, tun, &mut senders, &mut chunk));
             match sent {
                 Some(Ok(true)) => {}
-                Some(Ok(false)) | None => {
+                Some(Ok(false)) => {
                     waiter.wait(SLEEP_MAX).expect("polling descriptors that are open");
                 }
+                // Another thread made one: what the kernel hands to it waits for us.
+                None if shared.lock().tun.is_some() => break,
+                None => std::thread::sleep(SLEEP_MAX),
                 // Another program removed the device.
                 Some(Err(_)) => break,
             }
