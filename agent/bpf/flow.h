@@ -55,6 +55,23 @@ struct {
 	__type(value, struct first_fragment);
 } fragments SEC(".maps");
 
+/* What the kernel has the socket by that gets the flow's packets; its bytes. */
+static __always_inline __u32 socket_tuple_of(const struct flow *flow, struct bpf_sock_tuple *tuple)
+{
+	if (is_mapped(&flow->vip)) {
+		tuple->ipv4.saddr = flow->client.in6_u.u6_addr32[3];
+		tuple->ipv4.daddr = flow->vip.in6_u.u6_addr32[3];
+		tuple->ipv4.sport = flow->client_port;
+		tuple->ipv4.dport = flow->vip_port;
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(tuple->ipv6.saddr, &flow->client, sizeof(flow->client));
+	__builtin_memcpy(tuple->ipv6.daddr, &flow->vip, sizeof(flow->vip));
+	tuple->ipv6.sport = flow->client_port;
+	tuple->ipv6.dport = flow->vip_port;
+	return sizeof(tuple->ipv6);
+}
+
 static __always_inline __u32 now_seconds(void)
 {
 	return bpf_ktime_get_coarse_ns() / NANOSECONDS;

@@ -36,7 +36,6 @@ struct multipath_segment {
 	__u32 acknowledged;
 	__u8 flags;
 	__u8 header_bytes; /* of TCP, options included */
-	__u8 is_v6;
 };
 
 enum direction { RECEIVED, SENT };
@@ -91,7 +90,6 @@ static __always_inline int read_multipath_segment(struct __sk_buff *skb, enum di
 	s->acknowledged = bpf_ntohl(tcp.ack_seq);
 	s->flags = flags_of(&tcp);
 	s->header_bytes = tcp.doff * 4;
-	s->is_v6 = !is_mapped(vip);
 	return 1;
 }
 
@@ -100,24 +98,10 @@ static __always_inline int read_multipath_segment(struct __sk_buff *skb, enum di
 static __always_inline __u32 state_of_socket(struct __sk_buff *skb,
 					     const struct multipath_segment *s)
 {
-	const struct flow *flow = &s->flow;
 	struct bpf_sock_tuple tuple = {};
+	__u32 bytes = socket_tuple_of(&s->flow, &tuple), state;
 	struct bpf_sock *socket;
-	__u32 bytes, state;
 
-	if (s->is_v6) {
-		__builtin_memcpy(tuple.ipv6.saddr, &flow->client, sizeof(flow->client));
-		__builtin_memcpy(tuple.ipv6.daddr, &flow->vip, sizeof(flow->vip));
-		tuple.ipv6.sport = flow->client_port;
-		tuple.ipv6.dport = flow->vip_port;
-		bytes = sizeof(tuple.ipv6);
-	} else {
-		tuple.ipv4.saddr = flow->client.in6_u.u6_addr32[3];
-		tuple.ipv4.daddr = flow->vip.in6_u.u6_addr32[3];
-		tuple.ipv4.sport = flow->client_port;
-		tuple.ipv4.dport = flow->vip_port;
-		bytes = sizeof(tuple.ipv4);
-	}
 	socket = bpf_skc_lookup_tcp(skb, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
 		return 0;

@@ -226,25 +226,11 @@ static __always_inline int holds(const struct rule *rule)
 /* True if a connection here, or a handshake, has use for the packet. */
 static __always_inline int is_used_here(struct xdp_md *ctx, struct ruled *ruled)
 {
-	struct bpf_sock_tuple *tuple = &ruled->segment.tuple;
-	const struct flow *flow = &ruled->flow;
+	struct segment *segment = &ruled->segment;
 
-	if (is_mapped(&flow->vip)) {
-		tuple->ipv4.saddr = flow->client.in6_u.u6_addr32[3];
-		tuple->ipv4.daddr = flow->vip.in6_u.u6_addr32[3];
-		tuple->ipv4.sport = flow->client_port;
-		tuple->ipv4.dport = flow->vip_port;
-		ruled->segment.tuple_bytes = sizeof(tuple->ipv4);
-	} else {
-		__builtin_memcpy(tuple->ipv6.saddr, &flow->client, sizeof(flow->client));
-		__builtin_memcpy(tuple->ipv6.daddr, &flow->vip, sizeof(flow->vip));
-		tuple->ipv6.sport = flow->client_port;
-		tuple->ipv6.dport = flow->vip_port;
-		ruled->segment.tuple_bytes = sizeof(tuple->ipv6);
-	}
+	segment->tuple_bytes = socket_tuple_of(&ruled->flow, &segment->tuple);
 	/* A socket that changes its state is in no table for a moment. */
-	return place_by_lookup(ctx, &ruled->segment) == HERE ||
-	       place_by_lookup(ctx, &ruled->segment) == HERE;
+	return place_by_lookup(ctx, segment) == HERE || place_by_lookup(ctx, segment) == HERE;
 }
 
 /* True for a packet that came before the rule for it may have: the kernel would reset a
