@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use guideway_figures::scale::one::{self, One};
+use guideway_figures::veth::Rounds;
 use guideway_figures::{figure_8, figure_9, mplb, swap, table_build};
 
 #[test]
@@ -81,9 +82,7 @@ fn figure_8_names_the_program_that_is_missing() {
         forwarder: PathBuf::from("no/such/forwarder"),
         reflector: PathBuf::from("no/such/reflector"),
         workers: vec![1],
-        rounds: 1,
-        seconds: 0.1,
-        connections: 1,
+        rounds: Rounds { rounds: 1, seconds: 0.1, connections: 1 },
         json: None,
     };
     let refused = figure_8::run(&options).unwrap_err();

@@ -26,7 +26,7 @@ use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
 use crate::traffic::FRAME_BYTES;
-use crate::veth::{self, Load, Mode, Net, Packets, Place};
+use crate::veth::{self, Load, Mode, Net, Packets, Place, Rounds};
 use subject::Subject;
 
 /// What may be varied.
@@ -41,15 +41,9 @@ pub struct Options {
     /// Numbers of workers; the ratio to the reflector is that of the first
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Vec<u16>,
-    /// Rounds, in which all take turns
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: u32,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 0.2)]
-    pub seconds: f64,
-    /// Connections of the sender
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub connections: u32,
+    /// How often, how long.
+    #[command(flatten)]
+    pub rounds: Rounds,
     /// Write the figures to this file as JSON as well
     #[arg(long)]
     pub json: Option<PathBuf>,
@@ -74,7 +68,7 @@ impl Measured {
 
 /// Lets all of them forward, with one worker and more.
 pub fn run(options: &Options) -> Result<Report, String> {
-    veth::check(options.seconds, &[&options.forwarder, &options.reflector])?;
+    veth::check(options.rounds.seconds, &[&options.forwarder, &options.reflector])?;
     let mut results = Vec::new();
     for workers in &options.workers {
         results.push((*workers, measure(options, *workers)?));
@@ -99,7 +93,7 @@ fn measure(options: &Options, workers: u16) -> Result<Results, String> {
         places.push(place.map_err(|error| format!("{}: {error}", subject.name()))?);
     }
     let mut results = Results::default();
-    for _ in 0..options.rounds {
+    for _ in 0..options.rounds.rounds {
         for (place, measured) in places.iter().zip(&mut results) {
             measured.add(options, place)?;
         }
@@ -108,8 +102,7 @@ fn measure(options: &Options, workers: u16) -> Result<Results, String> {
 }
 
 fn load(options: &Options) -> Load {
-    let Options { connections, seconds, .. } = *options;
-    Load { packets: Packets::Udp, frame_bytes: FRAME_BYTES, connections, rate: 0, seconds }
+    options.rounds.load(Packets::Udp, FRAME_BYTES)
 }
 
 fn start(options: &Options, subject: Subject, workers: u16) -> Result<Place, String> {
@@ -226,9 +219,9 @@ fn text(options: &Options, results: &[(u16, Results)]) -> String {
          There and back at low load, one packet at a time, veth and both ends' wake-ups included:\n\n{latencies}\n\
          Paper: with the Linux stack \"less than 30% that of kernel bypass\"; with it bypassed, more packet\n\
          threads forward more until a NIC of 10 Gbit/s is full at 5. It had a core for each of them.\n",
-        options.connections,
-        options.rounds,
-        options.seconds,
+        options.rounds.connections,
+        options.rounds.rounds,
+        options.rounds.seconds,
         machine::label()
     )
 }

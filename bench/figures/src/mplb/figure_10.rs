@@ -1,11 +1,11 @@
 //! Figure 10: the rate by size of packets.
 
-use super::{Forwarder, Rounds};
+use super::Forwarder;
 use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use crate::veth::{self, Flood, Packets};
+use crate::veth::{self, Flood, Packets, Rounds};
 
 /// What may be varied.
 #[derive(Debug, Clone, clap::Args)]

@@ -1,11 +1,10 @@
 //! Figure 7: the rate by size of rings, and what rings cost in time once they are full.
 
-use super::Rounds;
 use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use crate::veth::{self, Flood, Mode, Net, Packets, Place};
+use crate::veth::{self, Flood, Mode, Net, Packets, Place, Rounds};
 
 /// The smallest frames with MP_CAPABLE whose end has room for a number.
 const FRAME_BYTES: usize = 86;

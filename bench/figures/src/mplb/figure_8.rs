@@ -3,12 +3,12 @@
 //! The paper pings between two idle machines while others flood. Here one packet in a
 //! while of the load itself is timed, there and back, by the sender.
 
-use super::{Forwarder, Rounds};
+use super::Forwarder;
 use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use crate::veth::{self, Load, Mode, Packets, Place};
+use crate::veth::{self, Load, Mode, Packets, Place, Rounds};
 
 /// MP_CAPABLE, with room for a number at the end.
 const FRAME_BYTES: usize = 86;

@@ -7,12 +7,12 @@
 use std::process::id;
 use std::thread;
 
-use super::{Forwarder, Rounds};
+use super::Forwarder;
 use crate::machine;
 use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
-use crate::veth::{self, Flood, Load, Packets, Place, Quota};
+use crate::veth::{self, Flood, Load, Packets, Place, Quota, Rounds};
 
 /// The smallest data of the paper; MP_CAPABLE needs less.
 const FRAME_BYTES: usize = 86;

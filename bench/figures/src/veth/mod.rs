@@ -8,6 +8,7 @@
 
 mod net;
 mod quota;
+mod rounds;
 mod running;
 pub mod sender;
 
@@ -19,6 +20,7 @@ use serde_json::Value;
 use net::RETURNS;
 pub use net::{INTERFACE, Net, VIPS};
 pub use quota::Quota;
+pub use rounds::Rounds;
 pub use running::{Running, Service, forwarder, program, reflector};
 pub use sender::Packets;
 
