@@ -34,6 +34,7 @@ use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
 use wire::tunnel::route_option::Emitted;
 use wire::{
     BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp, tcp_options,
+    tunnel,
 };
 
 use crate::decide::{ChosenMember, Why, decide, decide_stateless, steady_member};
@@ -42,6 +43,7 @@ use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
+use crate::kernel_cache::EntryWriter;
 use crate::multipath::{Opening, Selection};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
@@ -235,7 +237,15 @@ impl<'m> Datapath<'m> {
     ) {
         let begin = run.start;
         let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
-        self.choose_all(view, frames, packets);
+        // Apart, so that without a cache no packet tests for one.
+        match &self.kernel_cache {
+            None => self.choose_all(view, frames, packets, |_, _, _, _| {}),
+            Some(cache) => {
+                self.choose_all(view, frames, packets, |frame, packet, matched, chosen| {
+                    self.note_in_kernel_cache(cache, view, matched, frame, packet, chosen);
+                });
+            }
+        }
         self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
     }
 
@@ -411,13 +421,14 @@ impl<'m> Datapath<'m> {
     }
 
     /// The backends of all: tracked, or else selected. Prefetches the other
-    /// connections.
+    /// connections. `note` sees each.
     #[inline(never)]
     fn choose_all<'v>(
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
+        note: impl Fn(&Frame<'_>, &PacketState<'v>, &'v Matched, ChosenMember),
     ) {
         let (counters, connections) = (self.counters_of(view), &self.counters.connections);
         let (mut served, misses) = (0, connections.misses.get());
@@ -445,6 +456,7 @@ impl<'m> Datapath<'m> {
                     chosen
                 }
             };
+            note(frame, packet, matched, chosen);
             packet.choose(view, counters, matched, chosen);
         }
         let misses = connections.misses.get() - misses;
@@ -626,6 +638,41 @@ impl<'m> Datapath<'m> {
         self.counters.connections.misses.add(1);
         packet.stage = Stage::Routed(matched, decision.chosen?, option);
         None
+    }
+
+    /// Enters the flow of one in a number of data packets into the kernel flow cache, if its
+    /// connection is steady; takes out one that ends. What may be a tunnel's packet is left
+    /// to user space, which judges it by more than its five-tuple.
+    #[inline]
+    fn note_in_kernel_cache(
+        &self,
+        cache: &EntryWriter<'_>,
+        view: &View,
+        matched: &Matched,
+        frame: &Frame<'_>,
+        PacketState { meta, hash, .. }: &PacketState<'_>,
+        ChosenMember { member, backend }: ChosenMember,
+    ) {
+        let ends = tcp::Flags(tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+        if meta.tcp_flags.has_any(ends) {
+            return cache.remove(&headers_of(frame, *meta).key);
+        }
+        if meta.tcp_flags.has(tcp::Flags::SYN) || !cache.is_due() {
+            return;
+        }
+        let found = self.table.find(*hash, matched.service);
+        let steady =
+            found.and_then(|entry| entry.steady_backend(&self.ticks, is_tcp(meta.protocol)));
+        if steady != Some(backend) || frame.is_tunnelled() || frame.is_misdirected() {
+            return;
+        }
+        let key = headers_of(frame, *meta).key;
+        let may_be_tunnel = key.protocol == Protocol::UDP && tunnel::is_port(key.destination_port);
+        if let Some(target) = view.kernel_targets.of(matched.matched, member)
+            && !may_be_tunnel
+        {
+            cache.enter(&key, *hash, matched.service, target);
+        }
     }
 
     #[inline(never)]

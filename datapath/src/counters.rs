@@ -72,6 +72,8 @@ pub struct Counters {
     pub connections: ConnectionCounters,
     /// Packets of connections that an earlier table may have given away.
     pub second_chances: SecondChanceCounters,
+    /// What was written into the kernel flow cache.
+    pub kernel_cache: CacheCounters,
     /// What became of fragments.
     pub fragments: FragmentCounters,
     /// How packets went to services with QUIC connection ids.
@@ -171,6 +173,23 @@ pub struct ConnectionCounters {
     /// Packets that would have confirmed an entry, whose service has its share
     /// of the table.
     pub unconfirmed_at_share: Counter,
+}
+
+/// What a worker did with its region of the kernel flow cache.
+#[derive(Debug, Default)]
+pub struct CacheCounters {
+    /// Flows entered.
+    pub entered: Counter,
+    /// Entries whose flow got another target.
+    pub retargeted: Counter,
+    /// Entries that gave their place to another flow.
+    pub displaced: Counter,
+    /// Flows that found no place.
+    pub refused_full: Counter,
+    /// Entries taken out by a FIN or RST.
+    pub closed: Counter,
+    /// Entries that left because they were idle, or their connection or target is gone.
+    pub expired: Counter,
 }
 
 impl Counters {

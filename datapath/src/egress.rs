@@ -111,6 +111,18 @@ impl Egress {
         }
     }
 
+    /// The headers in front of all packets of that family to a backend, whatever their
+    /// flow; None: there is no next hop, or more than one.
+    pub(crate) fn only_template(
+        &self,
+        profile: u16,
+        family: Family,
+        backend: BackendId,
+    ) -> Option<&HeaderTemplate> {
+        let tunnel = self.tunnel(profile, family, backend)?;
+        (tunnel.hops == 1).then_some(&tunnel.template)
+    }
+
     /// The peer in charge of the fragments whose three-tuple has that hash:
     /// one that is healthy and reached. None: this machine.
     #[must_use]

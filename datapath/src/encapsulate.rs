@@ -30,6 +30,9 @@ const TTL: u8 = 64;
 const FRONT_BYTES_MAX: usize =
     ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + tunnel::FRONT_BYTES_MAX;
 
+/// Bytes of the headers of GRE over IPv4.
+pub(crate) const GRE_V4_FRONT_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + 4;
+
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncapProfile {
@@ -209,6 +212,21 @@ impl HeaderTemplate {
         }
     }
 
+    /// The same for the kernel flow cache; None: not GRE over IPv4, which alone it knows.
+    pub(crate) fn gre_v4(&self) -> Option<GreV4Template> {
+        let is_gre_v4 =
+            self.shape == Shape::of(Encap::Gre, Family::V4) && self.udp == UdpHeader::None;
+        let front = self.front.first_chunk().expect("it is longer");
+        (is_gre_v4 && self.option_bytes == 0).then_some(GreV4Template {
+            sum: self.sum,
+            source_host_mask: self.source_host_mask,
+            mtu: self.mtu,
+            class_mask: self.class_mask,
+            class_bits: self.class_bits,
+            front: *front,
+        })
+    }
+
     /// The longest packet that is reported to fit: with its headers and the longest
     /// option, whether a packet carries one or not.
     fn inside_bytes_max(&self) -> u16 {
@@ -225,6 +243,17 @@ impl HeaderTemplate {
         geneve::announce_critical_options(header, option_bytes);
         template
     }
+}
+
+/// What a [`HeaderTemplate`] of GRE over IPv4 consists of; its fields mean the same.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GreV4Template {
+    pub(crate) sum: u32,
+    pub(crate) source_host_mask: u32,
+    pub(crate) mtu: u16,
+    pub(crate) class_mask: u8,
+    pub(crate) class_bits: u8,
+    pub(crate) front: [u8; GRE_V4_FRONT_BYTES],
 }
 
 /// Bytes of a packet that its outer headers leave room for, whatever path MTU

@@ -16,6 +16,7 @@ use crate::decide::{
 };
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
+use crate::kernel_cache::{CacheRegion, EntryWriter};
 use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
 use crate::multipath::Selection;
@@ -53,6 +54,8 @@ pub struct Datapath<'m> {
     /// Some of the last batch's packets took more than one lookup to match.
     pub(crate) uses_match_cache: Cell<bool>,
     pub(crate) match_cache: MatchCache,
+    /// Of the worker's queue; None: there is none.
+    pub(crate) kernel_cache: Option<EntryWriter<'m>>,
 }
 
 impl<'m> Datapath<'m> {
@@ -81,7 +84,13 @@ impl<'m> Datapath<'m> {
             uses_multipath: Cell::new(false),
             uses_match_cache: Cell::new(false),
             match_cache: MatchCache::new(),
+            kernel_cache: None,
         }
+    }
+
+    /// From now on the kernel may send what the worker has entered there.
+    pub fn set_kernel_cache(&mut self, region: CacheRegion<'m>) {
+        self.kernel_cache = Some(EntryWriter::new(region, &self.counters.kernel_cache));
     }
 
     /// The worker's connection table.
@@ -95,6 +104,11 @@ impl<'m> Datapath<'m> {
     /// little further.
     pub fn begin(&mut self, now_ms: u32, view: &View) {
         self.ticks = Ticks::new(self.clock.advance(now_ms));
+        // First, so that no entry expires whose flow the kernel has sent packets of.
+        if let Some(cache) = &mut self.kernel_cache {
+            let (table, ticks) = (&self.table, &self.ticks);
+            cache.begin(ticks.now(), |hash, service| table.refresh(hash, service, ticks));
+        }
         self.table.sweep(&self.ticks, &view.plan, &view.lifetimes, &self.counters.connections);
     }
 

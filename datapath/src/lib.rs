@@ -30,6 +30,7 @@ pub mod flow_hash;
 pub mod forward;
 pub mod fragment_table;
 pub mod fragmentation;
+pub mod kernel_cache;
 pub mod limiter;
 mod match_cache;
 pub mod multipath;

@@ -558,6 +558,18 @@ impl<'m> ConnectionTable<'m> {
         found.place.store(entry.to_word(hash), Ordering::Relaxed);
     }
 
+    /// Writes an established entry as if a data packet of its flow had come now; false:
+    /// the flow has none.
+    pub(crate) fn refresh(&self, hash: u64, service: ServiceId, ticks: &Ticks) -> bool {
+        let Some(found) = self.find(hash, service) else { return false };
+        let entry = found.entry();
+        if !matches!(entry.class, EntryClass::Established | EntryClass::Datagram) {
+            return false;
+        }
+        self.update(&found, hash, Entry { time: ticks.of(entry.class), ..entry });
+        true
+    }
+
     /// True where another confirmed entry of the service would be more than its
     /// share: it has more connections than the table is made for, and in the
     /// flow's bucket no more than [`OPEN_PLACES`] would be left that others may

@@ -10,6 +10,7 @@ use wire::{FlowKey, Protocol};
 use crate::clock::Now;
 use crate::counters::Counter;
 use crate::egress::Egress;
+use crate::kernel_cache::KernelTargets;
 use crate::reply::ReturnPaths;
 use crate::table::Lifetimes;
 
@@ -30,6 +31,8 @@ pub struct View {
     pub unix_offset_ms: Arc<AtomicI64>,
     /// One for each worker, and one for the slow path.
     pub counters: Arc<[WorkerCounters]>,
+    /// Where the kernel may send packets by itself.
+    pub kernel_targets: Arc<KernelTargets>,
 }
 
 impl View {
@@ -91,6 +94,7 @@ impl View {
             return_paths: ReturnPaths::default(),
             unix_offset_ms: Arc::default(),
             counters,
+            kernel_targets: Arc::default(),
         }
     }
 }

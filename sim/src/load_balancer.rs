@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use datapath::kernel_cache::CacheRegion;
 use datapath::table::{HEADER_WORDS, Identity, words_for};
 use datapath::verdict::DeviceIndex;
 use datapath::{
@@ -171,6 +172,11 @@ impl LoadBalancer {
             }
             counters.count(*verdict);
         }
+    }
+
+    /// From now on that worker enters steady flows there.
+    pub fn set_kernel_cache(&mut self, worker: usize, region: CacheRegion<'static>) {
+        self.seats[worker].worker.decider().datapath.set_kernel_cache(region);
     }
 
     /// Counts a frame that no device would have received whole.

@@ -1,0 +1,318 @@
+//! The entries of one worker's region, and their only writer.
+//!
+//! ```text
+//!  region   | bucket | bucket | ...              bucket: 4 entries, one cache line
+//!
+//!  word 0   63 .................. 16 15 ...... 0
+//!           tag; zero: free          time of use
+//!  word 1   63 ...... 52 51 ..... 32 31 ...... 0
+//!           generation   target      low half of the flow hash
+//! ```
+//!
+//! **Writing.** The worker stores zero to word 0, then word 1, then word 0. The kernel
+//! loads word 0, word 1, and word 0 again; a tag that differs is a miss. The kernel
+//! stores the time halfword of word 0 and nothing else. With stores and loads in order
+//! these races are left, and harmless:
+//!
+//! - The kernel stores the time into a word that the worker has just zeroed, or
+//!   written for another flow. So a free place is known by its tag and not by
+//!   word 0, and a new entry may seem used at the moment it was made.
+//! - The worker removes an entry that the kernel has just accepted: one packet of each
+//!   processor's is sent as if it had come before.
+//! - Between the kernel's two loads of word 0 the place goes to another flow *and back
+//!   to the first*: the kernel would send by the other's word 1. So a place takes
+//!   another flow at the earliest [`REUSE_TICKS`] after it was written, which makes
+//!   that at least four ticks for what takes the kernel nanoseconds.
+//!
+//! The first of these is tried in all interleavings by this module's tests.
+//!
+//! **Time.** The worker stores the tick (100 ms) beside its region in each round, and
+//! the kernel copies it into entries that it sends by. Sweeping, the worker sees which
+//! entries were used since it came by the last time, and writes their connections'
+//! own entries: so these live at least as long as without a cache, and at most a tick
+//! and a sweep longer. A service with an idle timeout shorter than
+//! [`super::limits::IDLE_TIMEOUT_MS_MIN`] would be swept too rarely: it is not cached.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plan::ServiceId;
+use siphasher::sip::SipHasher13;
+use wire::FlowKey;
+
+use super::LINE_WORDS;
+use super::limits::SWEEP_MS;
+use super::targets::{TargetRef, Targets};
+use super::tuple::TupleHash;
+use crate::clock::Now;
+use crate::counters::CacheCounters;
+
+/// Entries of a bucket.
+pub const BUCKET_ENTRIES: usize = 4;
+const ENTRY_WORDS: usize = LINE_WORDS / BUCKET_ENTRIES;
+
+/// A tick of the time of use: 16 bits of it are 1.8 hours, and no entry is idle for
+/// longer than [`IDLE_TICKS_MAX`] and a sweep.
+pub const TICK_MS: u64 = 100;
+
+/// A place takes another flow this many ticks after it was written.
+const REUSE_TICKS: u16 = 2;
+/// An entry gives its place to another flow where it was not used for as long.
+const DISPLACE_TICKS: u16 = 50;
+/// An entry that was not used for as long goes.
+const IDLE_TICKS_MAX: u16 = 300;
+
+/// One in this number of data packets is entered, if its connection is steady: busy flows
+/// come first, and a batch costs a few stores.
+pub const ENTER_INTERVAL: u32 = 32;
+
+/// Buckets of a region for that many flows, which is half full then.
+#[must_use]
+pub fn buckets_for(flows: u64) -> u32 {
+    // 2^28 connections are the most.
+    (flows * 2).div_ceil(BUCKET_ENTRIES as u64).next_power_of_two().min(1 << 28) as u32
+}
+
+/// The key of the hash, chosen at each start.
+pub type CacheKey = [u64; 2];
+
+type Bucket = [AtomicU64; LINE_WORDS];
+
+/// Words of the line beside a region, of which the kernel reads the first.
+mod line {
+    pub const TICK: usize = 0;
+}
+
+/// The memory of one worker's cache.
+#[derive(Debug, Clone, Copy)]
+pub struct CacheRegion<'m> {
+    /// Its entries: words of a power of two of buckets.
+    pub entries: &'m [AtomicU64],
+    /// The line beside them.
+    pub line: &'m [AtomicU64; LINE_WORDS],
+    /// The targets, which the control thread writes.
+    pub targets: Targets<'m>,
+    /// The key of the hash.
+    pub key: CacheKey,
+}
+
+/// What the worker knows of an entry, beside what the kernel sees.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owner {
+    hash: u64,
+    service: ServiceId,
+    /// When the place was last written, in ticks.
+    written: u16,
+    /// The time of use when the sweep last came by.
+    used: u16,
+}
+
+/// The entries of one queue's region. Only its worker writes, but for the time of use.
+#[derive(Debug)]
+pub struct EntryWriter<'m> {
+    buckets: &'m [Bucket],
+    line: &'m Bucket,
+    targets: Targets<'m>,
+    hasher: SipHasher13,
+    owners: Box<[Cell<Owner>]>,
+    counters: &'m CacheCounters,
+    tick: u16,
+    /// Data packets until the next one is entered.
+    until_entered: Cell<u32>,
+    sweep: Sweep,
+}
+
+#[derive(Debug, Default)]
+struct Sweep {
+    before: Option<Now>,
+    next: usize,
+    credit: u64,
+}
+
+impl<'m> EntryWriter<'m> {
+    /// The writer of an empty region.
+    ///
+    /// # Panics
+    /// If the words are no power of two of buckets.
+    #[must_use]
+    pub fn new(region: CacheRegion<'m>, counters: &'m CacheCounters) -> EntryWriter<'m> {
+        let CacheRegion { entries, line, targets, key } = region;
+        let (buckets, rest) = entries.as_chunks::<LINE_WORDS>();
+        assert!(rest.is_empty() && buckets.len().is_power_of_two(), "{} words", entries.len());
+        let places = buckets.len() * BUCKET_ENTRIES;
+        EntryWriter {
+            buckets,
+            line,
+            targets,
+            hasher: SipHasher13::new_with_keys(key[0], key[1]),
+            owners: std::iter::repeat_with(Cell::default).take(places).collect(),
+            counters,
+            tick: 0,
+            until_entered: Cell::new(ENTER_INTERVAL),
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// True for one in [`ENTER_INTERVAL`] data packets.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        let left = self.until_entered.get() - 1;
+        self.until_entered.set(if left == 0 { ENTER_INTERVAL } else { left });
+        left == 0
+    }
+
+    /// Enters a steady flow, whose hash that is, or gives it another target. A bucket
+    /// whose entries are all in use stays as it is: no flow displaces another that
+    /// goes on.
+    pub fn enter(&self, key: &FlowKey, hash: u64, service: ServiceId, target: TargetRef) {
+        let Some(tuple) = TupleHash::of(&self.hasher, key) else { return };
+        let number = tuple.bucket(self.buckets.len());
+        let decision = decision(hash, target);
+        if let Some(place) = self.find(number, tuple.tag()) {
+            if place.decision() != decision {
+                self.counters.retargeted.add(1);
+                self.write(&place, tuple.tag(), decision, hash, service);
+            }
+            return;
+        }
+        let Some((place, displaces)) = self.place_for_another(number) else {
+            return self.counters.refused_full.add(1);
+        };
+        self.counters.entered.add(1);
+        self.counters.displaced.add(displaces.into());
+        self.write(&place, tuple.tag(), decision, hash, service);
+    }
+
+    /// Takes a flow's entry out: its connection ends.
+    pub(crate) fn remove(&self, key: &FlowKey) {
+        let Some(tuple) = TupleHash::of(&self.hasher, key) else { return };
+        let Some(place) = self.find(tuple.bucket(self.buckets.len()), tuple.tag()) else { return };
+        self.clear(&place);
+        self.counters.closed.add(1);
+    }
+
+    /// Sets the time, and sweeps the region a little further. `refresh` is called for
+    /// flows that the kernel has sent packets of since the sweep last came by; false:
+    /// the connection table has no such flow.
+    pub fn begin(&mut self, now: Now, refresh: impl Fn(u64, ServiceId) -> bool) {
+        self.tick = (now.0 / TICK_MS) as u16;
+        self.line[line::TICK].store(self.tick.into(), Ordering::Relaxed);
+        let Some(before) = self.sweep.before.replace(now) else { return };
+        self.sweep.credit += (now.0 - before.0).min(SWEEP_MS) * self.buckets.len() as u64;
+        let steps = self.sweep.credit / SWEEP_MS;
+        self.sweep.credit %= SWEEP_MS;
+        for _ in 0..steps {
+            (0..BUCKET_ENTRIES).for_each(|entry| {
+                self.sweep_place(&self.place(self.sweep.next, entry), &refresh);
+            });
+            self.sweep.next = (self.sweep.next + 1) % self.buckets.len();
+        }
+    }
+
+    fn sweep_place(&self, place: &Place<'_>, refresh: impl Fn(u64, ServiceId) -> bool) {
+        let (tag, used) = place.tag_and_time();
+        if tag == 0 {
+            return;
+        }
+        let owner = place.owner.get();
+        let is_gone = owner.used != used && !refresh(owner.hash, owner.service);
+        place.owner.set(Owner { used, ..owner });
+        if is_gone || self.idle_ticks(used) > IDLE_TICKS_MAX || !self.is_valid(place) {
+            self.clear(place);
+            self.counters.expired.add(1);
+        }
+    }
+
+    /// True if the kernel would send by this entry's target.
+    fn is_valid(&self, place: &Place<'_>) -> bool {
+        let target = TargetRef::from_bits((place.decision() >> TARGET_SHIFT) as u32);
+        target.is_some_and(|target| self.targets.is_valid(target))
+    }
+
+    fn idle_ticks(&self, used: u16) -> u16 {
+        self.tick.wrapping_sub(used)
+    }
+
+    fn find(&self, bucket: usize, tag: u64) -> Option<Place<'_>> {
+        self.places(bucket).find(|place| place.tag_and_time().0 == tag)
+    }
+
+    /// A free place, or else the one that was not used for the longest time, if that is
+    /// long; and whether it displaces an entry.
+    fn place_for_another(&self, bucket: usize) -> Option<(Place<'_>, bool)> {
+        let is_ready =
+            |place: &Place<'_>| self.tick.wrapping_sub(place.owner.get().written) >= REUSE_TICKS;
+        let is_free = |place: &Place<'_>| place.tag_and_time().0 == 0;
+        if let Some(free) = self.places(bucket).find(|place| is_free(place) && is_ready(place)) {
+            return Some((free, false));
+        }
+        let idle = |place: &Place<'_>| self.idle_ticks(place.tag_and_time().1);
+        let taken = self.places(bucket).filter(|place| !is_free(place) && is_ready(place));
+        let longest = taken.max_by_key(idle)?;
+        (idle(&longest) >= DISPLACE_TICKS).then_some((longest, true))
+    }
+
+    fn places(&self, bucket: usize) -> impl Iterator<Item = Place<'_>> {
+        (0..BUCKET_ENTRIES).map(move |entry| self.place(bucket, entry))
+    }
+
+    fn place(&self, bucket: usize, entry: usize) -> Place<'_> {
+        let (words, _) = self.buckets[bucket].as_chunks::<ENTRY_WORDS>();
+        Place { words: &words[entry], owner: &self.owners[bucket * BUCKET_ENTRIES + entry] }
+    }
+
+    fn write(&self, place: &Place<'_>, tag: u64, decision: u64, hash: u64, service: ServiceId) {
+        place.store(&stores_to_write(tag | u64::from(self.tick), decision));
+        let (written, used) = (self.tick, self.tick);
+        place.owner.set(Owner { hash, service, written, used });
+    }
+
+    fn clear(&self, place: &Place<'_>) {
+        place.store(&[STORE_FREE]);
+        place.owner.set(Owner { written: self.tick, ..place.owner.get() });
+    }
+}
+
+/// An entry's place.
+struct Place<'m> {
+    words: &'m [AtomicU64; ENTRY_WORDS],
+    owner: &'m Cell<Owner>,
+}
+
+impl Place<'_> {
+    fn tag_and_time(&self) -> (u64, u16) {
+        let word = self.words[0].load(Ordering::Relaxed);
+        (word & TupleHash::TAG_MASK, word as u16)
+    }
+
+    fn decision(&self) -> u64 {
+        self.words[1].load(Ordering::Relaxed)
+    }
+
+    /// Each is seen after those before it.
+    fn store(&self, stores: &[Store]) {
+        for (word, value) in stores {
+            self.words[*word].store(*value, Ordering::Release);
+        }
+    }
+}
+
+const TARGET_SHIFT: u32 = 32;
+
+/// Word 1.
+fn decision(hash: u64, target: TargetRef) -> u64 {
+    u64::from(target.bits()) << TARGET_SHIFT | hash & 0xffff_ffff
+}
+
+/// A word of an entry, and what is stored there.
+type Store = (usize, u64);
+
+const STORE_FREE: Store = (0, 0);
+
+/// What makes an entry, in order.
+fn stores_to_write(word_0: u64, word_1: u64) -> [Store; 3] {
+    [STORE_FREE, (1, word_1), (0, word_0)]
+}
+
+#[cfg(test)]
+mod tests;

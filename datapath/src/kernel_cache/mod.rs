@@ -1,0 +1,41 @@
+//! The kernel flow cache: decisions that workers have made often, in memory that
+//! the XDP filter reads, which then sends a flow's plain data packets itself
+//! (nic/bpf/cache.h).
+//!
+//! ```text
+//!  frame ─► five-tuple ─► SipHash ─► bucket in the region ─► entry ─► target ─► sent
+//!            plain, data              of its RX queue         │        │
+//!    │                                written by that      writes    written by
+//!    └ anything else: AF_XDP          queue's worker       the time  the control thread
+//!      socket ─► worker                                    of use
+//! ```
+//!
+//! Guarantees, each held by whom it names:
+//!
+//! - An entry is a copy of what [`crate::forward`] decides about data of its flow, so an
+//!   empty cache is always right (the worker, which enters steady connections only).
+//! - One region has one writer, the worker of its queue, and one reader at a time: the
+//!   kernel polls a queue on one processor at a time (native XDP).
+//! - An entry whose target is of another generation is a miss. So a plan, a drain or
+//!   a next hop changes targets, in one store each, and never entries (the control
+//!   thread; see [`targets`]).
+//! - A connection's own entry lives at least as long as the cached one is used (the
+//!   worker's sweep; see [`entries`]).
+//!
+//! Only where loads are seen in order, and stores too (x86): [`IS_SUPPORTED`]. Knows
+//! no map of the kernel: memory comes in as words.
+
+pub mod entries;
+pub mod limits;
+pub mod targets;
+mod tuple;
+
+pub use entries::{CacheKey, CacheRegion, EntryWriter};
+pub use targets::{KernelTargets, TargetRef, TargetWriter, Targets};
+
+/// The kernel's program reads by plain loads, which only a processor that keeps the
+/// order of loads, and that of stores, makes right.
+pub const IS_SUPPORTED: bool = cfg!(target_arch = "x86_64");
+
+/// Words of a cache line.
+pub const LINE_WORDS: usize = 8;

@@ -1,0 +1,148 @@
+use plan::Planner;
+use wire::MacAddress;
+
+use super::*;
+use crate::flow_hash::FlowHash;
+use crate::next_hop::NextHop;
+use crate::secret::Secret;
+use crate::verdict::DeviceIndex;
+
+struct Writer {
+    words: &'static [AtomicU64],
+    writer: TargetWriter<'static>,
+    planner: Planner,
+}
+
+fn writer(targets: usize) -> Writer {
+    let words = (0..targets * LINE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: &'static [AtomicU64] = Vec::leak(words);
+    Writer { words, writer: TargetWriter::new(Targets::new(words)), planner: Planner::default() }
+}
+
+fn message(backends: usize) -> serde_json::Value {
+    let name = |index| format!("b{index}");
+    let backend =
+        |index| serde_json::json!({"name": name(index), "address": format!("10.1.0.{index}")});
+    let member = |index| serde_json::json!({"backend": name(index), "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+    serde_json::json!({
+        "generation": "1",
+        "cluster": {"name": "test", "keyId": "derived"},
+        "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+        "backends": (0..backends).map(backend).collect::<Vec<_>>(),
+        "groups": [{"name": "g", "members": (0..backends).map(member).collect::<Vec<_>>()}],
+        "services": [{"name": "web", "vips": [{"address": "203.0.113.1"}], "group": "g", "tableSize": 251}],
+    })
+}
+
+impl Writer {
+    fn follow(&mut self, message: serde_json::Value, mac: u8, hops: usize) -> Arc<KernelTargets> {
+        let plan = self.planner.plan(serde_json::from_value(message).unwrap()).unwrap();
+        let hop = NextHop {
+            device: DeviceIndex(0),
+            source: MacAddress([2, 0, 0, 0, 0, 1]),
+            destination: MacAddress([2, 0, 0, 0, 0, mac]),
+            mtu: 1500,
+            path_mtu: None,
+        };
+        let egress =
+            Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop; hops]);
+        self.writer.follow(&plan, &egress)
+    }
+
+    fn word(&self, target: TargetRef, word: usize) -> u64 {
+        self.words[target.number() * LINE_WORDS + word].load(Ordering::Relaxed)
+    }
+
+    fn is_valid(&self, target: TargetRef) -> bool {
+        self.writer.targets.is_valid(target)
+    }
+}
+
+#[test]
+fn a_target_is_laid_out_as_the_kernel_reads_it() {
+    let mut writer = writer(4);
+    let targets = writer.follow(message(1), 0xfe, 1);
+    let target = targets.of(0, 0).unwrap();
+    assert_eq!((target.number(), target.generation()), (0, 1));
+    assert_eq!(writer.word(target, 0), 0x00ff_05dc_0000_1001);
+    let front: Vec<u8> = (2..7).flat_map(|word| writer.word(target, word).to_le_bytes()).collect();
+    assert_eq!(front[..14], [2, 0, 0, 0, 0, 0xfe, 2, 0, 0, 0, 0, 1, 8, 0]);
+    assert_eq!((front[14], front[23]), (0x45, 47));
+    assert_eq!(front[26..38], [10, 0, 0, 1, 10, 1, 0, 0, 0, 0, 8, 0]);
+    assert_eq!((front[38..].to_vec(), writer.word(target, 7)), (vec![0, 0], 0));
+}
+
+#[test]
+fn a_next_hop_that_moves_rewrites_a_target_and_keeps_its_entries() {
+    let mut writer = writer(4);
+    let before = writer.follow(message(2), 0xfe, 1);
+    let after = writer.follow(message(2), 0x77, 1);
+    let target = after.of(0, 1).unwrap();
+    assert_eq!(before.of(0, 1), Some(target));
+    assert!(writer.is_valid(target));
+    assert_eq!(writer.word(target, 2).to_le_bytes()[5], 0x77);
+    assert_eq!(writer.word(target, 0) as u32, 2 << 12 | 1, "another sequence number");
+}
+
+#[test]
+fn what_a_plan_no_longer_has_is_not_valid_and_its_number_has_another_generation() {
+    let mut writer = writer(2);
+    let first = writer.follow(message(2), 0xfe, 1);
+    let gone = first.of(0, 1).unwrap();
+    let second = writer.follow(message(1), 0xfe, 1);
+    assert_eq!((second.of(0, 0), second.of(0, 1)), (first.of(0, 0), None));
+    assert!(!writer.is_valid(gone));
+    let again = writer.follow(message(2), 0xfe, 1).of(0, 1).unwrap();
+    assert_eq!((again.number(), again.generation()), (gone.number(), gone.generation() + 1));
+    assert!(writer.is_valid(again) && !writer.is_valid(gone));
+}
+
+#[test]
+fn another_set_of_vips_leaves_no_target_valid() {
+    let mut writer = writer(8);
+    let before = writer.follow(message(2), 0xfe, 1);
+    let mut message = message(2);
+    let vip = serde_json::json!({"address": "203.0.113.2"});
+    message["services"][0]["vips"].as_array_mut().unwrap().push(vip);
+    let after = writer.follow(message, 0xfe, 1);
+    assert!((0..2).all(|member| !writer.is_valid(before.of(0, member).unwrap())));
+    assert!((0..2).all(|matched| writer.is_valid(after.of(matched, 0).unwrap())));
+}
+
+#[test]
+fn what_the_kernel_cannot_do_has_no_target() {
+    let mut writer = writer(4);
+    assert_eq!(writer.follow(message(1), 0xfe, 0).of(0, 0), None, "no next hop");
+    assert_eq!(writer.follow(message(1), 0xfe, 2).of(0, 0), None, "two of them");
+    let with = |field: &str, value: serde_json::Value| {
+        let mut message = message(1);
+        message["services"][0][field] = value;
+        message
+    };
+    assert_eq!(writer.follow(with("encap", "ENCAP_GUE".into()), 0xfe, 1).of(0, 0), None);
+    assert_eq!(writer.follow(with("encap", "ENCAP_IPIP".into()), 0xfe, 1).of(0, 0), None);
+    let timeouts = |udp_ms: u32| serde_json::json!({"tcpMs": 900_000, "udpMs": udp_ms});
+    assert_eq!(writer.follow(with("idleTimeouts", timeouts(19_999)), 0xfe, 1).of(0, 0), None);
+    assert!(writer.follow(with("idleTimeouts", timeouts(20_000)), 0xfe, 1).of(0, 0).is_some());
+    assert_eq!(writer.follow(message(1), 0xfe, 1).of(7, 0), None, "no such match");
+}
+
+#[test]
+fn where_there_are_too_few_the_others_are_counted() {
+    let mut writer = writer(2);
+    let targets = writer.follow(message(5), 0xfe, 1);
+    assert_eq!(targets.refused_full, 3);
+    assert_eq!((0..5).filter(|member| targets.of(0, *member).is_some()).count(), 2);
+}
+
+#[test]
+fn generations_come_round_without_zero() {
+    let mut writer = writer(1);
+    for use_number in 1..=5000_u32 {
+        let target = writer.follow(message(1), 0xfe, 1).of(0, 0).unwrap();
+        assert_eq!(target.generation(), (use_number - 1) % GENERATION_MASK + 1);
+        assert!(writer.is_valid(target));
+        writer.follow(message(1), 0xfe, 0);
+        assert!(!writer.is_valid(target));
+    }
+}
