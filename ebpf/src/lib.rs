@@ -17,4 +17,6 @@ pub mod xdp;
 
 pub use interface::{NoInterface, ReceiveOffload, index_of, mtu_of, receive_offload};
 pub use link::{Hook, Link};
-pub use object::{ObjectError, load, load_with_tables, program, sums, table, verify, with_causes};
+pub use object::{
+    ObjectError, load, load_with, load_with_tables, program, sums, table, verify, with_causes,
+};

@@ -40,18 +40,28 @@ pub enum ObjectError {
 
 /// Makes the tables of an object; its programs are not in the kernel yet.
 pub fn load(bytes: &[u8]) -> Result<Ebpf, ObjectError> {
-    load_with_tables(bytes, &[])
+    load_with(bytes, |_| {})
+}
+
+/// The same, with constants and sizes of tables that `settings` sets.
+pub fn load_with<'s>(
+    bytes: &[u8],
+    settings: impl FnOnce(&mut EbpfLoader<'s>),
+) -> Result<Ebpf, ObjectError> {
+    let mut loader = EbpfLoader::new();
+    settings(&mut loader);
+    loader.load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
 }
 
 /// The same, with tables that outlive the process: each has a path in the BPF file system,
 /// and is the one that a predecessor left there, if it did. A table whose layout changes
 /// takes another name.
 pub fn load_with_tables(bytes: &[u8], pinned: &[(&str, PathBuf)]) -> Result<Ebpf, ObjectError> {
-    let mut loader = EbpfLoader::new();
-    for (name, path) in pinned {
-        loader.map_pin_path(name, path);
-    }
-    loader.load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
+    load_with(bytes, |loader| {
+        for (name, path) in pinned {
+            loader.map_pin_path(name, path);
+        }
+    })
 }
 
 /// A program of an object.

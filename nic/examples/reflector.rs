@@ -43,7 +43,13 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     };
     let prefixes: Vec<IpPrefix> =
         prefixes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-    let config = DeviceConfig { interface: interface.clone(), driver, queues: 0, mode };
+    let config = DeviceConfig {
+        interface: interface.clone(),
+        driver,
+        queues: 0,
+        mode,
+        ..DeviceConfig::default()
+    };
     let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default())?;
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<(JoinHandle<_>, Waker)> =

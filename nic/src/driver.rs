@@ -16,6 +16,7 @@ use crate::device::Queue;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::kernel_cache::{CacheMemory, CacheRequest};
 use crate::memory::{Memory, Pool};
 
 /// Queues of an interface that may have owners: entries of the XDP filter's
@@ -39,6 +40,8 @@ pub struct DeviceConfig {
     pub queues: u32,
     /// How an XDP filter is attached.
     pub mode: ModePreference,
+    /// What may be sent without user space, by drivers that can; None: nothing.
+    pub kernel_cache: Option<CacheRequest>,
 }
 
 /// How queues are made.
@@ -67,6 +70,7 @@ pub struct Device {
     interface: Interface,
     filter: Option<Filter>,
     claim: Claim,
+    kernel_cache: Option<CacheMemory>,
     /// By queue.
     sockets: Vec<Arc<OwnedFd>>,
     port: Box<dyn Port>,
@@ -244,7 +248,12 @@ impl Device {
         claim: Claim,
         port: Box<dyn Port>,
     ) -> Device {
-        Device { driver, interface, filter, claim, sockets: Vec::new(), port }
+        let (kernel_cache, sockets) = (None, Vec::new());
+        Device { driver, interface, filter, claim, kernel_cache, sockets, port }
+    }
+
+    pub(crate) fn with_kernel_cache(self, kernel_cache: Option<CacheMemory>) -> Device {
+        Device { kernel_cache, ..self }
     }
 
     /// Opens a queue. All must be opened, each once, in their order.
@@ -301,6 +310,12 @@ impl Device {
     #[must_use]
     pub fn filter_ref(&self) -> Option<&Filter> {
         self.filter.as_ref()
+    }
+
+    /// The memory of its kernel flow cache; None: it has none.
+    #[must_use]
+    pub fn kernel_cache(&self) -> Option<&CacheMemory> {
+        self.kernel_cache.as_ref()
     }
 
     /// Puts our filter in the place of the predecessor's, which did the same.

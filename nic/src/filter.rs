@@ -36,6 +36,8 @@ pub struct FilterCounters {
     pub passed: u64,
     /// Ours, but without a socket at their queue: lost.
     pub no_socket: u64,
+    /// Sent by the kernel flow cache: handed to the device, over all targets.
+    pub cached: u64,
 }
 
 /// Why the tables cannot be as asked.
@@ -115,7 +117,7 @@ impl Filter {
     pub fn counters(&self) -> Result<FilterCounters, FilterError> {
         let sum =
             |index| -> Result<u64, MapError> { Ok(self.counters.get(&index, 0)?.iter().sum()) };
-        Ok(FilterCounters { taken: sum(0)?, passed: sum(1)?, no_socket: sum(2)? })
+        Ok(FilterCounters { taken: sum(0)?, passed: sum(1)?, no_socket: sum(2)?, cached: 0 })
     }
 
     fn add_prefix(&mut self, prefix: IpPrefix) -> Result<(), MapError> {

@@ -12,6 +12,7 @@ mod error;
 pub mod filter;
 pub mod folder;
 pub mod interface;
+pub mod kernel_cache;
 mod link_sender;
 pub mod mapping;
 pub mod memory;

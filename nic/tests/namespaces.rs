@@ -14,7 +14,13 @@ use support::{
 use testnet::{receive, root_or_skip};
 
 fn config(driver: &'static Driver, mode: ModePreference) -> DeviceConfig {
-    DeviceConfig { interface: "eth0".to_string(), driver, queues: 0, mode }
+    DeviceConfig {
+        interface: "eth0".to_string(),
+        driver,
+        queues: 0,
+        mode,
+        ..DeviceConfig::default()
+    }
 }
 
 /// What is to the VIPs is ours, whole; the kernel has the rest and nothing

@@ -91,7 +91,13 @@ fn echoed_through_hand_overs(driver: &'static Driver, mode: ModePreference) -> u
     lab.client_completes_checksums();
     let destination = lab.mac(&lab.client, "eth0");
     lab.forwarder.inside(|| {
-        let config = DeviceConfig { interface: "eth0".into(), driver, mode, queues: 2 };
+        let config = DeviceConfig {
+            interface: "eth0".into(),
+            driver,
+            mode,
+            queues: 2,
+            ..DeviceConfig::default()
+        };
         let (mut devices, lanes) = nic::open(&[config], &QueueOptions::default()).unwrap();
         set_filters(&mut devices, &PREFIXES, &[]);
         let mut lent = handed_over(&devices[0], &lanes);

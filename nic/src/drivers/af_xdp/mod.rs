@@ -23,9 +23,11 @@
 mod program;
 mod queue;
 mod ring;
+mod run;
 mod socket;
 
 pub use queue::XdpQueue;
+pub use run::{Action, FilterRun, Measured};
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -41,6 +43,7 @@ use crate::driver::{
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
+use crate::kernel_cache::{CacheRequest, CacheSize};
 use crate::memory::{Memory, Pool};
 use program::Program;
 use socket::{Binding, Socket, Umem};
@@ -68,11 +71,14 @@ struct XdpPort {
 
 /// Claims an interface and attaches the filter, which lets everything pass
 /// until it is given prefixes.
-fn open(config: &DeviceConfig, _: u32) -> Result<Device, OpenError> {
+fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
     let interface = Interface::find(&config.interface)?;
     refuse_what_cannot_work(&interface)?;
     let claim = Claim::new(&interface)?;
-    let (program, filter) = Program::attach(&interface, config.mode)?;
+    let cache = config.kernel_cache.map(|CacheRequest { buckets, targets, key }| {
+        (CacheSize { queues, buckets, targets }, key)
+    });
+    let (program, filter, cache) = Program::attach(&interface, config.mode, cache)?;
     tracing::info!(
         interface = interface.name,
         mode = %program.mode(),
@@ -80,7 +86,8 @@ fn open(config: &DeviceConfig, _: u32) -> Result<Device, OpenError> {
         "XDP filter attached"
     );
     let port = Box::new(XdpPort { program });
-    Ok(Device::new(&DRIVER, interface, Some(filter), claim, port))
+    let device = Device::new(&DRIVER, interface, Some(filter), claim, port);
+    Ok(device.with_kernel_cache(cache))
 }
 
 /// Shares a predecessor's claim, and loads the filter beside its own,

@@ -1,5 +1,6 @@
 //! The XDP filter, loaded and attached to an interface.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
@@ -11,10 +12,11 @@ use ebpf::{Link, ObjectError};
 use crate::error::ProgramFailure;
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::kernel_cache::{CacheMemory, CacheSize, Settings};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
 
-const FILTER: &str = "guideway_filter";
+pub(super) const FILTER: &str = "guideway_filter";
 
 /// The filter on its interface; detached when dropped.
 pub(super) struct Program {
@@ -31,17 +33,18 @@ impl Program {
     pub(super) fn attach(
         interface: &Interface,
         preference: ModePreference,
-    ) -> Result<(Program, Filter), ProgramFailure> {
-        let (mut object, sockets, filter) = load()?;
+        cache: Option<(CacheSize, [u64; 2])>,
+    ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
+        let (mut object, sockets, filter, cache) = load(cache, &[])?;
         let program = fd(&mut object)?;
         let (link, mode) = xdp::attach(program, &interface.name, interface.index, preference)?;
-        Ok((Program { object, sockets, mode, link }, filter))
+        Ok((Program { object, sockets, mode, link }, filter, cache))
     }
 
-    /// Loads the filter, empty, beside that of a predecessor, which stays
-    /// attached until [`Program::switch`].
+    /// Loads the filter, empty and without a cache, beside that of a predecessor,
+    /// which stays attached until [`Program::switch`].
     pub(super) fn inherit(link: OwnedFd, mode: Mode) -> Result<(Program, Filter), ProgramFailure> {
-        let (object, sockets, filter) = load()?;
+        let (object, sockets, filter, _) = load(None, &[])?;
         Ok((Program { object, sockets, mode, link: Link::inherit(link) }, filter))
     }
 
@@ -67,12 +70,30 @@ impl Program {
     }
 }
 
-fn load() -> Result<(Ebpf, XskMap<MapData>, Filter), ObjectError> {
-    let mut object = ebpf::load(OBJECT)?;
+/// A filter in the kernel, on no interface yet.
+type Loaded = (Ebpf, XskMap<MapData>, Filter, Option<CacheMemory>);
+
+/// With a kernel flow cache of that size, under that key, or without one; and
+/// with these constants.
+pub(super) fn load(
+    cache: Option<(CacheSize, [u64; 2])>,
+    constants: &[(&'static str, u32)],
+) -> Result<Loaded, ObjectError> {
+    let failed = |error: io::Error| ObjectError::Load(error.to_string());
+    let settings = cache.map(|(size, key)| Settings::new(size, key)).transpose().map_err(failed)?;
+    let mut object = ebpf::load_with(OBJECT, |loader| {
+        if let Some(settings) = &settings {
+            settings.apply(loader);
+        }
+        for (name, value) in constants {
+            loader.override_global(name, value, true);
+        }
+    })?;
     let filter = Filter::take(&mut object)?;
     let sockets = ebpf::table(&mut object, "sockets")?;
+    let memory = settings.as_ref().map(|settings| settings.memory(&object)).transpose()?;
     ebpf::verify(FILTER, ebpf::program::<Xdp>(&mut object, FILTER)?.load())?;
-    Ok((object, sockets, filter))
+    Ok((object, sockets, filter, memory))
 }
 
 fn fd(object: &mut Ebpf) -> Result<BorrowedFd<'_>, ObjectError> {

@@ -26,7 +26,7 @@ fn filter_or_skip(test: &str) -> Option<Loose> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let (object, _, filter) = load().unwrap();
+    let (object, _, filter, _) = load(None, &[]).unwrap();
     Some(Loose { object, filter })
 }
 

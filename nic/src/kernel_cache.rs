@@ -1,0 +1,177 @@
+//! The memory of the kernel flow cache: maps of the XDP filter that this process sees
+//! too. What their words mean is their writer's and bpf/cache.h's business.
+//!
+//! The mappings stay for the life of the process. The program goes with the process,
+//! and with it what it forwards by.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::maps::Map;
+use aya::{Ebpf, EbpfLoader};
+use ebpf::ObjectError;
+
+/// Words of a cache line: of a bucket of entries, of a target, of what stands beside a
+/// region.
+pub const LINE_WORDS: usize = 8;
+/// Words that a target's traffic has on one processor: packets, bytes.
+pub const TRAFFIC_WORDS: usize = 2;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// How large the cache is; the latter two are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Regions: RX queues, each with its worker.
+    pub queues: u32,
+    /// Buckets of each region: four entries in 64 bytes.
+    pub buckets: u32,
+    /// Targets of all.
+    pub targets: u32,
+}
+
+/// A cache in front of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheRequest {
+    /// Buckets of each queue's region, a power of two.
+    pub buckets: u32,
+    /// Targets, a power of two.
+    pub targets: u32,
+    /// The key of the hash: another at each start.
+    pub key: [u64; 2],
+}
+
+/// The cache's memory, shared with the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheMemory {
+    /// How large it is.
+    pub size: CacheSize,
+    /// The key of the hash that entries are found by.
+    pub key: [u64; 2],
+    entries: &'static [AtomicU64],
+    lines: &'static [AtomicU64],
+    targets: &'static [AtomicU64],
+    traffic: &'static [AtomicU64],
+}
+
+impl CacheMemory {
+    /// The words of a queue's region.
+    #[must_use]
+    pub fn region(&self, queue: u32) -> &'static [AtomicU64] {
+        let words = self.size.buckets as usize * LINE_WORDS;
+        &self.entries[queue as usize * words..][..words]
+    }
+
+    /// The line beside a queue's region.
+    #[must_use]
+    pub fn line(&self, queue: u32) -> &'static [AtomicU64; LINE_WORDS] {
+        &self.lines.as_chunks().0[queue as usize]
+    }
+
+    /// The words of the targets.
+    #[must_use]
+    pub fn targets(&self) -> &'static [AtomicU64] {
+        &self.targets[..self.size.targets as usize * LINE_WORDS]
+    }
+
+    /// Packets that the kernel has handed to the device, by all targets.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        let (all, _) = self.traffic.as_chunks::<TRAFFIC_WORDS>();
+        all.iter().map(|[packets, _]| packets.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What the kernel has handed to the device by a target: on each processor.
+    pub fn traffic(
+        &self,
+        target: usize,
+    ) -> impl Iterator<Item = &'static [AtomicU64; TRAFFIC_WORDS]> {
+        let (all, _) = self.traffic.as_chunks();
+        all.iter().skip(target).step_by(self.size.targets as usize)
+    }
+}
+
+/// What the filter is loaded with: a cache of that size.
+pub(crate) struct Settings {
+    size: CacheSize,
+    key: [u64; 2],
+    bucket_mask: u32,
+    target_mask: u32,
+    processors: u32,
+}
+
+impl Settings {
+    /// # Panics
+    /// If numbers are not powers of two.
+    pub(crate) fn new(size: CacheSize, key: [u64; 2]) -> io::Result<Settings> {
+        assert!(size.buckets.is_power_of_two() && size.targets.is_power_of_two(), "{size:?}");
+        let processors = aya::util::nr_cpus().map_err(|(_, error)| error)? as u32;
+        Ok(Settings {
+            size,
+            key,
+            bucket_mask: size.buckets - 1,
+            target_mask: size.targets - 1,
+            processors,
+        })
+    }
+
+    /// Sizes the maps, and says so to the program.
+    pub(crate) fn apply<'s>(&'s self, loader: &mut EbpfLoader<'s>) {
+        let Settings { size, key, bucket_mask, target_mask, processors } = self;
+        loader
+            .override_global("cache_queues", &size.queues, true)
+            .override_global("cache_bucket_mask", bucket_mask, true)
+            .override_global("cache_target_mask", target_mask, true)
+            .override_global("cache_key_0", &key[0], true)
+            .override_global("cache_key_1", &key[1], true)
+            .map_max_entries("cache_entries", size.queues * size.buckets)
+            .map_max_entries("cache_lines", size.queues)
+            .map_max_entries("cache_targets", size.targets)
+            .map_max_entries("cache_traffic", processors * size.targets);
+    }
+
+    /// Maps the tables of an object that was loaded with these.
+    pub(crate) fn memory(&self, object: &Ebpf) -> Result<CacheMemory, ObjectError> {
+        let Settings { size, key, processors, .. } = *self;
+        let line_bytes = LINE_WORDS * WORD_BYTES;
+        let map = |name, entries: u32, entry_bytes| {
+            let bytes = entries as usize * entry_bytes;
+            let mapped = map_words(table(object, name)?, bytes);
+            mapped.map_err(|error| ObjectError::Table { name, error: error.to_string() })
+        };
+        Ok(CacheMemory {
+            size,
+            key,
+            entries: map("cache_entries", size.queues * size.buckets, line_bytes)?,
+            lines: map("cache_lines", size.queues, line_bytes)?,
+            targets: map("cache_targets", size.targets, line_bytes)?,
+            traffic: map("cache_traffic", processors * size.targets, TRAFFIC_WORDS * WORD_BYTES)?,
+        })
+    }
+}
+
+fn table<'o>(object: &'o Ebpf, name: &'static str) -> Result<BorrowedFd<'o>, ObjectError> {
+    match object.map(name) {
+        Some(Map::Array(data)) => Ok(data.fd().as_fd()),
+        _ => Err(ObjectError::Missing(name)),
+    }
+}
+
+/// Maps the first `bytes` of an array map's values, which must have as many.
+fn map_words(map: BorrowedFd<'_>, bytes: usize) -> io::Result<&'static [AtomicU64]> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory
+    // that exists.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, map.as_raw_fd(), 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: needed to see the mapping as words. It is page-aligned, `bytes` long, a
+    // multiple of a word, readable and writable, and never unmapped; the kernel keeps
+    // the map's memory as long as it is mapped. Any content is a valid AtomicU64, and
+    // that the kernel writes there, too, is what atomics are for.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), bytes / WORD_BYTES) })
+}
