@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod kernel_cache;
 pub mod keys;
 pub mod machine;
 pub mod measure;

@@ -9,6 +9,7 @@ use std::error::Error;
 
 use clap::{Parser, value_parser};
 use guideway_bench::clock::Samples;
+use guideway_bench::kernel_cache::{self, CacheTimes};
 use guideway_bench::keys::{KEY_BACKENDS, Search};
 use guideway_bench::machine::{self, Chase};
 use guideway_bench::measure::{self, Measurement, Subject};
@@ -181,6 +182,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     print(&measurements, &floor.0, &machine, &builds);
     print_multipath(&measurements, &searches);
+    let cache = options.kernel_cache();
     let veth = options.over_veth();
     match std::env::var_os("BENCH_REPORT") {
         Some(path) => report::write(
@@ -190,6 +192,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 &floor.0,
                 &builds,
                 &searches,
+                cache.as_ref(),
                 veth.map(|veth| veth.ratio),
             ),
         ),
@@ -198,6 +201,28 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 impl Options {
+    /// Measures and prints; None, and a line that says why, if it cannot be.
+    fn kernel_cache(&self) -> Option<CacheTimes> {
+        if !"cache_ns".contains(&self.only) {
+            return None;
+        }
+        match kernel_cache::measure(self.rounds) {
+            Ok(times) => {
+                println!(
+                    "cache_ns: floor {:.1}, one flow {:.1}, 1 M flows {:.1}",
+                    times.floor.median(),
+                    times.one_flow.median(),
+                    times.flows_1m.median()
+                );
+                Some(times)
+            }
+            Err(why) => {
+                println!("cache_ns: not measured: {why}");
+                None
+            }
+        }
+    }
+
     /// Measures and prints; None, and a line that says why, if it cannot be.
     fn over_veth(&self) -> Option<Veth> {
         if self.veth_rounds == 0 || !"veth_ratio_to_reflector".contains(&self.only) {

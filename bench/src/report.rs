@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::clock::Samples;
+use crate::kernel_cache::CacheTimes;
 use crate::keys::Search;
 use crate::measure::Measurement;
 use crate::tables::Builds;
@@ -36,6 +37,7 @@ pub fn report(
     floor: &Samples,
     builds: &[Builds],
     searches: &[Search],
+    cache: Option<&CacheTimes>,
     veth_ratio: Option<f64>,
 ) -> Value {
     let mut ns: Map<String, Value> = measurements
@@ -57,6 +59,11 @@ pub fn report(
     if let Some(of) = one_million {
         let connections = of.subject.setup.connections as f64;
         report["bytes_per_connection"] = json!(of.table_bytes as f64 / connections);
+    }
+    if let Some(times) = cache {
+        let CacheTimes { floor, one_flow, flows_1m } = times;
+        let [floor, one_flow, flows_1m] = [floor, one_flow, flows_1m].map(Samples::median);
+        report["cache_ns"] = json!({"floor": floor, "one_flow": one_flow, "flows_1m": flows_1m});
     }
     if let Some(ratio) = veth_ratio {
         report["veth_ratio_to_reflector"] = json!(ratio);
