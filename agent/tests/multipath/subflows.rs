@@ -1,7 +1,7 @@
 //! Connections over several subflows: the kernels sign and check all they say of one
 //! another by the load balancer's key.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +11,8 @@ use wire::tcp_options::Version;
 
 use crate::balancing::{forge_hmac, forge_token};
 use crate::net::{
-    BOTH_FAMILIES, MIB, MPTCP, Net, PORT, Subflow, each, kernel, second_address, second_vip,
-    transfer,
+    BOTH_FAMILIES, MIB, MPTCP, Net, PORT, Subflow, each, kernel, listener_at, second_address,
+    second_vip, subflows_at, transfer, vip,
 };
 
 /// A connection with a subflow over each of the client's links.
@@ -133,23 +133,37 @@ fn addresses_are_announced_both_ways() {
     });
 }
 
-/// A client that closes with bytes unread says so by MP_FASTCLOSE, with the server's key.
+/// Who closes with bytes unread says so by MP_FASTCLOSE, with the other's key.
 #[test]
 fn a_connection_is_closed_at_once_by_its_key() {
     if !root_or_skip("a_connection_is_closed_at_once_by_its_key") {
         return;
     }
-    each(&BOTH_FAMILIES, |&is_v6| {
+    let cases = BOTH_FAMILIES.map(|is_v6| [(is_v6, false), (is_v6, true)]).concat();
+    each(&cases, |&(is_v6, server_closes)| {
         let net = Net::new();
         net.joins();
         let _agent = net.agent();
-        let mut stream = joined(&net, is_v6);
-        stream.write_all(b"what comes back is not read").unwrap();
-        assert!(stream.peek(&mut [0]).unwrap() == 1);
-        drop(stream);
+        let listener = listener_at(&net.backend, vip(is_v6));
+        let client = net.connect(is_v6, MPTCP);
+        let (server, _) = listener.accept().unwrap();
+        for (mut from, mut to) in [(&client, &server), (&server, &client)] {
+            from.write_all(b"?").unwrap();
+            to.read_exact(&mut [0]).unwrap();
+        }
+        net.wait_until("the join", || net.at_backend("MPJoinAckRx") == 1);
+        let (closing, mut other, told) = match server_closes {
+            false => (client, server, &net.backend),
+            true => (server, client, &net.client),
+        };
+        other.write_all(b"not read").unwrap();
+        assert!(closing.peek(&mut [0]).unwrap() == 1);
+        drop(closing);
         // Each subflow brings one, unless the first has ended the other by then.
-        net.wait_until("MP_FASTCLOSE", || net.at_backend("MPFastcloseRx") >= 1);
-        net.wait_until("both subflows are gone", || net.tokens().is_empty());
+        net.wait_until("MP_FASTCLOSE", || kernel(told, "MPTcpExt", "MPFastcloseRx") >= 1);
+        for end in [&net.client, &net.backend] {
+            net.wait_until("both subflows are gone", || subflows_at(end).is_empty());
+        }
         net.assert_no_complaints();
     });
 }
