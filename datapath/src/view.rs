@@ -33,6 +33,8 @@ pub struct View {
     pub counters: Arc<[WorkerCounters]>,
     /// Where the kernel may send packets by itself.
     pub kernel_targets: Arc<KernelTargets>,
+    /// What it sent so, as far as that was collected; None: there is no kernel flow cache.
+    pub kernel_counters: Option<Arc<WorkerCounters>>,
 }
 
 impl View {
@@ -50,8 +52,22 @@ impl View {
         View {
             return_paths: self.return_paths,
             unix_offset_ms: Arc::clone(&self.unix_offset_ms),
+            kernel_counters: self.kernel_counters.clone(),
             ..view
         }
+    }
+
+    /// The same with these targets of a kernel flow cache, and counters for it.
+    #[must_use]
+    pub fn with_kernel_targets(self, kernel_targets: Arc<KernelTargets>) -> View {
+        let new = || Arc::new(WorkerCounters::new(&self.plan));
+        let kernel_counters = Some(self.kernel_counters.clone().unwrap_or_else(new));
+        View { kernel_targets, kernel_counters, ..self }
+    }
+
+    /// The counters of all that forward by this view.
+    pub fn all_counters(&self) -> impl Iterator<Item = &WorkerCounters> {
+        self.counters.iter().chain(self.kernel_counters.as_deref())
     }
 
     /// True for packets that are a tunnel's and not a client's: to this
@@ -95,6 +111,7 @@ impl View {
             unix_offset_ms: Arc::default(),
             counters,
             kernel_targets: Arc::default(),
+            kernel_counters: None,
         }
     }
 }
@@ -163,6 +180,15 @@ impl WorkerCounters {
             traffic.count(packet_bytes);
         }
         self.member(matched, member).count(packet_bytes);
+    }
+
+    /// Counts what was sent to a member of the service of a match of the plan.
+    pub fn count_all(&self, matched: &Matched, member: u16, packets: u64, bytes: u64) {
+        let places = self.of_match(matched).into_iter().chain([self.member(matched, member)]);
+        for traffic in places {
+            traffic.packets.add(packets);
+            traffic.bytes.add(bytes);
+        }
     }
 
     /// Where a match is counted that is not alone.

@@ -51,7 +51,8 @@ struct cache_bucket {
 /* The line beside a region. */
 struct cache_line {
 	__u64 tick;
-	__u64 unused[7];
+	__u64 paused; /* not zero: everything is user space's */
+	__u64 unused[6];
 };
 
 /* GRE in IPv4 in Ethernet. */
@@ -318,14 +319,10 @@ static __always_inline void count_cached(__u32 number, __u32 packet_bytes)
 }
 
 /* The time of use, stored once in a tick. */
-static __always_inline void note_use(const struct cached *cached, __u32 queue)
+static __always_inline void note_use(const struct cached *cached, const struct cache_line *line)
 {
-	const struct cache_line *line = bpf_map_lookup_elem(&cache_lines, &queue);
-	__u16 tick;
+	__u16 tick = READ_ONCE(line->tick);
 
-	if (!line)
-		return;
-	tick = READ_ONCE(line->tick);
 	if ((__u16)cached->tag_and_time != tick)
 		WRITE_ONCE(cached->entry->time, tick);
 }
@@ -357,6 +354,7 @@ static __always_inline int is_cached(struct xdp_md *ctx)
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 queue = ctx->rx_queue_index, packet_bytes;
 	struct cached cached; /* each field is written before it is read */
+	const struct cache_line *line;
 	const struct iphdr *ip;
 	const __u32 *words;
 	__u8 class;
@@ -370,13 +368,16 @@ static __always_inline int is_cached(struct xdp_md *ctx)
 	words = (const void *)ip;
 	if (!find_entry(&cached, queue, hash_tuple((__u64)words[4] << 32 | words[3], words[5], ip->protocol)))
 		return 0;
+	line = bpf_map_lookup_elem(&cache_lines, &queue);
+	if (!line || READ_ONCE(line->paused))
+		return 0;
 	packet_bytes = bpf_ntohs(ip->tot_len);
 	class = ip->tos;
 	if (!read_target(&cached) || packet_bytes + ADDED_BYTES > cached.mtu)
 		return 0;
 	if (!encapsulate(ctx, &cached, class, packet_bytes))
 		return 0;
-	note_use(&cached, queue);
+	note_use(&cached, line);
 	count_cached(cached.target & TARGET_NUMBER_MASK, packet_bytes);
 	return 1;
 }

@@ -153,6 +153,7 @@ pub(crate) struct Inheritance {
     pub(crate) mode: Option<Mode>,
     pub(crate) held: Held,
     pub(crate) queues: u32,
+    pub(crate) kernel_cache: Option<CacheRequest>,
 }
 
 /// A driver's part of an open interface. Dropping it takes its filter off.

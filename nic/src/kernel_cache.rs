@@ -42,6 +42,14 @@ pub struct CacheRequest {
     pub key: [u64; 2],
 }
 
+impl CacheRequest {
+    /// The same for that many queues.
+    pub(crate) fn of(self, queues: u32) -> (CacheSize, [u64; 2]) {
+        let CacheRequest { buckets, targets, key } = self;
+        (CacheSize { queues, buckets, targets }, key)
+    }
+}
+
 /// The cache's memory, shared with the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheMemory {
@@ -89,6 +97,14 @@ impl CacheMemory {
     ) -> impl Iterator<Item = &'static [AtomicU64; TRAFFIC_WORDS]> {
         let (all, _) = self.traffic.as_chunks();
         all.iter().skip(target).step_by(self.size.targets as usize)
+    }
+
+    /// The same on all of them: packets, bytes.
+    #[must_use]
+    pub fn traffic_of(&self, target: usize) -> [u64; TRAFFIC_WORDS] {
+        self.traffic(target).fold([0; TRAFFIC_WORDS], |sum, words| {
+            [0, 1].map(|word| sum[word] + words[word].load(Ordering::Relaxed))
+        })
     }
 }
 

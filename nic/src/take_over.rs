@@ -25,6 +25,7 @@ use wire::CHUNK_BYTES;
 use crate::driver::{Device, Driver, Held, Inheritance, InheritedQueue, QueueOwners};
 use crate::error::OpenError;
 use crate::interface::Interface;
+use crate::kernel_cache::CacheRequest;
 use crate::memory::{Memory, Pages, Pool};
 use crate::open::{SharedIo, WorkerIo};
 
@@ -43,6 +44,8 @@ pub struct DeviceState {
     pub sockets: Vec<OwnedFd>,
     /// Entries of each of the sockets' rings.
     pub ring_entries: u32,
+    /// What may be sent without user space, from the switch on: a cache of its own.
+    pub kernel_cache: Option<CacheRequest>,
 }
 
 /// Packet memory that is handed over.
@@ -155,14 +158,15 @@ fn inherit(
     state: DeviceState,
     memories: &[&'static Memory],
 ) -> Result<(Device, Vec<Box<dyn InheritedQueue>>), OpenError> {
-    let DeviceState { interface, driver, mode, held, sockets, ring_entries } = state;
+    let DeviceState { interface, driver, mode, held, sockets, ring_entries, kernel_cache } = state;
     let (interface, count) = (Interface::find(&interface)?, sockets.len() as u32);
     if driver.queues == QueueOwners::Each && interface.rx_queues != count {
         // It was given more or fewer since; those without an owner lose frames.
         let (name, queues) = (interface.name, interface.rx_queues);
         return Err(OpenError::QueuesDiffer { name, queues, workers: count });
     }
-    let mut device = (driver.inherit)(Inheritance { interface, mode, held, queues: count })?;
+    let mut device =
+        (driver.inherit)(Inheritance { interface, mode, held, queues: count, kernel_cache })?;
     let mut queues = Vec::with_capacity(sockets.len());
     for (number, socket) in sockets.into_iter().enumerate() {
         let memory = memories[number.min(memories.len() - 1)];

@@ -7,6 +7,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use nic::drivers::{af_packet, af_xdp};
+use nic::kernel_cache::{CacheRequest, CacheSize};
 use nic::{DeviceConfig, Driver, ModePreference, OpenError, QueueOptions};
 use support::{
     ECHO_PORT, Echo, Lab, PREFIXES, VIP_V4, VIP_V6, echoes, echoes_behind_options, echoes_of_port,
@@ -332,6 +333,26 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto));
     assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
+}
+
+/// A table of 128 GiB is more than the kernel gives.
+#[test]
+fn where_the_kernel_refuses_the_flow_cache_the_filter_is_attached_without() {
+    if !root_or_skip("where_the_kernel_refuses_the_flow_cache_the_filter_is_attached_without") {
+        return;
+    }
+    let lab = Lab::new();
+    let cache = |buckets| {
+        let kernel_cache = Some(CacheRequest { buckets, targets: 16, key: [1, 2] });
+        let native = config(&af_xdp::DRIVER, ModePreference::Native);
+        let config = DeviceConfig { kernel_cache, ..native };
+        let open = || nic::open(&[config], &QueueOptions::default()).unwrap();
+        let (devices, _lanes) = lab.forwarder.inside(open);
+        devices[0].kernel_cache().map(|cache| cache.size)
+    };
+    assert_eq!(cache(1 << 30), None);
+    let size = CacheSize { queues: 2, buckets: 64, targets: 16 };
+    assert_eq!(cache(64), Some(size));
 }
 
 /// The peer's MTU counts too, where the driver is veth: the preference of native

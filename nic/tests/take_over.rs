@@ -72,6 +72,7 @@ fn handed_over(device: &Device, lanes: &[WorkerIo]) -> (Vec<MemoryState>, Vec<De
     let (claim, link) = device.held();
     let socket = |socket: &Arc<OwnedFd>| -> OwnedFd { socket.try_clone().unwrap() };
     let state = DeviceState {
+        kernel_cache: None,
         interface: "eth0".into(),
         driver: device.driver(),
         mode: device.mode(),

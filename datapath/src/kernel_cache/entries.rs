@@ -78,9 +78,17 @@ pub type CacheKey = [u64; 2];
 
 type Bucket = [AtomicU64; LINE_WORDS];
 
-/// Words of the line beside a region, of which the kernel reads the first.
+/// Words of the line beside a region that the kernel reads.
 mod line {
     pub const TICK: usize = 0;
+    /// Not zero: nothing is sent by the region's entries. The control thread writes it.
+    pub const PAUSED: usize = 1;
+}
+
+/// Has the kernel send nothing by the entries of the region that this line is beside, or
+/// go on. Entries stay; while user space gets their packets, they look as if not used.
+pub fn pause(line: &[AtomicU64; LINE_WORDS], paused: bool) {
+    line[line::PAUSED].store(paused.into(), Ordering::Relaxed);
 }
 
 /// The memory of one worker's cache.
@@ -119,6 +127,8 @@ pub struct EntryWriter<'m> {
     tick: u16,
     /// Data packets until the next one is entered.
     until_entered: Cell<u32>,
+    /// Entries in the region: without any there is nothing to sweep.
+    held: Cell<usize>,
     sweep: Sweep,
 }
 
@@ -149,6 +159,7 @@ impl<'m> EntryWriter<'m> {
             counters,
             tick: 0,
             until_entered: Cell::new(ENTER_INTERVAL),
+            held: Cell::new(0),
             sweep: Sweep::default(),
         }
     }
@@ -180,6 +191,7 @@ impl<'m> EntryWriter<'m> {
         };
         self.counters.entered.add(1);
         self.counters.displaced.add(displaces.into());
+        self.held.update(|held| held + usize::from(!displaces));
         self.write(&place, tuple.tag(), decision, hash, service);
     }
 
@@ -201,6 +213,9 @@ impl<'m> EntryWriter<'m> {
         self.sweep.credit += (now.0 - before.0).min(SWEEP_MS) * self.buckets.len() as u64;
         let steps = self.sweep.credit / SWEEP_MS;
         self.sweep.credit %= SWEEP_MS;
+        if self.held.get() == 0 {
+            return;
+        }
         for _ in 0..steps {
             (0..BUCKET_ENTRIES).for_each(|entry| {
                 self.sweep_place(&self.place(self.sweep.next, entry), &refresh);
@@ -269,6 +284,7 @@ impl<'m> EntryWriter<'m> {
 
     fn clear(&self, place: &Place<'_>) {
         place.store(&[STORE_FREE]);
+        self.held.update(|held| held - 1);
         place.owner.set(Owner { written: self.tick, ..place.owner.get() });
     }
 }

@@ -30,7 +30,7 @@ pub mod limits;
 pub mod targets;
 mod tuple;
 
-pub use entries::{CacheKey, CacheRegion, EntryWriter};
+pub use entries::{CacheKey, CacheRegion, EntryWriter, pause};
 pub use targets::{KernelTargets, TargetRef, TargetWriter, Targets};
 
 /// The kernel's program reads by plain loads, which only a processor that keeps the

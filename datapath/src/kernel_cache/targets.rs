@@ -123,6 +123,9 @@ pub struct KernelTargets {
     targets: Box<[Option<TargetRef>]>,
     /// Members of matches that have no target because there are no more of them.
     pub refused_full: u64,
+    /// Targets were rewritten or are no longer valid: of each, the kernel may be about to
+    /// send packets that came before.
+    pub has_changes: bool,
 }
 
 impl KernelTargets {
@@ -132,6 +135,16 @@ impl KernelTargets {
     pub fn of(&self, matched: u32, member: u16) -> Option<TargetRef> {
         let first = *self.first.get(matched as usize)? as usize;
         self.targets.get(first + usize::from(member)).copied().flatten()
+    }
+
+    /// All of them, with the match and the member of each; one may be several members'.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u16, TargetRef)> {
+        let ends = self.first.iter().skip(1).map(|first| *first as usize);
+        let ranges = self.first.iter().zip(ends.chain([self.targets.len()]));
+        ranges.enumerate().flat_map(|(matched, (first, end))| {
+            let members = (0..).zip(&self.targets[*first as usize..end]);
+            members.filter_map(move |(member, target)| Some((matched, member, (*target)?)))
+        })
     }
 }
 
@@ -148,6 +161,8 @@ pub struct TargetWriter<'m> {
     used: HashMap<TargetKey, (TargetRef, TargetFields)>,
     /// What the targets' matches belong to.
     matching: Option<Matching>,
+    /// Of the latest plan and next hops: see [`KernelTargets`].
+    has_changes: bool,
 }
 
 /// All that decides which match a packet has. Where it changes, a flow's match may be
@@ -181,6 +196,7 @@ impl<'m> TargetWriter<'m> {
             free: (0..count as u32).collect(),
             used: HashMap::new(),
             matching: None,
+            has_changes: false,
         }
     }
 
@@ -197,6 +213,7 @@ impl<'m> TargetWriter<'m> {
             self.used.keys().filter(|key| !stays(key)).copied().collect()
         };
         retired.iter().for_each(|key| self.retire(key));
+        self.has_changes = !retired.is_empty();
         self.matching = Some(matching);
         let mut refused_full = 0;
         let mut first = Vec::with_capacity(plan.matches.len());
@@ -210,13 +227,19 @@ impl<'m> TargetWriter<'m> {
                 targets.push(target.flatten());
             }
         }
-        Arc::new(KernelTargets { first: first.into(), targets: targets.into(), refused_full })
+        Arc::new(KernelTargets {
+            first: first.into(),
+            targets: targets.into(),
+            refused_full,
+            has_changes: self.has_changes,
+        })
     }
 
     /// The target with these fields; None: there are no more.
     fn target(&mut self, key: TargetKey, fields: &TargetFields) -> Option<TargetRef> {
         if let Some((target, current)) = self.used.get_mut(&key) {
             if current != fields {
+                self.has_changes = true;
                 *current = *fields;
                 write(&self.targets.lines[target.number()], target.generation(), fields);
             }

@@ -14,6 +14,7 @@ use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
 use crate::control::handover::{Device, Memory, QuiescedState, Requirements, Running, Xdp};
+use crate::control::kernel_cache::{self, KernelCache};
 use crate::control::machine::{Machine, connections_max, set_filters};
 use crate::control::view::{self, Network};
 use crate::control::{Changes, Control, Forwarding, egress};
@@ -110,6 +111,10 @@ impl Control {
         let path_mtus = Arc::new(running.path_mtus);
         let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
         let view = view::of_plan(&plan, &network, running.workers, &self.unix_offset_ms);
+        // Its own, and empty: entries name the predecessor's targets.
+        let memory = successor.devices().iter().find_map(nic::Device::kernel_cache).copied();
+        changes.kernel_cache = memory.map(KernelCache::new);
+        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
@@ -262,10 +267,17 @@ fn successor(
     for device in &running.devices {
         let claim = next()?;
         let link = if device.has_link { Some(next()?) } else { None };
-        let sockets = (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
+        let sockets: Vec<OwnedFd> =
+            (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
+        let (driver, asked) = (driver_of(device)?, running.plan.forwarder.as_ref());
+        let request = |asked| {
+            let queues = sockets.len() as u32;
+            kernel_cache::request_for(asked, connections_max(asked), driver, queues)
+        };
         devices.push(DeviceState {
+            kernel_cache: asked.and_then(request),
             interface: device.interface.clone(),
-            driver: driver_of(device)?,
+            driver,
             mode: device.xdp.map(|xdp| match xdp {
                 Xdp::Native => Mode::Native,
                 Xdp::Generic => Mode::Generic,
@@ -363,6 +375,7 @@ impl Prepared<'_> {
             snapshot,
             path_mtus,
             build,
+            cached: self.changes.kernel_cache.as_ref().map(|cache| Arc::clone(cache.traffic())),
         };
         control.note_unswept(&mut self.changes, &running, plan.generation);
         self.changes.machine = Some(machine);

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::{Secret, View};
+use nic::kernel_cache::CacheMemory;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
 use nic::{Device, DeviceConfig, FilterError, IpPrefix, QueueOptions, SharedIo, WorkerIo, drivers};
 use plan::{Plan, proto};
 
+use crate::control::kernel_cache;
 use crate::dataplane::engine::{Engine, Inherited, Start};
 use crate::dataplane::tables::{Tables, key_digest};
 use crate::dataplane::{steering, threads};
@@ -79,7 +81,8 @@ impl Machine {
                         `forwarder: {interfaces: [{name: eth1}]}`"
                 .into());
         }
-        let configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
+        let mut configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
+        kernel_cache::request(&asked, connections_max(&asked), &mut configs);
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
         let workers =
@@ -127,6 +130,12 @@ impl Machine {
         &self.devices
     }
 
+    /// The memory of the kernel flow cache; None: there is none.
+    #[must_use]
+    pub fn kernel_cache(&self) -> Option<&CacheMemory> {
+        self.devices.iter().find_map(Device::kernel_cache)
+    }
+
     /// Each worker's packet memory; the one of all.
     #[must_use]
     pub fn memories(&self) -> &[&'static Memory] {
@@ -160,6 +169,7 @@ impl Machine {
             cpus: if options.pin { threads::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
             inherited,
+            kernel_cache: self.kernel_cache().copied(),
         };
         match io {
             Io::PerWorker(io) => Engine::start(Start { io, ..start }),
@@ -226,7 +236,11 @@ impl Machine {
 
     /// What the filters did, by device.
     pub fn filter_counters(&self) -> impl Iterator<Item = (&str, nic::FilterCounters)> {
-        let counters = |device: &Device| device.filter_ref()?.counters().ok();
+        let counters = |device: &Device| {
+            let counters = device.filter_ref()?.counters().ok()?;
+            let cached = device.kernel_cache().map_or(0, CacheMemory::packets);
+            Some(nic::FilterCounters { cached, ..counters })
+        };
         let read = move |device: &Device| counters(device).unwrap_or_default();
         self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
     }
@@ -318,9 +332,10 @@ fn summary(forwarder: &proto::Forwarder) -> String {
     });
     let interfaces: Vec<String> = interfaces.collect();
     format!(
-        "[{}], steering {}, connections_max {}",
+        "[{}], steering {}, connections_max {}, kernel_cache {}",
         interfaces.join(", "),
         forwarder.steering().as_str_name(),
-        forwarder.connections_max
+        forwarder.connections_max,
+        forwarder.kernel_cache().as_str_name()
     )
 }

@@ -12,6 +12,7 @@
 mod capture;
 mod egress;
 pub mod handover;
+mod kernel_cache;
 mod lend;
 mod machine;
 mod requests;
@@ -42,6 +43,7 @@ use crate::options::Options;
 use crate::process::secret;
 use crate::proto::{TakenOver, UnresolvedBackend};
 pub use capture::Capture;
+use kernel_cache::{CachedTraffic, KernelCache};
 pub use lend::{Handover, Prepared};
 use machine::{Machine, ShownDevice};
 use totals::NamedTotals;
@@ -120,6 +122,7 @@ pub struct Control {
 struct Changes {
     planner: Planner,
     machine: Option<Machine>,
+    kernel_cache: Option<KernelCache>,
     /// Generations whose retired ids entries may still hold, with the
     /// tables' sweeps at the time.
     unswept: VecDeque<(u64, Vec<u64>)>,
@@ -152,6 +155,8 @@ struct Forwarding {
     path_mtus: Arc<PathMtuTable>,
     /// Time it took to decode the plan and to build the tables that changed.
     build: Duration,
+    /// What the kernel sends by itself; None: there is no cache.
+    cached: Option<Arc<CachedTraffic>>,
 }
 
 impl Control {
@@ -178,7 +183,12 @@ impl Control {
             next_hops,
             path_mtus: PathMtus::start()?,
             probing,
-            changes: Mutex::new(Changes { planner, machine: None, unswept: VecDeque::new() }),
+            changes: Mutex::new(Changes {
+                planner,
+                machine: None,
+                kernel_cache: None,
+                unswept: VecDeque::new(),
+            }),
             shown: ArcSwap::default(),
             health,
             unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
@@ -297,7 +307,7 @@ impl Control {
     /// Has the workers send by the kernel's latest next hops, and by what was
     /// learnt of the paths behind them.
     pub fn adopt_next_hops(&self) {
-        let _changes = self.lock();
+        let mut changes = self.lock();
         let Some(running) = self.shown.load_full().running.clone() else { return };
         let snapshot = Arc::clone(&self.next_hops.watch().borrow());
         let path_mtus = self.latest_path_mtus();
@@ -306,6 +316,7 @@ impl Control {
         }
         let network = Network { hash: &running.hash, snapshot: &snapshot, path_mtus: &path_mtus };
         let view = view::renewed(&running.view, &network);
+        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
@@ -408,6 +419,8 @@ impl Control {
         let path_mtus = self.latest_path_mtus();
         let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
         let view = view::of_plan(&plan, &network, io.workers(), &self.unix_offset_ms);
+        changes.kernel_cache = machine.kernel_cache().copied().map(KernelCache::new);
+        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         let connections_max = machine.connections_max();
         let engine = machine
             .start(io, Arc::clone(&view), secret, &self.tables, &self.options, Inherited::default())
@@ -423,6 +436,7 @@ impl Control {
             snapshot,
             path_mtus,
             build,
+            cached: changes.kernel_cache.as_ref().map(|cache| Arc::clone(cache.traffic())),
         };
         // Only now that the workers run do frames come to them.
         if let Err(error) = machine.filter(&plan, None) {
@@ -456,6 +470,7 @@ impl Control {
         let workers = running.engine.workers();
         let view = view::of_plan(&plan, &network, workers, &self.unix_offset_ms);
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
+        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
         if let Err(error) = machine.filter(&plan, None) {
             tracing::error!(%error, "the filter still lets through what the former plan wanted");

@@ -127,7 +127,7 @@ impl Control {
                 ..Default::default()
             };
         };
-        let (received, totals) = running.engine.totals();
+        let (received, totals) = running.totals();
         let named = running.named_totals();
         proto::GetCountersResponse {
             received,
@@ -266,6 +266,8 @@ impl Control {
         let running = shown.running.as_ref().map(|running| page::Running {
             plan: &running.view.plan,
             engine: &running.engine,
+            // Before what is by name: it collects what the kernel sent.
+            totals: running.totals(),
             interfaces: running.devices.iter().map(|device| device.interface.as_str()).collect(),
             filters: filters.unwrap_or_default(),
             services: running.named_totals().services(),
@@ -309,6 +311,15 @@ fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::Pa
 }
 
 impl Forwarding {
+    /// Frames that devices received, and what became of them: those, too, that the kernel
+    /// sent by itself.
+    fn totals(&self) -> (u64, Totals) {
+        let cached = self.cached.as_ref().map_or(0, |cached| cached.collect());
+        let (received, mut totals) = self.engine.totals();
+        totals.sent += cached;
+        (received + cached, totals)
+    }
+
     fn named_totals(&self) -> crate::control::NamedTotals {
         let mut totals = (*self.before).clone();
         totals.add(&self.view);

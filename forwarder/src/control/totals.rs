@@ -48,7 +48,7 @@ impl NamedTotals {
     /// each view that no worker uses any more, or on a copy.
     pub fn add(&mut self, view: &View) {
         assert_eq!(self.plan.serial, view.plan.serial, "the view is of the totals' plan");
-        for worker in view.counters.iter() {
+        for worker in view.all_counters() {
             for (index, total) in self.matches.iter_mut().enumerate() {
                 let more = worker.match_totals(&view.plan, index);
                 total.packets += more.packets;

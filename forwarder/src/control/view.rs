@@ -8,6 +8,7 @@ use datapath::{FlowHash, View};
 use plan::Plan;
 
 use crate::control::egress;
+use crate::control::kernel_cache::KernelCache;
 use crate::netlink::next_hops::Snapshot;
 use crate::netlink::path_mtu::PathMtuTable;
 
@@ -28,17 +29,26 @@ pub fn of_plan(
     network: &Network<'_>,
     workers: usize,
     unix_offset_ms: &Arc<AtomicI64>,
-) -> Arc<View> {
+) -> View {
     let view = View::new(Arc::clone(plan), network.egress(plan), workers);
     let unix_offset_ms = Arc::clone(unix_offset_ms);
     let return_paths = egress::return_paths(plan, network.snapshot);
-    Arc::new(View { return_paths, unix_offset_ms, ..view })
+    View { return_paths, unix_offset_ms, ..view }
 }
 
 /// The same plan's, by another network: counters go on.
-pub fn renewed(view: &View, network: &Network<'_>) -> Arc<View> {
+pub fn renewed(view: &View, network: &Network<'_>) -> View {
     let return_paths = egress::return_paths(&view.plan, network.snapshot);
-    Arc::new(View { return_paths, ..view.with_egress(network.egress(&view.plan)) })
+    View { return_paths, ..view.with_egress(network.egress(&view.plan)) }
+}
+
+/// Ready to be published; where there is a kernel flow cache, with its targets: the
+/// kernel sends by them from here on.
+pub fn with_targets(view: View, cache: Option<&mut KernelCache>) -> Arc<View> {
+    match cache {
+        Some(cache) => cache.follow(view),
+        None => Arc::new(view),
+    }
 }
 
 impl Network<'_> {

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use datapath::kernel_cache::{self, CacheRegion, Targets};
 use datapath::slow::SlowPath;
 use datapath::table::TableReader;
 use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
+use nic::kernel_cache::CacheMemory;
 use nic::wait::{Waiter, Waker};
 use nic::{Interface, Meter, SharedIo, WorkerIo};
 use rustix::fd::OwnedFd;
@@ -58,6 +60,8 @@ pub struct Start<'a> {
     pub busy_poll: bool,
     /// What a predecessor that ran until just now had.
     pub inherited: Inherited,
+    /// What the kernel may send by itself, a region for each worker; None: nothing.
+    pub kernel_cache: Option<CacheMemory>,
 }
 
 /// What there is to go on with, beside queues and tables.
@@ -89,6 +93,8 @@ pub struct Engine {
     /// The ways back to the kernel, by device.
     ports: Arc<[punt::Port]>,
     captures: Arc<Switch>,
+    /// What the kernel sends by itself, while nothing is captured.
+    kernel_cache: Option<CacheMemory>,
     /// None: a capture is under way, and has them.
     sources: Mutex<Option<Vec<Source>>>,
     /// Views that a hanging worker may still use.
@@ -171,7 +177,9 @@ impl Engine {
         let Inherited { connections: counts, taps } = start.inherited;
         let (punts, punting) = punt::prepare(&start.interfaces, workers, taps)?;
         let publisher = ViewPublisher::new(start.view, workers, hub.is_some());
-        let mut engine = Engine::without_workers(publisher, queues, hub.is_some(), punting.ports());
+        let (is_steered, ports) = (hub.is_some(), punting.ports());
+        let mut engine =
+            Engine::without_workers(publisher, queues, is_steered, ports, start.kernel_cache);
         engine.wakers.push(slow_waiter.waker());
         let (mut parts, mut servers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, punt)) in start.io.into_iter().zip(punts).enumerate() {
@@ -193,8 +201,11 @@ impl Engine {
             let (tap, source) = capture::pair(&engine.captures);
             engine.lock_sources().get_or_insert_default().push(source);
             servers.push((server, waiter.waker()));
-            let datapath =
+            let mut datapath =
                 Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
+            if let Some(cache) = &start.kernel_cache {
+                datapath.set_kernel_cache(region(cache, index));
+            }
             parts.push(worker::Parts {
                 index,
                 worker: Worker::new(sim::Parts {
@@ -231,6 +242,7 @@ impl Engine {
         queues: Vec<QueueMeter>,
         steered: bool,
         ports: Arc<[punt::Port]>,
+        kernel_cache: Option<CacheMemory>,
     ) -> Engine {
         Engine {
             publisher: Arc::new(publisher),
@@ -246,6 +258,7 @@ impl Engine {
             samples: Vec::new(),
             ports,
             captures: Arc::default(),
+            kernel_cache,
             sources: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -423,7 +436,14 @@ impl Engine {
             source.missed();
         }
         self.captures.turn_on(Arc::new(filter));
+        self.pause_kernel_cache(true);
         Some(Session { engine: Arc::clone(self), sources })
+    }
+
+    /// Has all packets come to the workers, or not any more.
+    fn pause_kernel_cache(&self, paused: bool) {
+        let Some(cache) = &self.kernel_cache else { return };
+        (0..cache.size.queues).for_each(|queue| kernel_cache::pause(cache.line(queue), paused));
     }
 
     fn lock_sources(&self) -> std::sync::MutexGuard<'_, Option<Vec<Source>>> {
@@ -463,6 +483,17 @@ impl Engine {
     }
 }
 
+/// A worker's part of the kernel flow cache: that of the queue it owns.
+fn region(cache: &CacheMemory, worker: usize) -> CacheRegion<'static> {
+    let queue = worker as u32;
+    CacheRegion {
+        entries: cache.region(queue),
+        line: cache.line(queue),
+        targets: Targets::new(cache.targets()),
+        key: cache.key,
+    }
+}
+
 /// A capture under way.
 pub struct Session {
     engine: Arc<Engine>,
@@ -472,6 +503,7 @@ pub struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.engine.pause_kernel_cache(false);
         self.engine.captures.turn_off();
         *self.engine.lock_sources() = Some(std::mem::take(&mut self.sources));
     }

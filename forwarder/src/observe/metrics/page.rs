@@ -25,6 +25,8 @@ pub struct Running<'a> {
     pub plan: &'a Plan,
     /// The workers.
     pub engine: &'a Engine,
+    /// Frames received, and their verdicts.
+    pub totals: (u64, Totals),
     /// Names of the devices' interfaces, in their order.
     pub interfaces: Vec<&'a str>,
     /// What the filters did, by interface.
@@ -176,11 +178,11 @@ impl Running<'_> {
     }
 
     fn verdicts(&self, page: &mut Page) {
-        let (received, totals) = self.engine.totals();
+        let (received, totals) = (self.totals.0, &self.totals.1);
         let mut frames = page.metric(
             "guideway_frames_total",
             Counter,
-            "Received frames by their final verdict.",
+            "Received frames by their final verdict, those that the kernel flow cache sent among them.",
         );
         for (verdict, count) in [
             ("sent", totals.sent),
@@ -197,7 +199,7 @@ impl Running<'_> {
         for reason in DropReason::ALL {
             drops.sample(&[("reason", reason.name())], totals.dropped[reason.index()]);
         }
-        self.fragments(page, &totals);
+        self.fragments(page, totals);
         self.connection_ids(page);
         self.multipath(page);
         page.metric(
@@ -484,11 +486,12 @@ impl Running<'_> {
         let mut filtered = page.metric(
             "guideway_filter_packets_total",
             Counter,
-            "Frames at the filter, by decision.",
+            "Frames at the filter, by decision: taken to user space, passed to the kernel, or cached: sent by the kernel flow cache.",
         );
         for (interface, counters) in &self.filters {
             filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
             filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
+            filtered.sample(&[("interface", interface), ("decision", "cached")], counters.cached);
         }
     }
 

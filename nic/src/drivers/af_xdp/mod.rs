@@ -43,7 +43,6 @@ use crate::driver::{
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
-use crate::kernel_cache::{CacheRequest, CacheSize};
 use crate::memory::{Memory, Pool};
 use program::Program;
 use socket::{Binding, Socket, Umem};
@@ -75,9 +74,7 @@ fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
     let interface = Interface::find(&config.interface)?;
     refuse_what_cannot_work(&interface)?;
     let claim = Claim::new(&interface)?;
-    let cache = config.kernel_cache.map(|CacheRequest { buckets, targets, key }| {
-        (CacheSize { queues, buckets, targets }, key)
-    });
+    let cache = config.kernel_cache.map(|request| request.of(queues));
     let (program, filter, cache) = Program::attach(&interface, config.mode, cache)?;
     tracing::info!(
         interface = interface.name,
@@ -93,13 +90,15 @@ fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
 /// Shares a predecessor's claim, and loads the filter beside its own,
 /// connected to the same sockets.
 fn inherit(inheritance: Inheritance) -> Result<Device, OpenError> {
-    let Inheritance { interface, mode, held, .. } = inheritance;
+    let Inheritance { interface, mode, held, queues, kernel_cache } = inheritance;
     let missing = |what| OpenError::NotHandedOver { name: interface.name.clone(), what };
     let link = held.link.ok_or_else(|| missing("XDP link"))?;
     let mode = mode.ok_or_else(|| missing("XDP mode"))?;
-    let (program, filter) = Program::inherit(link, mode)?;
+    let cache = kernel_cache.map(|request| request.of(queues));
+    let (program, filter, cache) = Program::inherit(&interface, link, mode, cache)?;
     let port = Box::new(XdpPort { program });
-    Ok(Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port))
+    let device = Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port);
+    Ok(device.with_kernel_cache(cache))
 }
 
 impl Port for XdpPort {

@@ -35,17 +35,22 @@ impl Program {
         preference: ModePreference,
         cache: Option<(CacheSize, [u64; 2])>,
     ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
-        let (mut object, sockets, filter, cache) = load(cache, &[])?;
+        let (mut object, sockets, filter, cache) = load_for(interface, cache)?;
         let program = fd(&mut object)?;
         let (link, mode) = xdp::attach(program, &interface.name, interface.index, preference)?;
         Ok((Program { object, sockets, mode, link }, filter, cache))
     }
 
-    /// Loads the filter, empty and without a cache, beside that of a predecessor,
-    /// which stays attached until [`Program::switch`].
-    pub(super) fn inherit(link: OwnedFd, mode: Mode) -> Result<(Program, Filter), ProgramFailure> {
-        let (object, sockets, filter, _) = load(None, &[])?;
-        Ok((Program { object, sockets, mode, link: Link::inherit(link) }, filter))
+    /// Loads the filter, empty and with an empty cache of its own, beside that of a
+    /// predecessor, which stays attached until [`Program::switch`].
+    pub(super) fn inherit(
+        interface: &Interface,
+        link: OwnedFd,
+        mode: Mode,
+        cache: Option<(CacheSize, [u64; 2])>,
+    ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
+        let (object, sockets, filter, cache) = load_for(interface, cache)?;
+        Ok((Program { object, sockets, mode, link: Link::inherit(link) }, filter, cache))
     }
 
     /// Puts our filter in the place of the predecessor's.
@@ -72,6 +77,22 @@ impl Program {
 
 /// A filter in the kernel, on no interface yet.
 type Loaded = (Ebpf, XskMap<MapData>, Filter, Option<CacheMemory>);
+
+/// With a kernel flow cache, if the kernel has what that takes; where it has not, a
+/// warning says what, and user space sends all packets.
+fn load_for(
+    interface: &Interface,
+    cache: Option<(CacheSize, [u64; 2])>,
+) -> Result<Loaded, ObjectError> {
+    if cache.is_none() {
+        return load(None, &[]);
+    }
+    load(cache, &[]).or_else(|error| {
+        let interface = &interface.name;
+        tracing::warn!(interface, %error, "no kernel flow cache: user space sends all packets");
+        load(None, &[])
+    })
+}
 
 /// With a kernel flow cache of that size, under that key, or without one; and
 /// with these constants.

@@ -475,6 +475,55 @@ func (Unmatched) EnumDescriptor() ([]byte, []int) {
 	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
+// Whether the kernel sends by itself what workers have decided often: data of
+// steady IPv4 flows, in GRE. Not for a veth interface whose peer has no XDP
+// program: the peer is not woken by what is sent so.
+type KernelCache int32
+
+const (
+	KernelCache_KERNEL_CACHE_OFF KernelCache = 0
+	KernelCache_KERNEL_CACHE_ON  KernelCache = 1
+)
+
+// Enum value maps for KernelCache.
+var (
+	KernelCache_name = map[int32]string{
+		0: "KERNEL_CACHE_OFF",
+		1: "KERNEL_CACHE_ON",
+	}
+	KernelCache_value = map[string]int32{
+		"KERNEL_CACHE_OFF": 0,
+		"KERNEL_CACHE_ON":  1,
+	}
+)
+
+func (x KernelCache) Enum() *KernelCache {
+	p := new(KernelCache)
+	*p = x
+	return p
+}
+
+func (x KernelCache) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KernelCache) Descriptor() protoreflect.EnumDescriptor {
+	return file_guideway_plan_v1_plan_proto_enumTypes[9].Descriptor()
+}
+
+func (KernelCache) Type() protoreflect.EnumType {
+	return &file_guideway_plan_v1_plan_proto_enumTypes[9]
+}
+
+func (x KernelCache) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KernelCache.Descriptor instead.
+func (KernelCache) EnumDescriptor() ([]byte, []int) {
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
+}
+
 type Driver int32
 
 const (
@@ -505,11 +554,11 @@ func (x Driver) String() string {
 }
 
 func (Driver) Descriptor() protoreflect.EnumDescriptor {
-	return file_guideway_plan_v1_plan_proto_enumTypes[9].Descriptor()
+	return file_guideway_plan_v1_plan_proto_enumTypes[10].Descriptor()
 }
 
 func (Driver) Type() protoreflect.EnumType {
-	return &file_guideway_plan_v1_plan_proto_enumTypes[9]
+	return &file_guideway_plan_v1_plan_proto_enumTypes[10]
 }
 
 func (x Driver) Number() protoreflect.EnumNumber {
@@ -518,7 +567,7 @@ func (x Driver) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Driver.Descriptor instead.
 func (Driver) EnumDescriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 type Steering int32
@@ -551,11 +600,11 @@ func (x Steering) String() string {
 }
 
 func (Steering) Descriptor() protoreflect.EnumDescriptor {
-	return file_guideway_plan_v1_plan_proto_enumTypes[10].Descriptor()
+	return file_guideway_plan_v1_plan_proto_enumTypes[11].Descriptor()
 }
 
 func (Steering) Type() protoreflect.EnumType {
-	return &file_guideway_plan_v1_plan_proto_enumTypes[10]
+	return &file_guideway_plan_v1_plan_proto_enumTypes[11]
 }
 
 func (x Steering) Number() protoreflect.EnumNumber {
@@ -564,7 +613,7 @@ func (x Steering) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Steering.Descriptor instead.
 func (Steering) EnumDescriptor() ([]byte, []int) {
-	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_guideway_plan_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 type Plan struct {
@@ -2473,8 +2522,11 @@ type Forwarder struct {
 	Steering   Steering               `protobuf:"varint,2,opt,name=steering,proto3,enum=guideway.plan.v1.Steering" json:"steering,omitempty"`
 	// Connections tracked on this machine over all workers. 0: 1,000,000.
 	ConnectionsMax uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3" json:"connections_max,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// On one AF_XDP interface with steering by the NIC; elsewhere a warning says
+	// why there is none.
+	KernelCache   KernelCache `protobuf:"varint,4,opt,name=kernel_cache,json=kernelCache,proto3,enum=guideway.plan.v1.KernelCache" json:"kernel_cache,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Forwarder) Reset() {
@@ -2526,6 +2578,13 @@ func (x *Forwarder) GetConnectionsMax() uint64 {
 		return x.ConnectionsMax
 	}
 	return 0
+}
+
+func (x *Forwarder) GetKernelCache() KernelCache {
+	if x != nil {
+		return x.KernelCache
+	}
+	return KernelCache_KERNEL_CACHE_OFF
 }
 
 type Interface struct {
@@ -2733,13 +2792,14 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x05Spill\x12!\n" +
 	"\fprefix_group\x18\x01 \x01(\tR\vprefixGroup\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
-	"\x04down\x18\x03 \x01(\bR\x04down\"\xa9\x01\n" +
+	"\x04down\x18\x03 \x01(\bR\x04down\"\xeb\x01\n" +
 	"\tForwarder\x12;\n" +
 	"\n" +
 	"interfaces\x18\x01 \x03(\v2\x1b.guideway.plan.v1.InterfaceR\n" +
 	"interfaces\x126\n" +
 	"\bsteering\x18\x02 \x01(\x0e2\x1a.guideway.plan.v1.SteeringR\bsteering\x12'\n" +
-	"\x0fconnections_max\x18\x03 \x01(\x04R\x0econnectionsMax\"i\n" +
+	"\x0fconnections_max\x18\x03 \x01(\x04R\x0econnectionsMax\x12@\n" +
+	"\fkernel_cache\x18\x04 \x01(\x0e2\x1d.guideway.plan.v1.KernelCacheR\vkernelCache\"i\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06driver\x18\x02 \x01(\x0e2\x18.guideway.plan.v1.DriverR\x06driver\x12\x16\n" +
@@ -2779,7 +2839,10 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\rFRAGMENTS_OFF\x10\x02*3\n" +
 	"\tUnmatched\x12\x12\n" +
 	"\x0eUNMATCHED_DROP\x10\x00\x12\x12\n" +
-	"\x0eUNMATCHED_PASS\x10\x01*1\n" +
+	"\x0eUNMATCHED_PASS\x10\x01*8\n" +
+	"\vKernelCache\x12\x14\n" +
+	"\x10KERNEL_CACHE_OFF\x10\x00\x12\x13\n" +
+	"\x0fKERNEL_CACHE_ON\x10\x01*1\n" +
 	"\x06Driver\x12\x11\n" +
 	"\rDRIVER_AF_XDP\x10\x00\x12\x14\n" +
 	"\x10DRIVER_AF_PACKET\x10\x01*3\n" +
@@ -2799,7 +2862,7 @@ func file_guideway_plan_v1_plan_proto_rawDescGZIP() []byte {
 	return file_guideway_plan_v1_plan_proto_rawDescData
 }
 
-var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_guideway_plan_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
 var file_guideway_plan_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(Protocol)(0),         // 0: guideway.plan.v1.Protocol
@@ -2811,87 +2874,89 @@ var file_guideway_plan_v1_plan_proto_goTypes = []any{
 	(WhenNone)(0),         // 6: guideway.plan.v1.WhenNone
 	(Fragments)(0),        // 7: guideway.plan.v1.Fragments
 	(Unmatched)(0),        // 8: guideway.plan.v1.Unmatched
-	(Driver)(0),           // 9: guideway.plan.v1.Driver
-	(Steering)(0),         // 10: guideway.plan.v1.Steering
-	(*Plan)(nil),          // 11: guideway.plan.v1.Plan
-	(*Cluster)(nil),       // 12: guideway.plan.v1.Cluster
-	(*Machine)(nil),       // 13: guideway.plan.v1.Machine
-	(*Peer)(nil),          // 14: guideway.plan.v1.Peer
-	(*Tunnel)(nil),        // 15: guideway.plan.v1.Tunnel
-	(*PathMtu)(nil),       // 16: guideway.plan.v1.PathMtu
-	(*Probing)(nil),       // 17: guideway.plan.v1.Probing
-	(*ProbePort)(nil),     // 18: guideway.plan.v1.ProbePort
-	(*PrefixGroup)(nil),   // 19: guideway.plan.v1.PrefixGroup
-	(*Backend)(nil),       // 20: guideway.plan.v1.Backend
-	(*Service)(nil),       // 21: guideway.plan.v1.Service
-	(*Mptcp)(nil),         // 22: guideway.plan.v1.Mptcp
-	(*JoinPort)(nil),      // 23: guideway.plan.v1.JoinPort
-	(*QuicLb)(nil),        // 24: guideway.plan.v1.QuicLb
-	(*QuicLbConfig)(nil),  // 25: guideway.plan.v1.QuicLbConfig
-	(*QuicServer)(nil),    // 26: guideway.plan.v1.QuicServer
-	(*SecondChance)(nil),  // 27: guideway.plan.v1.SecondChance
-	(*BucketMap)(nil),     // 28: guideway.plan.v1.BucketMap
-	(*OpenMove)(nil),      // 29: guideway.plan.v1.OpenMove
-	(*Vip)(nil),           // 30: guideway.plan.v1.Vip
-	(*PrefixSuffix)(nil),  // 31: guideway.plan.v1.PrefixSuffix
-	(*PortRange)(nil),     // 32: guideway.plan.v1.PortRange
-	(*Group)(nil),         // 33: guideway.plan.v1.Group
-	(*EarlierTable)(nil),  // 34: guideway.plan.v1.EarlierTable
-	(*EarlierMember)(nil), // 35: guideway.plan.v1.EarlierMember
-	(*Member)(nil),        // 36: guideway.plan.v1.Member
-	(*IdleTimeouts)(nil),  // 37: guideway.plan.v1.IdleTimeouts
-	(*Spill)(nil),         // 38: guideway.plan.v1.Spill
-	(*Forwarder)(nil),     // 39: guideway.plan.v1.Forwarder
-	(*Interface)(nil),     // 40: guideway.plan.v1.Interface
+	(KernelCache)(0),      // 9: guideway.plan.v1.KernelCache
+	(Driver)(0),           // 10: guideway.plan.v1.Driver
+	(Steering)(0),         // 11: guideway.plan.v1.Steering
+	(*Plan)(nil),          // 12: guideway.plan.v1.Plan
+	(*Cluster)(nil),       // 13: guideway.plan.v1.Cluster
+	(*Machine)(nil),       // 14: guideway.plan.v1.Machine
+	(*Peer)(nil),          // 15: guideway.plan.v1.Peer
+	(*Tunnel)(nil),        // 16: guideway.plan.v1.Tunnel
+	(*PathMtu)(nil),       // 17: guideway.plan.v1.PathMtu
+	(*Probing)(nil),       // 18: guideway.plan.v1.Probing
+	(*ProbePort)(nil),     // 19: guideway.plan.v1.ProbePort
+	(*PrefixGroup)(nil),   // 20: guideway.plan.v1.PrefixGroup
+	(*Backend)(nil),       // 21: guideway.plan.v1.Backend
+	(*Service)(nil),       // 22: guideway.plan.v1.Service
+	(*Mptcp)(nil),         // 23: guideway.plan.v1.Mptcp
+	(*JoinPort)(nil),      // 24: guideway.plan.v1.JoinPort
+	(*QuicLb)(nil),        // 25: guideway.plan.v1.QuicLb
+	(*QuicLbConfig)(nil),  // 26: guideway.plan.v1.QuicLbConfig
+	(*QuicServer)(nil),    // 27: guideway.plan.v1.QuicServer
+	(*SecondChance)(nil),  // 28: guideway.plan.v1.SecondChance
+	(*BucketMap)(nil),     // 29: guideway.plan.v1.BucketMap
+	(*OpenMove)(nil),      // 30: guideway.plan.v1.OpenMove
+	(*Vip)(nil),           // 31: guideway.plan.v1.Vip
+	(*PrefixSuffix)(nil),  // 32: guideway.plan.v1.PrefixSuffix
+	(*PortRange)(nil),     // 33: guideway.plan.v1.PortRange
+	(*Group)(nil),         // 34: guideway.plan.v1.Group
+	(*EarlierTable)(nil),  // 35: guideway.plan.v1.EarlierTable
+	(*EarlierMember)(nil), // 36: guideway.plan.v1.EarlierMember
+	(*Member)(nil),        // 37: guideway.plan.v1.Member
+	(*IdleTimeouts)(nil),  // 38: guideway.plan.v1.IdleTimeouts
+	(*Spill)(nil),         // 39: guideway.plan.v1.Spill
+	(*Forwarder)(nil),     // 40: guideway.plan.v1.Forwarder
+	(*Interface)(nil),     // 41: guideway.plan.v1.Interface
 }
 var file_guideway_plan_v1_plan_proto_depIdxs = []int32{
-	12, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
-	13, // 1: guideway.plan.v1.Plan.machine:type_name -> guideway.plan.v1.Machine
-	14, // 2: guideway.plan.v1.Plan.peers:type_name -> guideway.plan.v1.Peer
-	15, // 3: guideway.plan.v1.Plan.tunnel:type_name -> guideway.plan.v1.Tunnel
-	19, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
-	20, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
-	21, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
-	39, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
-	16, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
-	33, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
-	17, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
-	32, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
-	18, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
+	13, // 0: guideway.plan.v1.Plan.cluster:type_name -> guideway.plan.v1.Cluster
+	14, // 1: guideway.plan.v1.Plan.machine:type_name -> guideway.plan.v1.Machine
+	15, // 2: guideway.plan.v1.Plan.peers:type_name -> guideway.plan.v1.Peer
+	16, // 3: guideway.plan.v1.Plan.tunnel:type_name -> guideway.plan.v1.Tunnel
+	20, // 4: guideway.plan.v1.Plan.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
+	21, // 5: guideway.plan.v1.Plan.backends:type_name -> guideway.plan.v1.Backend
+	22, // 6: guideway.plan.v1.Plan.services:type_name -> guideway.plan.v1.Service
+	40, // 7: guideway.plan.v1.Plan.forwarder:type_name -> guideway.plan.v1.Forwarder
+	17, // 8: guideway.plan.v1.Plan.path_mtu:type_name -> guideway.plan.v1.PathMtu
+	34, // 9: guideway.plan.v1.Plan.groups:type_name -> guideway.plan.v1.Group
+	18, // 10: guideway.plan.v1.Plan.probing:type_name -> guideway.plan.v1.Probing
+	33, // 11: guideway.plan.v1.Probing.ports:type_name -> guideway.plan.v1.PortRange
+	19, // 12: guideway.plan.v1.Probing.assigned:type_name -> guideway.plan.v1.ProbePort
 	4,  // 13: guideway.plan.v1.ProbePort.encap:type_name -> guideway.plan.v1.Encap
-	30, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	31, // 14: guideway.plan.v1.Service.vips:type_name -> guideway.plan.v1.Vip
 	2,  // 15: guideway.plan.v1.Service.mode:type_name -> guideway.plan.v1.Mode
 	3,  // 16: guideway.plan.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
 	4,  // 17: guideway.plan.v1.Service.encap:type_name -> guideway.plan.v1.Encap
-	37, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
+	38, // 18: guideway.plan.v1.Service.idle_timeouts:type_name -> guideway.plan.v1.IdleTimeouts
 	5,  // 19: guideway.plan.v1.Service.on_down:type_name -> guideway.plan.v1.OnDown
 	6,  // 20: guideway.plan.v1.Service.when_none:type_name -> guideway.plan.v1.WhenNone
 	7,  // 21: guideway.plan.v1.Service.fragments:type_name -> guideway.plan.v1.Fragments
-	38, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
+	39, // 22: guideway.plan.v1.Service.spill:type_name -> guideway.plan.v1.Spill
 	8,  // 23: guideway.plan.v1.Service.unmatched:type_name -> guideway.plan.v1.Unmatched
-	28, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
-	24, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
-	27, // 26: guideway.plan.v1.Service.second_chance:type_name -> guideway.plan.v1.SecondChance
-	23, // 27: guideway.plan.v1.Service.join_ports:type_name -> guideway.plan.v1.JoinPort
-	22, // 28: guideway.plan.v1.Service.mptcp:type_name -> guideway.plan.v1.Mptcp
-	25, // 29: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
-	26, // 30: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
-	29, // 31: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
-	31, // 32: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
-	32, // 33: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
+	29, // 24: guideway.plan.v1.Service.bucket_map:type_name -> guideway.plan.v1.BucketMap
+	25, // 25: guideway.plan.v1.Service.quic_lb:type_name -> guideway.plan.v1.QuicLb
+	28, // 26: guideway.plan.v1.Service.second_chance:type_name -> guideway.plan.v1.SecondChance
+	24, // 27: guideway.plan.v1.Service.join_ports:type_name -> guideway.plan.v1.JoinPort
+	23, // 28: guideway.plan.v1.Service.mptcp:type_name -> guideway.plan.v1.Mptcp
+	26, // 29: guideway.plan.v1.QuicLb.configs:type_name -> guideway.plan.v1.QuicLbConfig
+	27, // 30: guideway.plan.v1.QuicLb.servers:type_name -> guideway.plan.v1.QuicServer
+	30, // 31: guideway.plan.v1.BucketMap.moves:type_name -> guideway.plan.v1.OpenMove
+	32, // 32: guideway.plan.v1.Vip.prefix_suffix:type_name -> guideway.plan.v1.PrefixSuffix
+	33, // 33: guideway.plan.v1.Vip.ports:type_name -> guideway.plan.v1.PortRange
 	0,  // 34: guideway.plan.v1.Vip.protocol:type_name -> guideway.plan.v1.Protocol
-	36, // 35: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
-	34, // 36: guideway.plan.v1.Group.earlier:type_name -> guideway.plan.v1.EarlierTable
-	35, // 37: guideway.plan.v1.EarlierTable.differences:type_name -> guideway.plan.v1.EarlierMember
+	37, // 35: guideway.plan.v1.Group.members:type_name -> guideway.plan.v1.Member
+	35, // 36: guideway.plan.v1.Group.earlier:type_name -> guideway.plan.v1.EarlierTable
+	36, // 37: guideway.plan.v1.EarlierTable.differences:type_name -> guideway.plan.v1.EarlierMember
 	1,  // 38: guideway.plan.v1.Member.state:type_name -> guideway.plan.v1.BackendState
-	40, // 39: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
-	10, // 40: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
-	9,  // 41: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	41, // 39: guideway.plan.v1.Forwarder.interfaces:type_name -> guideway.plan.v1.Interface
+	11, // 40: guideway.plan.v1.Forwarder.steering:type_name -> guideway.plan.v1.Steering
+	9,  // 41: guideway.plan.v1.Forwarder.kernel_cache:type_name -> guideway.plan.v1.KernelCache
+	10, // 42: guideway.plan.v1.Interface.driver:type_name -> guideway.plan.v1.Driver
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_guideway_plan_v1_plan_proto_init() }
@@ -2910,7 +2975,7 @@ func file_guideway_plan_v1_plan_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_plan_v1_plan_proto_rawDesc), len(file_guideway_plan_v1_plan_proto_rawDesc)),
-			NumEnums:      11,
+			NumEnums:      12,
 			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
