@@ -111,7 +111,9 @@ impl Rig {
         assert_eq!(members, backends.map(|packets| (packets, packets * PACKET_BYTES)));
         let metrics = self.forwarder.metrics();
         assert_eq!(sample(&metrics, "guideway_frames_total{verdict=\"sent\"} "), sent);
-        assert_eq!(self.filtered("cached") + self.filtered("taken"), sent);
+        let cached = sample(&metrics, "guideway_kernel_cache_packets_total ");
+        assert_eq!(cached + self.filtered("taken"), sent);
+        assert_eq!(cached, self.filtered("cached"));
         counters
     }
 }
@@ -156,6 +158,8 @@ fn most_packets_of_a_busy_flow_never_reach_user_space_and_all_are_counted() {
     let cached = rig.filtered("cached");
     assert!(cached > PACKETS * 9 / 10, "{cached}");
     rig.hold_counters([rig.traffic.sent, 0]);
+    let entered = "guideway_kernel_cache_entries_total{event=\"entered\"} ";
+    assert_eq!(sample(&rig.forwarder.metrics(), entered), 1);
 }
 
 #[test]
@@ -256,5 +260,6 @@ fn where_there_can_be_no_cache_user_space_sends_all() {
     let mut rig = Rig::start(&refused);
     rig.traffic.send(300);
     assert_eq!(rig.filtered("cached"), 0);
+    assert!(!rig.forwarder.metrics().contains("guideway_kernel_cache_"));
     assert_eq!(rig.forwarder.at_rest().sent, rig.traffic.sent);
 }

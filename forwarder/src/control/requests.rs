@@ -268,6 +268,7 @@ impl Control {
             engine: &running.engine,
             // Before what is by name: it collects what the kernel sent.
             totals: running.totals(),
+            cached: running.cached.as_ref().map(|cached| cached.collect()),
             interfaces: running.devices.iter().map(|device| device.interface.as_str()).collect(),
             filters: filters.unwrap_or_default(),
             services: running.named_totals().services(),

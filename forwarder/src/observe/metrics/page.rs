@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use datapath::counters::{ConnectionIdCounters, Counters, FragmentCounters};
+use datapath::counters::{CacheCounters, ConnectionIdCounters, Counters, FragmentCounters};
 use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::{DropReason, Totals};
@@ -27,6 +27,8 @@ pub struct Running<'a> {
     pub engine: &'a Engine,
     /// Frames received, and their verdicts.
     pub totals: (u64, Totals),
+    /// Packets that the kernel flow cache sent; None: there is none.
+    pub cached: Option<u64>,
     /// Names of the devices' interfaces, in their order.
     pub interfaces: Vec<&'a str>,
     /// What the filters did, by interface.
@@ -98,6 +100,7 @@ pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
         running.connections(&mut page);
         running.devices(&mut page);
         running.given_back(&mut page);
+        running.kernel_cache(&mut page);
         running.workers(&mut page);
         if let Some(probes) = &running.probes {
             probes.write(&mut page);
@@ -492,6 +495,35 @@ impl Running<'_> {
             filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
             filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
             filtered.sample(&[("interface", interface), ("decision", "cached")], counters.cached);
+        }
+    }
+
+    /// Nothing, where there is no cache.
+    fn kernel_cache(&self, page: &mut Page) {
+        let Some(cached) = self.cached else { return };
+        page.metric(
+            "guideway_kernel_cache_packets_total",
+            Counter,
+            "Packets that the kernel flow cache sent, without a worker.",
+        )
+        .value(cached);
+        let mut entries = page.metric(
+            "guideway_kernel_cache_entries_total",
+            Counter,
+            "Entries of the kernel flow cache: entered, retargeted (another target for the same flow), displaced by another flow, refused_full (no place), closed by FIN or RST, expired.",
+        );
+        let sum = |read: fn(&CacheCounters) -> &datapath::counters::Counter| -> u64 {
+            self.engine.counters().iter().map(|counters| read(&counters.kernel_cache).get()).sum()
+        };
+        for (event, count) in [
+            ("entered", sum(|counters| &counters.entered)),
+            ("retargeted", sum(|counters| &counters.retargeted)),
+            ("displaced", sum(|counters| &counters.displaced)),
+            ("refused_full", sum(|counters| &counters.refused_full)),
+            ("closed", sum(|counters| &counters.closed)),
+            ("expired", sum(|counters| &counters.expired)),
+        ] {
+            entries.sample(&[("event", event)], count);
         }
     }
 
