@@ -375,8 +375,12 @@ func (s *stage) withSpare() (back func()) {
 	weights[s.running.Backends()[2]] = 1
 	s.must(s.running.SetWeights(s.Context(), weights))
 	return func() {
-		// Drained before it is removed, so that its connections may end elsewhere.
+		// Drained before it is removed, so that requests to it end well. What the fault
+		// holds up longer is forgiven.
 		s.forgives = s.served(s.running.Backends()[2], s.forgives)
+		weights[s.running.Backends()[2]] = 0
+		s.must(s.running.SetWeights(s.Context(), weights))
+		time.Sleep(time.Second)
 		s.must(s.running.SetWeights(s.Context(), before))
 	}
 }
