@@ -40,7 +40,7 @@ func identify(name string, pid int) (process, error) {
 		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, err)
 	}
 	if zombie && !hasThreads(pid) {
-		return process{}, fmt.Errorf("identify process %s (pid %d): %w", name, pid, os.ErrProcessDone)
+		return process{}, fmt.Errorf("%s: %w", name, errEnded)
 	}
 	return process{Name: name, Pid: pid, Start: start}, nil
 }
