@@ -92,6 +92,9 @@ func frrConfig(s side) string {
 	if s.bfd {
 		neighbor("bfd 3 100 100")
 	}
+	if s.waits {
+		neighbor("passive")
+	}
 	if s.multihop > 0 {
 		neighbor("ebgp-multihop %d", s.multihop)
 	}

@@ -18,8 +18,8 @@ import (
 
 const (
 	bfdPort = 3784 // RFC 5881 section 4
-	// GoBGP opens its socket up to a second after the first neighbor with BFD
-	// was added, and not at our request.
+	// GoBGP opens its socket up to a second after the first BFD began, and not at
+	// our request.
 	guardPause = 20 * time.Millisecond
 	// A socket that is guarded may be closed, and another one opened.
 	guardedPause = time.Second
@@ -50,12 +50,13 @@ func (s *Speaker) guardBFD(ctx context.Context) {
 	}
 }
 
+// bfdRouters are those whose BFD has begun or is about to.
 func (s *Speaker) bfdRouters() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var routers []netip.Addr
 	for address, n := range s.neighbors {
-		if n.BFD != (BFD{}) {
+		if n.BFD != (BFD{}) && s.state(address).Established() {
 			routers = append(routers, address)
 		}
 	}

@@ -34,6 +34,8 @@ type side struct {
 	withExtendedNextHop bool
 	// We are; the router connects.
 	passive bool
+	// The router is.
+	waits bool
 }
 
 func over4() side { return side{local: "192.0.2.254", neighbor: "192.0.2.1", asn: 64513} }
@@ -70,6 +72,9 @@ func startBirdFor(t *testing.T, n *namespace, s side) *bird {
 	}
 	if s.multihop > 0 {
 		extra = append(extra, fmt.Sprintf("multihop %d;", s.multihop))
+	}
+	if s.waits {
+		extra = append(extra, "passive yes;")
 	}
 	if s.passive {
 		extra = append(extra, "connect delay time 1; connect retry time 1; error wait time 1, 1;")
@@ -268,4 +273,27 @@ func TestTheRouterSeesOurBFDEnd(t *testing.T) {
 		eventually(t, 2*time.Second, "the route is gone", func() bool { return r.learned("203.0.113.10/32") == (learned{}) })
 		t.Logf("withdrawn after %v", time.Since(began))
 	})
+}
+
+// FRR knows BFD's interface by the session only, and sets its side of BFD up afresh
+// once that is established: to a side of ours that began before, BFD went down.
+func TestASessionWithBFDBeginsOnce(t *testing.T) {
+	for name, s := range map[string]side{"it connects": over4(), "it is passive": {local: over4().local, neighbor: over4().neighbor, asn: over4().asn, waits: true}} {
+		s.bfd = true
+		t.Run(name, func(t *testing.T) {
+			withEachRouter(t, s, func(t *testing.T, _ *namespace, r router) {
+				speaker, want := newSpeaker(t), wanted(route4)
+				want.Neighbors[0].BFD = BFD{Interval: 100 * time.Millisecond, Multiplier: 3}
+				set(t, speaker, want)
+				eventually(t, 20*time.Second, "the session is up", func() bool { return speaker.States()[0].Established() })
+				since := speaker.States()[0].Since
+				eventually(t, 20*time.Second, "BFD is up", r.bfdIsUp)
+				// Longer than BFD takes to miss packets that come once a second.
+				time.Sleep(4 * time.Second)
+				if now := speaker.States()[0]; !now.Established() || now.Since != since || !r.bfdIsUp() {
+					t.Errorf("it began at %v and is now %+v", since, now)
+				}
+			})
+		})
+	}
 }

@@ -29,6 +29,10 @@ const (
 	// Of a neighbor on the same link (RFC 5082 section 3).
 	ttlMin = 255
 
+	// From a session's begin to its BFD's: until then the router has set its own
+	// side up.
+	bfdPause = time.Second
+
 	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
 )
 
@@ -107,6 +111,7 @@ func refuseWhatNeighborsAnnounce(ctx context.Context, srv *server.BgpServer) err
 	return nil
 }
 
+// peerOf a neighbor, without BFD: that begins with its session.
 func peerOf(n Neighbor) *api.Peer {
 	hold := n.HoldTime
 	if hold == 0 {
@@ -129,10 +134,9 @@ func peerOf(n Neighbor) *api.Peer {
 			HoldTime:               holdSeconds,
 			KeepaliveInterval:      holdSeconds / 3,
 		}},
-		// Both families over one session; graceful restart stays off until BFD
-		// lives in the forwarder, because stale routes are a black hole.
+		// Both families over one session; no graceful restart, because stale routes
+		// are a black hole.
 		AfiSafis: []*api.AfiSafi{afiSafi(api.Family_AFI_IP), afiSafi(api.Family_AFI_IP6)},
-		Bfd:      bfdOf(n.BFD),
 
 		Transport:    transport,
 		TtlSecurity:  &api.TtlSecurity{Enabled: n.TTLSecurity, TtlMin: ttlMin},
@@ -148,9 +152,6 @@ func afiSafi(afi api.Family_Afi) *api.AfiSafi {
 }
 
 func bfdOf(b BFD) *api.BfdPeerConfig {
-	if b.Interval == 0 {
-		return nil
-	}
 	interval := uint32(b.Interval / time.Microsecond)
 	return &api.BfdPeerConfig{
 		Enabled:                  true,
@@ -215,10 +216,13 @@ func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time
 	if !s.wanted(peer.NeighborAddress) {
 		return
 	}
-	ended := s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
-	if ended {
-		// Not here: the server waits for us, and renewing for the server.
-		go s.renew(context.Background(), peer.NeighborAddress)
+	before, now := s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
+	// Not here: the server waits for us, and what is begun here for the server.
+	switch {
+	case !before.Established() && now.Established():
+		time.AfterFunc(bfdPause, func() { s.beginBFD(context.Background(), now.Address, now.Since) })
+	case before.Established() && !now.Established():
+		go s.renew(context.Background(), now.Address)
 	}
 }
 

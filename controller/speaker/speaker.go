@@ -342,15 +342,33 @@ func (s *Speaker) withdraw(prefix netip.Prefix) error {
 	return nil
 }
 
+// beginBFD of a session that has been established since then, unless it is over.
+//
+// BFD begins with the session and ends with it, as BIRD's does. FRR has its own
+// side before, and sets that up afresh once the session is established, since only
+// then it knows the interface: our BFD, had it begun, would take that for the
+// router's end, and end the session.
+func (s *Speaker) beginBFD(ctx context.Context, address netip.Addr, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, have := s.neighbors[address]
+	if state := s.state(address); !have || n.BFD == (BFD{}) || !state.Established() || state.Since != since {
+		return
+	}
+	peer := peerOf(n)
+	peer.Bfd = bfdOf(n.BFD)
+	if _, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: peer}); err != nil {
+		s.log.Error("BFD does not begin: the session has its hold time only", "neighbor", address, "error", err)
+	}
+}
+
 // renew sets a neighbor with BFD, or a passive one, up afresh after its session
 // ended.
 //
-// GoBGP 4.8 keeps one reset that its BFD requests while there is no session,
-// and spends it on the next session. A router like BIRD has BFD only beside a
-// session, so its silence makes our BFD request a reset after every end: once
-// the router had ended a session, none would ever last again. And for five seconds
-// after a session it closes the connections that it accepts, which routers take
-// for an error and answer with a pause.
+// GoBGP 4.8's BFD goes on after the session, and keeps a reset that it requests
+// meanwhile for the next one: once the router had ended a session, none would ever
+// last again. And for five seconds after a session GoBGP closes the connections
+// that it accepts, which routers take for an error and answer with a pause.
 func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,9 +387,9 @@ func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	}
 }
 
-// observe keeps and reports a session's state if it is new; true if the
-// session was established and is no longer.
-func (s *Speaker) observe(state NeighborState) (ended bool) {
+// observe keeps and reports a session's state if it is new, and says which there
+// was before.
+func (s *Speaker) observe(state NeighborState) (before, now NeighborState) {
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
 	switch {
@@ -382,7 +400,7 @@ func (s *Speaker) observe(state NeighborState) (ended bool) {
 	}
 	if known && have.State == state.State && have.Reason == state.Reason {
 		s.statesMu.Unlock()
-		return false
+		return have, have
 	}
 	state.Since = time.Now()
 	if known && have.State == state.State {
@@ -391,7 +409,13 @@ func (s *Speaker) observe(state NeighborState) (ended bool) {
 	s.states[state.Address] = state
 	s.statesMu.Unlock()
 	s.onState(state)
-	return known && have.Established() && !state.Established()
+	return have, state
+}
+
+func (s *Speaker) state(address netip.Addr) NeighborState {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	return s.states[address]
 }
 
 func comparePrefixes(a, b netip.Prefix) int {
