@@ -393,6 +393,10 @@ func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 	}
 }
 
+// A session has its BFD by then: the speaker begins it after a second, and GoBGP
+// and routers take a second each for it.
+const bfdBegins = 10 * time.Second
+
 func (p *diagnosis) bgp() {
 	if p.state == nil {
 		return
@@ -407,6 +411,9 @@ func (p *diagnosis) bgp() {
 		}
 		if n.State == "established" {
 			up++
+			if n.Bfd == "down" && time.Since(n.Since.AsTime()) > bfdBegins {
+				p.add(gradeWarn, "bgp", "the session with %s has no BFD, so that the router notices this machine's death by the hold time only: it needs BFD there as well (`bfd on` in BIRD, `neighbor … bfd` in FRR), and UDP port 3784 open both ways", n.Address)
+			}
 			continue
 		}
 		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s; look at the router's side and at port 179 between", n.Address, n.Asn, n.State, dash(n.Reason))

@@ -24,7 +24,9 @@ type shownNeighbor struct {
 	AnnouncedPrefixes uint32 `json:"announced_prefixes"`
 	// What routes to it carry, like `med 10`.
 	Attributes []string `json:"attributes,omitempty"`
-	Reason     string   `json:"reason,omitempty"`
+	// up, down
+	BFD    string `json:"bfd,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }
 
 type shownRoute struct {
@@ -68,11 +70,13 @@ func listBGP(state *controllerv1.GetStateResponse) listing {
 	}
 	for _, n := range state.Neighbors {
 		shown.Neighbors = append(shown.Neighbors, shownNeighbor{
-			Address: n.Address, ASN: n.Asn, State: n.State, Since: at(n.Since), AnnouncedPrefixes: n.AnnouncedPrefixes, Attributes: n.Attributes, Reason: n.Reason,
+			Address: n.Address, ASN: n.Asn, State: n.State, Since: at(n.Since), AnnouncedPrefixes: n.AnnouncedPrefixes, Attributes: n.Attributes, BFD: n.Bfd, Reason: n.Reason,
 		})
-		found.rows = append(found.rows, []string{
-			"neighbor", n.Address, n.State, ago(n.Since), strings.Join(append([]string{fmt.Sprintf("AS %d, %d prefixes", n.Asn, n.AnnouncedPrefixes)}, n.Attributes...), ", "), dash(n.Reason),
-		})
+		detail := append([]string{fmt.Sprintf("AS %d, %d prefixes", n.Asn, n.AnnouncedPrefixes)}, n.Attributes...)
+		if n.Bfd != "" {
+			detail = append(detail, "BFD "+n.Bfd)
+		}
+		found.rows = append(found.rows, []string{"neighbor", n.Address, n.State, ago(n.Since), strings.Join(detail, ", "), dash(n.Reason)})
 	}
 	for _, r := range state.Routes {
 		shown.Routes = append(shown.Routes, shownRoute{
@@ -117,7 +121,7 @@ func bgpOfSpeaker(ctx context.Context, m machine) (listing, error) {
 	}
 	as := &controllerv1.GetStateResponse{}
 	for _, n := range state.GetNeighbors() {
-		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes()}
+		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {
 			neighbor.AnnouncedPrefixes = state.GetRoutesAnnounced()
 		}

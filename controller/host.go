@@ -58,7 +58,7 @@ func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neigh
 	}
 	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept()}
 	for _, n := range speaker.GetNeighbors() {
-		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes()}
+		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {
 			neighbor.AnnouncedPrefixes = speaker.GetRoutesAnnounced()
 		}

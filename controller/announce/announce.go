@@ -346,7 +346,7 @@ func (p *process) state() *speakerv1.State {
 	for _, n := range p.applier.bgp.States() {
 		state.Neighbors = append(state.Neighbors, &speakerv1.NeighborState{
 			Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: timestamppb.New(n.Since),
-			Attributes: attributesOf(shown.desired, n.Address),
+			Attributes: attributesOf(shown.desired, n.Address), Bfd: bfdOf(shown.desired, n),
 		})
 	}
 	return state

@@ -142,3 +142,15 @@ func attributesOf(desired *speakerv1.Desired, address netip.Addr) []string {
 	}
 	return nil
 }
+
+// bfdOf a neighbor, empty where none is desired.
+func bfdOf(desired *speakerv1.Desired, n speaker.NeighborState) string {
+	isThis := func(d *speakerv1.Neighbor) bool { return d.GetAddress() == n.Address.String() && d.GetBfd() != nil }
+	switch {
+	case !slices.ContainsFunc(desired.GetNeighbors(), isThis):
+		return ""
+	case n.BFDUp:
+		return bfdUp
+	}
+	return bfdDown
+}

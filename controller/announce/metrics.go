@@ -22,6 +22,12 @@ import (
 // established is the state of a session that routes go over.
 const established = "established"
 
+// Words of NeighborState.bfd.
+const (
+	bfdUp   = "up"
+	bfdDown = "down"
+)
+
 type metricsServer struct{ server *http.Server }
 
 func (m metricsServer) stop() {
@@ -92,6 +98,15 @@ func metricsOf(state *speakerv1.State, now time.Time) *prometheus.Registry {
 		sessions.WithLabelValues(n.GetAddress()).Set(truth(n.GetState() == established))
 	}
 	registry.MustRegister(sessions)
+	bfd := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "guideway_speaker_bfd_up", Help: "1 for a BGP neighbor with which BFD is up, which begins a second after the session and ends with it. Absent for those whose config has no bfd.",
+	}, []string{"neighbor"})
+	for _, n := range state.GetNeighbors() {
+		if n.GetBfd() != "" {
+			bfd.WithLabelValues(n.GetAddress()).Set(truth(n.GetBfd() == bfdUp))
+		}
+	}
+	registry.MustRegister(bfd)
 	return registry
 }
 

@@ -287,7 +287,7 @@ func TestASessionWithBFDBeginsOnce(t *testing.T) {
 				set(t, speaker, want)
 				eventually(t, 20*time.Second, "the session is up", func() bool { return speaker.States()[0].Established() })
 				since := speaker.States()[0].Since
-				eventually(t, 20*time.Second, "BFD is up", r.bfdIsUp)
+				eventually(t, 20*time.Second, "BFD is up at both", func() bool { return r.bfdIsUp() && speaker.States()[0].BFDUp })
 				// Longer than BFD takes to miss packets that come once a second.
 				time.Sleep(4 * time.Second)
 				if now := speaker.States()[0]; !now.Established() || now.Since != since || !r.bfdIsUp() {

@@ -58,6 +58,9 @@ func (s *Speaker) startServer(ctx context.Context, id Identity, listen bool) err
 	}
 	go s.guardBFD(watchCtx)
 	s.server, s.stopWatch, s.identity, s.listening = srv, stopWatch, id, listen
+	s.statesMu.Lock()
+	s.asked = srv
+	s.statesMu.Unlock()
 	return nil
 }
 
@@ -70,6 +73,7 @@ func (s *Speaker) stopServer(ctx context.Context) error {
 	clear(s.announced)
 	s.statesMu.Lock()
 	clear(s.states)
+	s.asked = nil
 	s.statesMu.Unlock()
 	if err != nil {
 		return fmt.Errorf("stop BGP: %w", err)
@@ -159,6 +163,18 @@ func bfdOf(b BFD) *api.BfdPeerConfig {
 		RequiredMinimumReceive:   interval,
 		DetectionMultiplier:      b.Multiplier,
 	}
+}
+
+// bfdUp has the addresses of neighbors whose BFD is up.
+func bfdUp(srv *server.BgpServer) map[string]bool {
+	up := map[string]bool{}
+	if srv == nil {
+		return up
+	}
+	srv.ListBfdPeer(context.Background(), func(address string, state *api.BfdPeerState) {
+		up[address] = state.GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP
+	})
+	return up
 }
 
 // The family must be set: GoBGP takes a path without one for an error, or for

@@ -91,6 +91,8 @@ type NeighborState struct {
 	// Why the session is not established, as far as it is known.
 	Reason string
 	Since  time.Time
+	// Only States fills it in.
+	BFDUp bool
 }
 
 // Established reports whether routes reach this neighbor.
@@ -124,6 +126,8 @@ type Speaker struct {
 
 	statesMu sync.Mutex
 	states   map[netip.Addr]NeighborState
+	// The server, whose BFD is asked without waiting for what mu guards.
+	asked *server.BgpServer
 }
 
 // What was told to the server, kept because a withdrawal repeats it.
@@ -183,8 +187,12 @@ func (s *Speaker) Stop(ctx context.Context) error {
 // States lists the sessions by address.
 func (s *Speaker) States() []NeighborState {
 	s.statesMu.Lock()
-	defer s.statesMu.Unlock()
-	states := slices.Collect(maps.Values(s.states))
+	states, asked := slices.Collect(maps.Values(s.states)), s.asked
+	s.statesMu.Unlock()
+	up := bfdUp(asked)
+	for i := range states {
+		states[i].BFDUp = up[states[i].Address.String()]
+	}
 	slices.SortFunc(states, func(a, b NeighborState) int { return a.Address.Compare(b.Address) })
 	return states
 }

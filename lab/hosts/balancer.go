@@ -262,6 +262,34 @@ func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
 	})
 }
 
+// WaitBFD until the router would notice the silence of any load balancer: BFD begins
+// after the routes are there.
+func (lab *Lab) WaitBFD(ctx context.Context, limit time.Duration) error {
+	return waitFor(ctx, limit, "BFD", func() error {
+		for _, name := range lab.LoadBalancers() {
+			if err := lab.bfdIsUp(ctx, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// bfdIsUp with all routers of a load balancer. A speaker of a former version may
+// have no metric of it, and is taken at its word.
+func (lab *Lab) bfdIsUp(ctx context.Context, name string) error {
+	samples, err := lab.SpeakerMetrics(ctx, name)
+	if err != nil {
+		return err
+	}
+	for sample, value := range samples {
+		if strings.HasPrefix(sample, "guideway_speaker_bfd_up{") && value != 1 {
+			return fmt.Errorf("%s: %s is %v", name, sample, value)
+		}
+	}
+	return nil
+}
+
 // waitPlans until the forwarders that run have the present backends, well.
 func (lab *Lab) waitPlans(ctx context.Context, limit time.Duration) error {
 	for _, n := range lab.Network.LoadBalancers {

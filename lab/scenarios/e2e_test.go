@@ -254,6 +254,9 @@ func checkHungMachineComesBack(t *testing.T, running *hosts.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := running.WaitBFD(t.Context(), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
 	speaker := pidOf(t, running, "lb-2", "speaker")
 	if err := syscall.Kill(speaker, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

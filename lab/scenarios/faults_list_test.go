@@ -54,7 +54,7 @@ var faults = []fault{
 		begin: killed("speaker"), told: victimSays(`^speaker: the speaker does not answer`),
 	},
 	{
-		name: "speaker_hung", parts: speaker, routes: true, short: true, limits: limits{pause: untilBFD.pause, telling: 25 * time.Second},
+		name: "speaker_hung", parts: speaker, routes: true, short: true, limits: limits{pause: untilBFD.pause, telling: 25 * time.Second}, prepare: waitBFD,
 		what:  "SIGSTOP to one machine's speaker: BFD ends its sessions. The forwarder serves what still arrives.",
 		begin: hung("speaker"), told: victimSays(`^speaker: .* answer`),
 	},
@@ -111,7 +111,7 @@ var faults = []fault{
 	{
 		name: "power_lost_behind_a_switch", parts: silent, routes: true, short: true,
 		what:   "The same, but the router's link stays up: only BFD finds it.",
-		limits: untilBFD,
+		limits: untilBFD, prepare: waitBFD,
 		begin: func(s *stage) func() {
 			lift := s.silence(s.victim)
 			_, err := s.running.KillLoadBalancer(s.victim)
@@ -130,8 +130,8 @@ var faults = []fault{
 	{
 		name: "own_uplink_bad", parts: silent, routes: true, short: true,
 		what:   "Nothing that one machine sends comes to the router, nor the other way, while its link is up: all its checks of backends fail at once. Its pools keep their backends, and its routes go.",
-		limits: limits{pause: untilBFD.pause, telling: 20 * time.Second},
-		begin:  func(s *stage) func() { return s.silence(s.victim) },
+		limits: limits{pause: untilBFD.pause, telling: 20 * time.Second}, prepare: waitBFD,
+		begin: func(s *stage) func() { return s.silence(s.victim) },
 		told: func(s *stage) string {
 			words := s.doctorSays(s.victim, "^machine: is cut off")
 			s.poolsAreFull(s.victim)
@@ -311,6 +311,8 @@ func hung(process string) func(*stage) func() {
 		return func() { s.must(resume()) }
 	}
 }
+
+func waitBFD(s *stage) { s.must(s.running.WaitBFD(s.Context(), 10*time.Second)) }
 
 func controllerMissed(s *stage) string {
 	return s.doctorSays(s.victim, `^speaker: (has had no controller for|.* answer)`) + "\n\n" +

@@ -459,6 +459,9 @@ func aMachineIsHeld(t *testing.T, m *monitored) {
 		found := m.mustQuery(t, `sum(guideway_probe_attempts_total{result="fail"})`)
 		return found[0].value()
 	}
+	if err := m.WaitBFD(t.Context(), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
 	before := failed()
 	var resumes []func() error
 	for _, process := range []string{"speaker", "forwarder"} {

@@ -2963,8 +2963,9 @@ type Neighbor struct {
 	// Default: 9s.
 	HoldTime *durationpb.Duration `protobuf:"bytes,3,opt,name=hold_time,json=holdTime,proto3" json:"hold_time,omitempty"`
 	// Bidirectional forwarding detection (RFC 5880, single hop): the router
-	// notices within `interval` times `multiplier` that this machine is gone.
-	// Default: off.
+	// notices within `interval` times `multiplier` that this machine is gone. It
+	// begins a second after the session and ends with it, so a router that holds
+	// the session back until BFD is up (strict mode) never has one. Default: off.
 	Bfd *Bfd `protobuf:"bytes,4,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	// File with the password of the session (TCP MD5, RFC 2385): 1 to 80 bytes,
 	// not counting white space at the end. A relative path starts at this

@@ -1980,7 +1980,9 @@ type Neighbor struct {
 	Since             *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	AnnouncedPrefixes uint32                 `protobuf:"varint,6,opt,name=announced_prefixes,json=announcedPrefixes,proto3" json:"announced_prefixes,omitempty"`
 	// What routes to it are announced with, as the config names it: `med 10`.
-	Attributes    []string `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	Attributes []string `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	// up, down; empty: the config has none for it, or the speaker does not answer.
+	Bfd           string `protobuf:"bytes,8,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2062,6 +2064,13 @@ func (x *Neighbor) GetAttributes() []string {
 		return x.Attributes
 	}
 	return nil
+}
+
+func (x *Neighbor) GetBfd() string {
+	if x != nil {
+		return x.Bfd
+	}
+	return ""
 }
 
 // Another load balancer, as this machine finds it through the tunnel.
@@ -4293,7 +4302,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
 	"\bservices\x18\a \x03(\tR\bservices\x12 \n" +
-	"\vcommunities\x18\b \x03(\tR\vcommunities\"\xe5\x01\n" +
+	"\vcommunities\x18\b \x03(\tR\vcommunities\"\xf7\x01\n" +
 	"\bNeighbor\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
@@ -4303,7 +4312,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12announced_prefixes\x18\x06 \x01(\rR\x11announcedPrefixes\x12\x1e\n" +
 	"\n" +
 	"attributes\x18\a \x03(\tR\n" +
-	"attributes\"\x9c\x01\n" +
+	"attributes\x12\x10\n" +
+	"\x03bfd\x18\b \x01(\tR\x03bfd\"\x9c\x01\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +

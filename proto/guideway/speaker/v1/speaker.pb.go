@@ -792,7 +792,9 @@ type NeighborState struct {
 	Reason string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	// Of the session's routes, like `med 10`.
-	Attributes    []string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	Attributes []string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	// up, down; empty: there is to be none.
+	Bfd           string `protobuf:"bytes,7,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -869,6 +871,13 @@ func (x *NeighborState) GetAttributes() []string {
 	return nil
 }
 
+func (x *NeighborState) GetBfd() string {
+	if x != nil {
+		return x.Bfd
+	}
+	return ""
+}
+
 var File_guideway_speaker_v1_speaker_proto protoreflect.FileDescriptor
 
 const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
@@ -936,7 +945,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\tneighbors\x18\b \x03(\v2\".guideway.speaker.v1.NeighborStateR\tneighbors\x12\x18\n" +
 	"\aproblem\x18\t \x01(\tR\aproblem\x12\x19\n" +
 	"\bnot_kept\x18\n" +
-	" \x01(\tR\anotKept\"\xbb\x01\n" +
+	" \x01(\tR\anotKept\"\xcd\x01\n" +
 	"\rNeighborState\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
@@ -945,7 +954,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1e\n" +
 	"\n" +
 	"attributes\x18\x06 \x03(\tR\n" +
-	"attributes2\xbb\x02\n" +
+	"attributes\x12\x10\n" +
+	"\x03bfd\x18\a \x01(\tR\x03bfd2\xbb\x02\n" +
 	"\aSpeaker\x12H\n" +
 	"\x03Set\x12\x1f.guideway.speaker.v1.SetRequest\x1a .guideway.speaker.v1.SetResponse\x12D\n" +
 	"\x04Poll\x12 .guideway.speaker.v1.PollRequest\x1a\x1a.guideway.speaker.v1.State\x12L\n" +
