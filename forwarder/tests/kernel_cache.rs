@@ -58,14 +58,18 @@ struct Rig {
 impl Rig {
     /// Forwards by the plan; the flow's connection is confirmed.
     fn start(plan: &Value) -> Rig {
-        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
-        link(&client, "eth0", &balancer, "eth0", 1);
         // A veth end is woken by what its peer's program sends only where it has a
         // program, too: here a filter that takes nothing. Polling (NAPI, by `gro on`) is
         // not enough.
         let config = DeviceConfig { interface: "eth0".into(), ..DeviceConfig::default() };
-        let (program, _) =
-            client.inside(|| nic::open(&[config], &QueueOptions::default()).unwrap());
+        Rig::start_beside(plan, || nic::open(&[config], &QueueOptions::default()).unwrap().0)
+    }
+
+    /// The same with these devices opened in the client's namespace.
+    fn start_beside(plan: &Value, program: impl FnOnce() -> Vec<nic::Device> + Send) -> Rig {
+        let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
+        link(&client, "eth0", &balancer, "eth0", 1);
+        let program = client.inside(program);
         for address in ["10.0.0.2", "10.0.0.11", "10.0.0.12"] {
             client.run(&format!("ip addr add {address}/24 dev eth0"));
         }
@@ -257,7 +261,12 @@ fn where_there_can_be_no_cache_user_space_sends_all() {
     }
     let mut refused = plan(1, 11);
     refused["forwarder"]["interfaces"][0]["driver"] = json!("DRIVER_AF_PACKET");
-    let mut rig = Rig::start(&refused);
+    no_cache(Rig::start(&refused));
+    // What the kernel would send to a client without a program would be lost.
+    no_cache(Rig::start_beside(&plan(1, 11), Vec::new));
+}
+
+fn no_cache(mut rig: Rig) {
     rig.traffic.send(300);
     assert_eq!(rig.filtered("cached"), 0);
     assert!(!rig.forwarder.metrics().contains("guideway_kernel_cache_"));

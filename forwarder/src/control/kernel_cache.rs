@@ -23,6 +23,8 @@ use nic::{DeviceConfig, Driver, Interface, drivers};
 use plan::proto;
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::netlink::veth_peer;
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Has the one interface opened with a cache, if the plan has one and nothing is in its
@@ -81,6 +83,9 @@ fn sized(
     }
     if !IS_SUPPORTED {
         return Err("this processor is no x86".into());
+    }
+    for interface in &asked.interfaces {
+        veth_peer::takes_what_programs_send(&interface.name)?;
     }
     let buckets = buckets_for(connections.div_ceil(queues.max(1).into()));
     Ok(CacheRequest { buckets, targets: TARGETS_MAX as u32, key: [random()?, random()?] })

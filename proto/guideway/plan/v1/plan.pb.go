@@ -476,8 +476,9 @@ func (Unmatched) EnumDescriptor() ([]byte, []int) {
 }
 
 // Whether the kernel sends by itself what workers have decided often: data of
-// steady IPv4 flows, in GRE. Not for a veth interface whose peer has no XDP
-// program: the peer is not woken by what is sent so.
+// steady IPv4 flows, in GRE. Of a veth interface the other end needs an XDP
+// program, as it has when the interface is opened: without one it would not get
+// what is sent so, and there is no cache.
 type KernelCache int32
 
 const (
