@@ -55,11 +55,11 @@ fn get(
     message.header.index = index;
     message.attributes = attributes;
     let answers = requests.ask(RouteNetlinkMessage::GetLink(message), 0)?;
-    let links = answers.into_iter().filter_map(|answer| match answer {
+    let link = answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewLink(link) => Some(link),
         _ => None,
     });
-    links.last().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    link.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 fn is_veth(link: &LinkMessage) -> bool {
