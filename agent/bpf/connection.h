@@ -69,6 +69,7 @@ struct segment {
 	__u32 bytes; /* of sequence space */
 	__u8 flags;
 	__u8 is_quoted;
+	__u8 is_ruled; /* a rule leads to the agent that answered its SYN */
 };
 
 /* The flags byte, which struct tcphdr has as bit fields. */
@@ -369,7 +370,9 @@ static __always_inline int is_of_closed(const struct segment *s,
 	return sent - s->acknowledged <= WINDOW_MAX;
 }
 
-/* An ACK with a SYN cookie of ours makes a connection here. */
+/* An ACK with a SYN cookie of ours makes a connection here. But all network namespaces of
+ * a machine have cookies of one secret: of two agents' backends there, it is a cookie of
+ * both, and a rule says whose. */
 static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket,
 				     const struct segment *s)
 {
@@ -379,7 +382,7 @@ static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket
 		struct ipv6hdr v6;
 	} ip;
 
-	if (s->is_quoted || bpf_xdp_load_bytes(ctx, s->tcp_at, &tcp, sizeof(tcp)))
+	if (s->is_quoted || s->is_ruled || bpf_xdp_load_bytes(ctx, s->tcp_at, &tcp, sizeof(tcp)))
 		return 0;
 	if (s->tuple_bytes == sizeof(s->tuple.ipv4))
 		return !bpf_xdp_load_bytes(ctx, s->ip_at, &ip.v4, sizeof(ip.v4)) &&

@@ -261,6 +261,7 @@ __noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 
 		return RULING_NONE;
 	ruled->segment.ip_at = packet_at;
 	ruled->segment.is_quoted = 0;
+	ruled->segment.is_ruled = 0;
 	at = read_rule_addresses(ctx, packet_at, type, &ruled->flow.client, &ruled->flow.vip,
 				 &protocol);
 	if (!at)
@@ -277,6 +278,7 @@ __noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 
 	if (holds(rule)) {
 		handover->agent = rule->agent;
 		ruling = RULING_RULE;
+		ruled->segment.is_ruled = !bpf_map_lookup_elem(&keyed_handshakes, &ruled->flow);
 	} else if (ruling == RULING_RULE || is_named) {
 		return RULING_NONE;
 	}
