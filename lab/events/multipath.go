@@ -61,6 +61,9 @@ type multipathEvent struct {
 	name string
 	// cutsLinks: not all subflows have both links throughout.
 	cutsLinks bool
+	// withoutTimestamps: the client's kernel sends none, so that agents send packets on
+	// where load balancers select by the five-tuple.
+	withoutTimestamps bool
 	// before the transfers begin; nil: nothing.
 	before func(context.Context, *multipathStage) error
 	do     func(context.Context, *multipathStage) error
@@ -72,6 +75,7 @@ var multipathEvents = []multipathEvent{
 	{name: "drain_backend", do: drainOneOfBackends},
 	{name: "add_load_balancer", before: withoutOneLoadBalancer, do: addLoadBalancer},
 	{name: "restart_agent", do: restartAgent},
+	{name: "drain_without_timestamps", withoutTimestamps: true, do: drainOneOfBackends},
 }
 
 // MultipathEventNames in their usual order.
@@ -197,6 +201,9 @@ func (s *multipathStage) perform(ctx context.Context, e multipathEvent) error {
 	if err := s.lab.Restore(ctx); err != nil {
 		return err
 	}
+	if err := s.setTimestamps(!e.withoutTimestamps); err != nil {
+		return err
+	}
 	if e.before != nil {
 		if err := e.before(ctx, s); err != nil {
 			return err
@@ -228,6 +235,15 @@ func (s *multipathStage) perform(ctx context.Context, e multipathEvent) error {
 	s.transfers.end()
 	// The last packets of what is closed are to find their backends as they are.
 	return s.rest(ctx, calmBefore)
+}
+
+// setTimestamps of the connections that the client opens from now on.
+func (s *multipathStage) setTimestamps(on bool) error {
+	setting := "ipv4/tcp_timestamps=0"
+	if on {
+		setting = "ipv4/tcp_timestamps=1"
+	}
+	return topology.SetSysctls(s.lab.Network.Client.Namespace, []string{setting})
 }
 
 // joins that the client has begun, and that came about at backends, since the lab was
