@@ -344,9 +344,10 @@ func (p *process) state() *speakerv1.State {
 		state.ControllerAbsentSince = timestamppb.New(shown.absent)
 	}
 	for _, n := range p.applier.bgp.States() {
+		desired := desiredNeighbor(shown.desired, n.Address)
 		state.Neighbors = append(state.Neighbors, &speakerv1.NeighborState{
 			Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: timestamppb.New(n.Since),
-			Attributes: attributesOf(shown.desired, n.Address), Bfd: bfdOf(shown.desired, n),
+			Attributes: attributesOf(desired), Bfd: bfdOf(desired, n.BFDUp),
 		})
 	}
 	return state

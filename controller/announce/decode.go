@@ -133,23 +133,30 @@ func leaving(routes []brain.Route) []brain.Route {
 	return routes
 }
 
-// attributesOf a neighbor's routes, in the config's words.
-func attributesOf(desired *speakerv1.Desired, address netip.Addr) []string {
+// desiredNeighbor with that address; nil, which desires nothing: there is none.
+func desiredNeighbor(desired *speakerv1.Desired, address netip.Addr) *speakerv1.Neighbor {
 	for _, n := range desired.GetNeighbors() {
 		if n.GetAddress() == address.String() {
-			return speaker.Attributes{MED: n.GetMed(), WithMED: n.Med != nil, LocalPref: n.GetLocalPref(), Prepend: uint8(n.GetPrepend())}.Strings()
+			return n
 		}
 	}
 	return nil
 }
 
+// attributesOf a neighbor's routes, in the config's words.
+func attributesOf(n *speakerv1.Neighbor) []string {
+	if n == nil {
+		return nil
+	}
+	return speaker.Attributes{MED: n.GetMed(), WithMED: n.Med != nil, LocalPref: n.GetLocalPref(), Prepend: uint8(n.GetPrepend())}.Strings()
+}
+
 // bfdOf a neighbor, empty where none is desired.
-func bfdOf(desired *speakerv1.Desired, n speaker.NeighborState) string {
-	isThis := func(d *speakerv1.Neighbor) bool { return d.GetAddress() == n.Address.String() && d.GetBfd() != nil }
+func bfdOf(n *speakerv1.Neighbor, isUp bool) string {
 	switch {
-	case !slices.ContainsFunc(desired.GetNeighbors(), isThis):
+	case n.GetBfd() == nil:
 		return ""
-	case n.BFDUp:
+	case isUp:
 		return bfdUp
 	}
 	return bfdDown
