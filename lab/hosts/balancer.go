@@ -275,17 +275,24 @@ func (lab *Lab) WaitBFD(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// bfdIsUp with all routers of a load balancer. A speaker of a former version may
-// have no metric of it, and is taken at its word.
+// bfdIsUp with all routers of a load balancer.
 func (lab *Lab) bfdIsUp(ctx context.Context, name string) error {
 	samples, err := lab.SpeakerMetrics(ctx, name)
 	if err != nil {
 		return err
 	}
+	routers := 0
 	for sample, value := range samples {
-		if strings.HasPrefix(sample, "guideway_speaker_bfd_up{") && value != 1 {
+		if !strings.HasPrefix(sample, "guideway_speaker_bfd_up{") {
+			continue
+		}
+		if value != 1 {
 			return fmt.Errorf("%s: %s is %v", name, sample, value)
 		}
+		routers++
+	}
+	if routers == 0 {
+		return fmt.Errorf("%s: no router is to have BFD", name)
 	}
 	return nil
 }
