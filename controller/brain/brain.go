@@ -177,6 +177,8 @@ type configStatus struct {
 	stale     bool
 	problem   string
 	problemAt time.Time
+	// The problem is that the forwarder refuses the plan of these.
+	refused *inputs
 }
 
 type machineState struct {

@@ -765,6 +765,24 @@ func TestAPlanThatTheForwarderRefusesBringsTheFormerConfigBack(t *testing.T) {
 	}
 }
 
+// As at boot: the interface comes after forwarder and controller.
+func TestAFirstPlanThatIsRefusedIsTakenWhenItsInterfaceCame(t *testing.T) {
+	w := startCold(t, oneService)
+	w.accepts = false
+	w.connect(nil)
+	w.pass(2 * coalesce)
+	first := w.last.Plan.Generation
+	w.do(PlanRefused{Generation: first, Reason: "there is no interface eth1"})
+	if v := w.state.View(true).Config; !v.Stale || !strings.Contains(v.Problem, "eth1") {
+		t.Errorf("config view %+v", v)
+	}
+	w.accepts = true
+	w.do(PlanAccepted{Generation: first})
+	if v := w.state.View(true); v.Config.Stale || v.Config.Problem != "" || v.Forwarder.Refusal != "" {
+		t.Errorf("view %+v, %+v", v.Config, v.Forwarder)
+	}
+}
+
 func TestAPlanFromElsewhereIsFollowedByOursWithAHigherGeneration(t *testing.T) {
 	w := servingOne(t)
 	w.running = &planv1.Plan{Generation: 1000}

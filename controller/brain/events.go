@@ -123,6 +123,7 @@ func (e ConfigRefused) apply(s *State) {
 	s.configs.stale = true
 	s.configs.problem = e.Problem
 	s.configs.problemAt = s.now
+	s.configs.refused = nil
 	s.note("config", "config", "", "stale", e.Problem)
 }
 

@@ -60,8 +60,7 @@ func (e ForwarderConnected) apply(s *State) {
 	if s.rejected != nil {
 		again := s.rejected
 		s.rejected = nil
-		s.configs.stale = false
-		s.configs.problem = ""
+		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
 		s.adopt(again)
 	}
 	s.markDirtyNow()

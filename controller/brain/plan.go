@@ -127,6 +127,9 @@ func (e PlanAccepted) apply(s *State) {
 	f.warnings = e.Warnings
 	f.refusal = ""
 	s.trusted = accepted.inputs
+	if s.configs.refused != nil && s.configs.refused == accepted.inputs {
+		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
+	}
 	s.acknowledgeBuckets(accepted.maps)
 	for generation := range s.forwarder.pending {
 		if generation < e.Generation {
@@ -149,13 +152,16 @@ func (e PlanPostponed) apply(s *State) {
 
 // A plan that is refused belongs to a config which the forwarder cannot
 // serve: the one before goes on. The refused one is tried again when another
-// forwarder process connects (`restart required` is cured by a restart).
+// forwarder process connects (`restart required` is cured by a restart), and by a
+// forwarder without any plan, whose interfaces may not be there yet.
 func (e PlanRefused) apply(s *State) {
 	refused, known := s.forwarder.pending[e.Generation]
 	if !known {
 		return
 	}
-	delete(s.forwarder.pending, e.Generation)
+	if s.forwarder.accepted != 0 {
+		delete(s.forwarder.pending, e.Generation)
+	}
 	s.forwarder.refusal = e.Reason
 	s.note("forwarder", "plan", "", "refused", e.Reason)
 	if refused.inputs != s.current {
@@ -163,6 +169,7 @@ func (e PlanRefused) apply(s *State) {
 	}
 	s.configs.stale = true
 	s.configs.problem = "the forwarder refuses the plan: " + e.Reason
+	s.configs.refused = refused.inputs
 	s.configs.problemAt = s.now
 	if s.trusted != nil && s.trusted != s.current {
 		s.rejected = s.current

@@ -39,6 +39,8 @@ const (
 	// A plan that is postponed is pushed again after pollInterval, then twice
 	// that, up to this.
 	postponeMax = 5 * time.Second
+	// A plan that a forwarder without one refuses is pushed again after this.
+	refusedPause = 2 * time.Second
 	// Building the tables of a large plan takes seconds on a slow machine.
 	pushTimeout = 30 * time.Second
 	// A plan of 10,000 services with 65,000 backends is some 20 MiB.
@@ -67,7 +69,15 @@ type Sink struct {
 	pushing   bool
 	retryAt   time.Time
 	postponed time.Duration // until the latest retry of a postponed plan
-	refused   uint64
+	refused   refusal
+}
+
+// refusal of a plan.
+type refusal struct {
+	generation uint64
+	reason     string
+	// A forwarder without a plan gets it again then.
+	again time.Time
 }
 
 type pushResult struct {
@@ -193,7 +203,7 @@ func (s *Sink) connect(ctx context.Context) error {
 	if err != nil && status.Code(err) != codes.NotFound {
 		return fmt.Errorf("read its plan: %w", err)
 	}
-	s.connected, s.everPoll, s.refused = true, true, 0
+	s.connected, s.everPoll, s.refused = true, true, refusal{}
 	s.onEvent(brain.ForwarderConnected{Plan: response.GetPlan()})
 	return nil
 }
@@ -208,12 +218,13 @@ func (s *Sink) lose(ctx context.Context, err error) {
 	s.onEvent(brain.ForwarderDisconnected{Reason: reasonOf(err)})
 }
 
-// push sends the wanted plan unless it runs, is under way or was refused.
+// push sends the wanted plan unless it runs, is under way or was refused. A forwarder
+// that has none yet refuses what its interfaces are not there for: they may come.
 func (s *Sink) push(ctx context.Context, running uint64) {
 	s.mu.Lock()
 	want := s.want
 	s.mu.Unlock()
-	if want == nil || s.pushing || want.Generation == running || want.Generation == s.refused || time.Now().Before(s.retryAt) {
+	if want == nil || s.pushing || want.Generation == running || s.isRefused(want.Generation, running) || time.Now().Before(s.retryAt) {
 		return
 	}
 	s.pushing = true
@@ -239,12 +250,20 @@ func (s *Sink) settle(result pushResult) {
 		return
 	}
 	if final(result.err) {
-		s.refused = result.generation
-		s.onEvent(brain.PlanRefused{Generation: result.generation, Reason: reasonOf(result.err)})
+		before := s.refused
+		s.refused = refusal{generation: result.generation, reason: reasonOf(result.err), again: time.Now().Add(refusedPause)}
+		if before.generation != s.refused.generation || before.reason != s.refused.reason {
+			s.onEvent(brain.PlanRefused{Generation: result.generation, Reason: s.refused.reason})
+		}
 		return
 	}
 	s.retryAt = time.Now().Add(pollInterval)
 	s.log.Warn("plan not delivered, trying again", "generation", result.generation, "error", reasonOf(result.err))
+}
+
+// isRefused: it is not worth while to send the plan again now.
+func (s *Sink) isRefused(generation, running uint64) bool {
+	return generation == s.refused.generation && (running != 0 || time.Now().Before(s.refused.again))
 }
 
 // final: the same plan would be refused again.

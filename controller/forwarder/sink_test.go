@@ -227,7 +227,7 @@ func TestASlowForwarderIsNotDisconnected(t *testing.T) {
 }
 
 func TestARefusedPlanIsNotSentAgainUntilItChanges(t *testing.T) {
-	p := &peer{refuse: status.Error(codes.FailedPrecondition, "restart required: interfaces")}
+	p := &peer{plan: plan(9), refuse: status.Error(codes.FailedPrecondition, "restart required: interfaces")}
 	socket := socketOf(t)
 	p.serve(t, socket)
 	h := start(t, socket)
@@ -236,7 +236,7 @@ func TestARefusedPlanIsNotSentAgainUntilItChanges(t *testing.T) {
 	if refused.Generation != 1 || refused.Reason != "restart required: interfaces" {
 		t.Errorf("refused %+v", refused)
 	}
-	time.Sleep(3 * pollInterval)
+	time.Sleep(refusedPause + 3*pollInterval)
 	if got := p.seen(); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("pushes %v, want the one", got)
 	}
@@ -245,6 +245,38 @@ func TestARefusedPlanIsNotSentAgainUntilItChanges(t *testing.T) {
 	p.mu.Unlock()
 	h.sink.Set(plan(2))
 	h.wait(3*time.Second, accepted(2))
+}
+
+// Its interface may come after it, as at boot.
+func TestAForwarderWithoutAPlanGetsTheRefusedOneAgain(t *testing.T) {
+	p := &peer{refuse: status.Error(codes.FailedPrecondition, "there is no interface eth1")}
+	socket := socketOf(t)
+	p.serve(t, socket)
+	h := start(t, socket)
+	h.sink.Set(plan(1))
+	h.wait(3*time.Second, is[brain.PlanRefused])
+	h.wait(2*refusedPause, func(brain.Event) bool { return len(p.seen()) >= 2 })
+	h.mu.Lock()
+	refusals := slices.DeleteFunc(slices.Clone(h.events), func(e brain.Event) bool { return !is[brain.PlanRefused](e) })
+	h.mu.Unlock()
+	if len(refusals) != 1 {
+		t.Errorf("said %d times, want once: %v", len(refusals), refusals)
+	}
+	p.mu.Lock()
+	p.refuse = nil
+	p.mu.Unlock()
+	h.wait(2*refusedPause, accepted(1))
+	// A config that was mended does not wait.
+	p.mu.Lock()
+	p.plan, p.refuse = nil, status.Error(codes.FailedPrecondition, "there is no interface eth2")
+	p.mu.Unlock()
+	h.sink.Set(plan(2))
+	h.wait(3*time.Second, func(e brain.Event) bool { refused, ok := e.(brain.PlanRefused); return ok && refused.Generation == 2 })
+	p.mu.Lock()
+	p.refuse = nil
+	p.mu.Unlock()
+	h.sink.Set(plan(3))
+	h.wait(refusedPause/2, accepted(3))
 }
 
 func TestAPlanThatIsPostponedIsSentAgainLaterAndLater(t *testing.T) {
