@@ -85,6 +85,11 @@ soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what 
 fresh: ## Try README's commands on a bare Debian 13 (root, network) [FRESH="demo test" FRESH_HOST_RUST= FRESH_DIR=]
 	@tools/fresh.sh $(FRESH)
 
+# With what is in bin/: no other test has the units' sandboxes around the programs.
+.PHONY: units
+units: deps-build build ## The systemd units under a real systemd, in a container (root)
+	tools/units.sh
+
 .PHONY: lint
 lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
 
