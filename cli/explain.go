@@ -219,6 +219,9 @@ func (e explanation) lines() []explainedLine {
 	default:
 		say("tracked", "%s", e.tracked())
 	}
+	if cached := t.GetCached(); cached != nil {
+		say("cached", "in queue %d (idle %s): the kernel sends its data packets by itself", cached.Queue, time.Duration(cached.IdleMs)*time.Millisecond)
+	}
 	if e.asksForID {
 		say("QUIC id", "%s", e.connectionID())
 	}
@@ -229,11 +232,7 @@ func (e explanation) lines() []explainedLine {
 		say("backend", "%s at %s", t.Backend, t.BackendAddress)
 	}
 	if len(t.RouteOption) > 0 {
-		why := "the bucket moves"
-		if t.SecondChance {
-			why = "a second chance, because earlier tables had them in this slot"
-		}
-		say("then", "%s: %s, and agents pass on what is not theirs", strings.Join(t.RouteOption, ", "), why)
+		say("then", "%s, and agents pass on what is not theirs", e.routeOption())
 	}
 	if t.Spill != "" {
 		say("spill", "to %s, in another cluster", t.Spill)
@@ -282,6 +281,15 @@ func (e explanation) tracked() string {
 		return fmt.Sprintf("worker %d has it at %s (%s, idle %s), which overrides the hash", tracked.Worker, tracked.Backend, tracked.Class, idle)
 	}
 	return fmt.Sprintf("worker %d has it at %s (%s, idle %s), as the hash says, too", tracked.Worker, tracked.Backend, tracked.Class, idle)
+}
+
+// routeOption: the backends that agents try next, and why.
+func (e explanation) routeOption() string {
+	why := "the bucket moves"
+	if e.told.SecondChance {
+		why = "a second chance, because earlier tables had them in this slot"
+	}
+	return strings.Join(e.told.RouteOption, ", ") + ": " + why
 }
 
 // connectionID: what it says, and whether it decides.
@@ -372,6 +380,7 @@ type shownExplanation struct {
 	TableSize     uint32        `json:"table_size,omitempty"`
 	BackendByHash string        `json:"backend_by_hash,omitempty"`
 	Tracked       *shownTracked `json:"tracked,omitempty"`
+	Cached        *shownCached  `json:"cached,omitempty"`
 	Backend       string        `json:"backend,omitempty"`
 	Address       string        `json:"backend_address,omitempty"`
 	RouteOption   []string      `json:"route_option,omitempty"`
@@ -390,6 +399,11 @@ type shownTracked struct {
 	Class   string `json:"class"`
 	IdleMs  uint64 `json:"idle_ms"`
 	Decides bool   `json:"decides"`
+}
+
+type shownCached struct {
+	Queue  uint32 `json:"queue"`
+	IdleMs uint64 `json:"idle_ms"`
 }
 
 type shownQUICID struct {
@@ -423,6 +437,9 @@ func (e explanation) value() shownExplanation {
 	}
 	if k := t.Tracked; k != nil {
 		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}
+	}
+	if k := t.Cached; k != nil {
+		shown.Cached = &shownCached{Queue: k.Queue, IdleMs: k.IdleMs}
 	}
 	if id := t.ConnectionId; id != nil {
 		shown.ConnectionID = &shownQUICID{Config: id.Config, Encrypted: id.Encrypted, ServerID: id.ServerId, Backend: id.Backend, ByFlow: id.ByFlow}

@@ -288,6 +288,28 @@ func sameValue(t *testing.T, asJSON, asYAML string) {
 	}
 }
 
+func TestShowCache(t *testing.T) {
+	runDir := both(t, nil, &fakeForwarder{})
+	out, _, err := guideway(t, "show", "cache", "--run-dir", runDir)
+	if want := "STATE PACKETS OF ALL SENT ENTRIES TARGETS REASON on 742 74.9 % 12 of 4096 3 of 65536 -"; err != nil || fields(out) != want {
+		t.Errorf("%v\n%s\nwant %s", err, fields(out), want)
+	}
+	for _, c := range []struct {
+		cache *forwarderv1.KernelCache
+		want  string
+	}{
+		{nil, ""},
+		{&forwarderv1.KernelCache{State: "none", Reason: "steering is not rss"}, "steering is not rss"},
+		{&forwarderv1.KernelCache{State: "off"}, "forwarder.kernel_cache is off"},
+		{&forwarderv1.KernelCache{State: "paused"}, "packets are captured: workers get them all"},
+		{&forwarderv1.KernelCache{State: "on", TargetsRefused: 7}, "7 more targets found no room: flows to them are not cached"},
+	} {
+		if shown := cacheOf(c.cache, 10); shown.Reason != c.want || shown.SentShare != 0 {
+			t.Errorf("%v: %+v, want %q", c.cache, shown, c.want)
+		}
+	}
+}
+
 func TestShowWarnsOfAStaleConfig(t *testing.T) {
 	runDir := both(t, &fakeController{}, &fakeForwarder{})
 	_, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)

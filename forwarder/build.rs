@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Offline answers are the same as those over the socket, as JSON.
         .message_attribute("guideway.forwarder.v1.ExplainResponse", "#[derive(serde::Serialize)]")
         .message_attribute("guideway.forwarder.v1.TrackedFlow", "#[derive(serde::Serialize)]")
+        .message_attribute("guideway.forwarder.v1.CachedFlow", "#[derive(serde::Serialize)]")
         .message_attribute(
             "guideway.forwarder.v1.ExplainedConnectionId",
             "#[derive(serde::Serialize)]",

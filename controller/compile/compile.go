@@ -272,7 +272,7 @@ func forwarder(f *config.Forwarder) *planv1.Forwarder {
 	if f == nil {
 		return nil
 	}
-	compiled := &planv1.Forwarder{Steering: steerings[f.Steering], ConnectionsMax: f.ConnectionsMax}
+	compiled := &planv1.Forwarder{Steering: steerings[f.Steering], ConnectionsMax: f.ConnectionsMax, KernelCache: kernelCaches[f.KernelCache]}
 	for _, one := range f.Interfaces {
 		compiled.Interfaces = append(compiled.Interfaces, &planv1.Interface{
 			Name: one.Name, Driver: drivers[one.Driver], Queues: one.Queues,

@@ -245,6 +245,7 @@ func Test_every_word_of_the_config_has_its_word_in_the_plan(t *testing.T) {
 		"Fragments": {len(fragments), len(planv1.Fragments_name)},
 		"Steering":  {len(steerings), len(planv1.Steering_name)},
 		"Driver":    {len(drivers), len(planv1.Driver_name)},
+		"Cache":     {len(kernelCaches), len(planv1.KernelCache_name)},
 	} {
 		if sizes[0] != sizes[1] {
 			t.Errorf("%s: %d words, the plan has %d", name, sizes[0], sizes[1])

@@ -52,4 +52,9 @@ var (
 		config.DriverAFXDP:    planv1.Driver_DRIVER_AF_XDP,
 		config.DriverAFPacket: planv1.Driver_DRIVER_AF_PACKET,
 	}
+	kernelCaches = map[config.KernelCache]planv1.KernelCache{
+		config.KernelCacheAuto: planv1.KernelCache_KERNEL_CACHE_AUTO,
+		config.KernelCacheOn:   planv1.KernelCache_KERNEL_CACHE_ON,
+		config.KernelCacheOff:  planv1.KernelCache_KERNEL_CACHE_OFF,
+	}
 )

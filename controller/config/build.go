@@ -135,6 +135,7 @@ func (b *builder) forwarder() {
 	forwarder := &Forwarder{
 		Steering:       Steering(or(given.GetSteering(), string(SteeringRSS))),
 		ConnectionsMax: given.GetConnectionsMax(),
+		KernelCache:    KernelCache(or(given.GetKernelCache(), string(KernelCacheAuto))),
 	}
 	names := map[string]string{}
 	for i, interface_ := range given.GetInterfaces() {

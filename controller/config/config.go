@@ -381,6 +381,7 @@ type Forwarder struct {
 	Steering   Steering
 	// 0: the forwarder's default.
 	ConnectionsMax uint64
+	KernelCache    KernelCache
 }
 
 // Interface is a network interface.
@@ -428,6 +429,8 @@ type (
 	Via       string
 	Steering  string
 	Driver    string
+
+	KernelCache string
 )
 
 const (
@@ -468,6 +471,10 @@ const (
 
 	DriverAFXDP    Driver = "af_xdp"
 	DriverAFPacket Driver = "af_packet"
+
+	KernelCacheAuto KernelCache = "auto"
+	KernelCacheOn   KernelCache = "on"
+	KernelCacheOff  KernelCache = "off"
 )
 
 // Fragments distinguishes "not given" from "no".

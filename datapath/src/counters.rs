@@ -192,6 +192,15 @@ pub struct CacheCounters {
     pub expired: Counter,
 }
 
+impl CacheCounters {
+    /// Entries there are.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        let gone = self.displaced.get() + self.closed.get() + self.expired.get();
+        self.entered.get().saturating_sub(gone)
+    }
+}
+
 impl Counters {
     /// Counts a frame's final verdict.
     #[inline]

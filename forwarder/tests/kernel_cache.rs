@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use guideway_forwarder::proto::{CaptureRequest, GetCountersResponse};
+use guideway_forwarder::proto::{CaptureRequest, FlowKey, GetCountersResponse};
 use nic::{DeviceConfig, QueueOptions};
 use program::Forwarder;
 use rustix::fd::OwnedFd;
@@ -51,7 +51,7 @@ fn plan(generation: u64, active: u8) -> Value {
 struct Rig {
     forwarder: Forwarder,
     traffic: Traffic,
-    _balancer: Namespace,
+    balancer: Namespace,
     _client: Namespace,
 }
 
@@ -61,15 +61,26 @@ impl Rig {
         // A veth end is woken by what its peer's program sends only where it has a
         // program, too: here a filter that takes nothing. Polling (NAPI, by `gro on`) is
         // not enough.
+        Rig::start_with(plan, |_| ())
+    }
+
+    /// The same with the client's end changed, after its program was attached.
+    fn start_with(plan: &Value, change: impl FnOnce(&Namespace)) -> Rig {
         let config = DeviceConfig { interface: "eth0".into(), ..DeviceConfig::default() };
-        Rig::start_beside(plan, || nic::open(&[config], &QueueOptions::default()).unwrap().0)
+        let program = || nic::open(&[config], &QueueOptions::default()).unwrap().0;
+        Rig::start_beside(plan, program, change)
     }
 
     /// The same with these devices opened in the client's namespace.
-    fn start_beside(plan: &Value, program: impl FnOnce() -> Vec<nic::Device> + Send) -> Rig {
+    fn start_beside(
+        plan: &Value,
+        program: impl FnOnce() -> Vec<nic::Device> + Send,
+        change: impl FnOnce(&Namespace),
+    ) -> Rig {
         let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
         link(&client, "eth0", &balancer, "eth0", 1);
         let program = client.inside(program);
+        change(&client);
         for address in ["10.0.0.2", "10.0.0.11", "10.0.0.12"] {
             client.run(&format!("ip addr add {address}/24 dev eth0"));
         }
@@ -80,8 +91,8 @@ impl Rig {
         let backend = client.inside(|| raw_socket(AddressFamily::INET, GRE));
         set_socket_timeout(&backend, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
         let socket = client.inside(|| UdpSocket::bind("10.0.0.2:4000").unwrap());
-        let traffic = Traffic { socket, backend, _program: program, sent: 0 };
-        let mut rig = Rig { forwarder, traffic, _balancer: balancer, _client: client };
+        let traffic = Traffic { socket, backend, _program: program, sent: 0, padding: 0 };
+        let mut rig = Rig { forwarder, traffic, balancer, _client: client };
         rig.confirm();
         rig
     }
@@ -128,6 +139,8 @@ struct Traffic {
     backend: OwnedFd,
     _program: Vec<nic::Device>,
     sent: u64,
+    /// Bytes of each packet in front of its number.
+    padding: usize,
 }
 
 impl Traffic {
@@ -135,7 +148,7 @@ impl Traffic {
     fn send(&mut self, packets: u64) -> u8 {
         let (mut bytes, mut host) = ([0; 2048], 0);
         for _ in 0..packets {
-            self.socket.send_to(&self.sent.to_be_bytes(), "203.0.113.10:53").unwrap();
+            self.socket.send_to(&self.datagram(), "203.0.113.10:53").unwrap();
             let received = receive(&self.backend, &mut bytes);
             let length =
                 received.unwrap_or_else(|error| panic!("packet {} was lost: {error}", self.sent));
@@ -143,6 +156,16 @@ impl Traffic {
             (self.sent, host) = (self.sent + 1, bytes[19]);
         }
         host
+    }
+
+    /// One packet, which may not come; nor does it count.
+    fn send_without_waiting(&self) {
+        // Its error is that of a packet before.
+        let _ = self.socket.send_to(&self.datagram(), "203.0.113.10:53");
+    }
+
+    fn datagram(&self) -> Vec<u8> {
+        [vec![0; self.padding], self.sent.to_be_bytes().to_vec()].concat()
     }
 }
 
@@ -254,6 +277,153 @@ fn a_successor_has_a_cache_of_its_own_and_no_packet_is_lost() {
     }
 }
 
+/// Data of the rig's flow.
+fn flow() -> FlowKey {
+    FlowKey {
+        source: "10.0.0.2".into(),
+        destination: "203.0.113.10".into(),
+        protocol: 17,
+        source_port: 4000,
+        destination_port: 53,
+    }
+}
+
+#[test]
+fn a_plan_that_says_nothing_has_a_cache_where_nothing_is_zero_copy() {
+    if !root_or_skip("a_plan_that_says_nothing_has_a_cache_where_nothing_is_zero_copy") {
+        return;
+    }
+    let mut plan = plan(1, 11);
+    plan["forwarder"].as_object_mut().unwrap().remove("kernelCache");
+    let mut rig = Rig::start(&plan);
+    rig.traffic.send(300);
+    let (status, cached) = (rig.forwarder.status(), rig.filtered("cached"));
+    assert!(!status.devices[0].zero_copy);
+    let shown = status.kernel_cache.unwrap();
+    assert_eq!((shown.state.as_str(), shown.packets), ("on", cached));
+    // One match; two members, of which one gets nothing.
+    assert_eq!((shown.entries, shown.targets, shown.targets_refused), (1, 1, 0));
+    assert!(shown.entries_max >= 20_000, "{shown:?}");
+    let explained = rig.forwarder.explain(flow()).cached.unwrap();
+    assert_eq!(explained.queue, 0);
+    assert!(explained.idle_ms <= 1000, "{explained:?}");
+    let other = FlowKey { source_port: 4001, ..flow() };
+    assert_eq!(rig.forwarder.explain(other).cached, None);
+}
+
+#[test]
+fn off_and_on_take_effect_at_once_and_need_no_restart() {
+    if !root_or_skip("off_and_on_take_effect_at_once_and_need_no_restart") {
+        return;
+    }
+    let with = |generation, word: &str| {
+        let mut plan = plan(generation, 11);
+        plan["forwarder"]["kernelCache"] = json!(format!("KERNEL_CACHE_{word}"));
+        plan
+    };
+    let mut rig = Rig::start(&with(1, "ON"));
+    rig.traffic.send(300);
+    rig.forwarder.set_plan(&with(2, "OFF")).unwrap();
+    let before = rig.filtered("cached");
+    rig.traffic.send(300);
+    assert_eq!(rig.filtered("cached"), before);
+    assert_eq!(rig.forwarder.status().kernel_cache.unwrap().state, "off");
+    rig.forwarder.set_plan(&with(3, "AUTO")).unwrap();
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > before + 200);
+    assert_eq!(rig.forwarder.status().kernel_cache.unwrap().state, "on");
+    rig.hold_counters([rig.traffic.sent, 0]);
+
+    // A start with `off` makes none; a successor by another plan does.
+    let mut rig = Rig::start(&with(1, "OFF"));
+    rig.forwarder.set_plan(&with(2, "ON")).unwrap();
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert_eq!(shown.state, "none");
+    assert!(shown.reason.contains("next start or upgrade"), "{shown:?}");
+    rig.forwarder.take_over(&[]);
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > 200);
+}
+
+#[test]
+fn a_backend_that_drains_keeps_its_flows_in_the_kernel() {
+    if !root_or_skip("a_backend_that_drains_keeps_its_flows_in_the_kernel") {
+        return;
+    }
+    let mut rig = Rig::start(&plan(1, 11));
+    rig.traffic.send(300);
+    let mut draining = plan(2, 12);
+    draining["groups"][0]["members"][0]["state"] = json!("BACKEND_STATE_DRAINING");
+    rig.forwarder.set_plan(&draining).unwrap();
+    let before = rig.filtered("cached");
+    assert_eq!(rig.traffic.send(300), 11);
+    assert!(rig.filtered("cached") > before + 290);
+    rig.hold_counters([rig.traffic.sent, 0]);
+}
+
+#[test]
+fn what_fits_no_longer_is_user_spaces_again() {
+    if !root_or_skip("what_fits_no_longer_is_user_spaces_again") {
+        return;
+    }
+    let mut rig = Rig::start(&plan(1, 11));
+    rig.traffic.padding = 1000;
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > 200);
+    rig.balancer.run("ip link set eth0 mtu 1040");
+    // Each packet comes, or the client is told to send less.
+    let start = std::time::Instant::now();
+    while rig.forwarder.at_rest().replied == 0 {
+        assert!(start.elapsed() < Duration::from_secs(2), "the kernel goes on sending");
+        rig.traffic.send_without_waiting();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let before = rig.filtered("cached");
+    // The client has learned the MTU, and sends its datagrams in two pieces: those
+    // are never the kernel's.
+    rig.traffic.send_without_waiting();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.filtered("cached"), before);
+}
+
+#[test]
+fn the_cache_works_in_generic_mode() {
+    if !root_or_skip("the_cache_works_in_generic_mode") {
+        return;
+    }
+    // The peer's MTU is more than native XDP takes; its own program came before.
+    let mut rig = Rig::start_with(&plan(1, 11), |client| {
+        client.run("ip link set eth0 mtu 9000");
+    });
+    assert_eq!(rig.forwarder.status().devices[0].mode, "generic");
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > 200);
+    rig.hold_counters([rig.traffic.sent, 0]);
+}
+
+#[test]
+fn nothing_is_forwarded_by_a_cache_whose_process_was_killed() {
+    if !root_or_skip("nothing_is_forwarded_by_a_cache_whose_process_was_killed") {
+        return;
+    }
+    let mut rig = Rig::start(&plan(1, 11));
+    rig.traffic.send(300);
+    let pid = rustix::process::Pid::from_raw(rig.forwarder.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    while rig.balancer.run("ip link show eth0").contains("xdp") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rig.traffic.send_without_waiting();
+    set_socket_timeout(&rig.traffic.backend, Timeout::Recv, Some(Duration::from_millis(200)))
+        .unwrap();
+    assert!(receive(&rig.traffic.backend, &mut [0; 2048]).is_err(), "it was forwarded");
+    set_socket_timeout(&rig.traffic.backend, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
+    rig.forwarder.kill_and_restart();
+    rig.confirm();
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > 200);
+}
+
 #[test]
 fn where_there_can_be_no_cache_user_space_sends_all() {
     if !root_or_skip("where_there_can_be_no_cache_user_space_sends_all") {
@@ -263,12 +433,15 @@ fn where_there_can_be_no_cache_user_space_sends_all() {
     refused["forwarder"]["interfaces"][0]["driver"] = json!("DRIVER_AF_PACKET");
     no_cache(Rig::start(&refused));
     // What the kernel would send to a client without a program would be lost.
-    no_cache(Rig::start_beside(&plan(1, 11), Vec::new));
+    no_cache(Rig::start_beside(&plan(1, 11), Vec::new, |_| ()));
 }
 
 fn no_cache(mut rig: Rig) {
     rig.traffic.send(300);
     assert_eq!(rig.filtered("cached"), 0);
     assert!(!rig.forwarder.metrics().contains("guideway_kernel_cache_"));
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert_eq!(shown.state, "none");
+    assert!(!shown.reason.is_empty());
     assert_eq!(rig.forwarder.at_rest().sent, rig.traffic.sent);
 }

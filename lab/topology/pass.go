@@ -3,6 +3,7 @@ package topology
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -11,10 +12,11 @@ import (
 )
 
 // passAll puts an XDP program that passes every frame on the router's port of
-// each backend.
+// each backend and each load balancer.
 //
-// Trap: what a backend's agent sends on by XDP_TX waits in its veth pair until
-// the port receives something else, unless the port has a program, too.
+// Trap: what a backend's agent or a load balancer's kernel flow cache sends by
+// XDP_TX waits in its veth pair until the port receives something else, unless the
+// port has a program, too.
 func passAll(ctx context.Context, network Network) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "pass", Type: ebpf.XDP, License: "Dual BSD/GPL",
@@ -24,7 +26,7 @@ func passAll(ctx context.Context, network Network) error {
 		return fmt.Errorf("load an XDP program that passes every frame: %w", err)
 	}
 	defer program.Close() // the ports keep it
-	for _, n := range network.Backends {
+	for _, n := range slices.Concat(network.LoadBalancers, network.Backends) {
 		err := Inside(network.Router, func() error { return attach(program, n.Port) })
 		if err != nil {
 			return fmt.Errorf("attach an XDP program to the router's port %s: %w", n.Port, err)

@@ -361,15 +361,16 @@ static __always_inline int is_cached(struct xdp_md *ctx)
 
 	if (queue >= cache_queues)
 		return 0;
+	/* First, so that a cache that is not used costs next to nothing. */
+	line = bpf_map_lookup_elem(&cache_lines, &queue);
+	if (!line || READ_ONCE(line->paused))
+		return 0;
 	ip = read_plain(data, end);
 	/* Addresses and ports: read again, for the verifier's sake. */
 	if (!ip || (const void *)ip + 24 > end)
 		return 0;
 	words = (const void *)ip;
 	if (!find_entry(&cached, queue, hash_tuple((__u64)words[4] << 32 | words[3], words[5], ip->protocol)))
-		return 0;
-	line = bpf_map_lookup_elem(&cache_lines, &queue);
-	if (!line || READ_ONCE(line->paused))
 		return 0;
 	packet_bytes = bpf_ntohs(ip->tot_len);
 	class = ip->tos;

@@ -73,6 +73,8 @@ pub struct Device {
     kernel_cache: Option<CacheMemory>,
     /// By queue.
     sockets: Vec<Arc<OwnedFd>>,
+    /// Queues that are not zero-copy.
+    copied_queues: usize,
     port: Box<dyn Port>,
 }
 
@@ -168,7 +170,7 @@ pub(crate) trait Port: Send {
         number: u32,
         lane: &mut Lane,
         options: &QueueOptions,
-    ) -> Result<(Box<dyn Queue>, Arc<OwnedFd>), OpenError>;
+    ) -> Result<Opened<Box<dyn Queue>>, OpenError>;
 
     /// The queue on a predecessor's socket, whose rings have that many entries.
     fn inherit_queue(
@@ -178,13 +180,21 @@ pub(crate) trait Port: Send {
         socket: OwnedFd,
         ring_entries: u32,
         memory: &'static Memory,
-    ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError>;
+    ) -> Result<Opened<Box<dyn InheritedQueue>>, OpenError>;
 
     /// Puts its filter in the place of the predecessor's, on these sockets.
     fn switch(&mut self, interface: &Interface, sockets: &[Arc<OwnedFd>]) -> Result<(), OpenError>;
 
     /// What keeps the filter attached, for a successor; None where nothing does.
     fn link(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A queue with its socket.
+pub(crate) struct Opened<Q> {
+    pub(crate) queue: Q,
+    pub(crate) socket: Arc<OwnedFd>,
+    /// The device itself writes frames into our memory.
+    pub(crate) zero_copy: bool,
 }
 
 /// A queue whose predecessor may still use it.
@@ -249,8 +259,8 @@ impl Device {
         claim: Claim,
         port: Box<dyn Port>,
     ) -> Device {
-        let (kernel_cache, sockets) = (None, Vec::new());
-        Device { driver, interface, filter, claim, kernel_cache, sockets, port }
+        let (kernel_cache, sockets, copied_queues) = (None, Vec::new(), 0);
+        Device { driver, interface, filter, claim, kernel_cache, sockets, copied_queues, port }
     }
 
     pub(crate) fn with_kernel_cache(self, kernel_cache: Option<CacheMemory>) -> Device {
@@ -264,9 +274,8 @@ impl Device {
         lane: &mut Lane,
         options: &QueueOptions,
     ) -> Result<Box<dyn Queue>, OpenError> {
-        let (queue, socket) = self.port.queue(&self.interface, number, lane, options)?;
-        self.sockets.push(socket);
-        Ok(queue)
+        let opened = self.port.queue(&self.interface, number, lane, options)?;
+        Ok(self.keep(opened))
     }
 
     /// The queue on a predecessor's socket.
@@ -279,9 +288,19 @@ impl Device {
     ) -> Result<Box<dyn InheritedQueue>, OpenError> {
         let inherited =
             self.port.inherit_queue(&self.interface, number, socket, ring_entries, memory);
-        let (queue, socket) = inherited?;
-        self.sockets.push(socket);
-        Ok(queue)
+        Ok(self.keep(inherited?))
+    }
+
+    fn keep<Q>(&mut self, opened: Opened<Q>) -> Q {
+        self.copied_queues += usize::from(!opened.zero_copy);
+        self.sockets.push(opened.socket);
+        opened.queue
+    }
+
+    /// True if all its queues are zero-copy, as the driver granted it.
+    #[must_use]
+    pub fn is_zero_copy(&self) -> bool {
+        self.copied_queues == 0
     }
 
     /// How frames are got from it.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -22,10 +23,14 @@ pub struct Filter {
     prefixes_v6: LpmTrie<MapData, [u8; 16], u32>,
     own_addresses: HashMap<MapData, [u8; 16], u32>,
     take_tunnelled: Array<MapData, u32>,
-    counters: PerCpuArray<MapData, u64>,
+    counters: FilterReader,
     prefixes: BTreeSet<IpPrefix>,
     own: BTreeSet<IpAddr>,
 }
+
+/// Reads what a filter did, also while its tables are changed.
+#[derive(Clone)]
+pub struct FilterReader(Arc<PerCpuArray<MapData, u64>>);
 
 /// What the filter did with the frames it saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +78,7 @@ impl Filter {
             prefixes_v6: table(object, "prefixes_v6")?,
             own_addresses: table(object, "own_addresses")?,
             take_tunnelled: table(object, "take_tunnelled")?,
-            counters: table(object, "counters")?,
+            counters: FilterReader(Arc::new(table(object, "counters")?)),
             prefixes: BTreeSet::new(),
             own: BTreeSet::new(),
         })
@@ -113,11 +118,10 @@ impl Filter {
         Ok(())
     }
 
-    /// Sums over all CPUs.
-    pub fn counters(&self) -> Result<FilterCounters, FilterError> {
-        let sum =
-            |index| -> Result<u64, MapError> { Ok(self.counters.get(&index, 0)?.iter().sum()) };
-        Ok(FilterCounters { taken: sum(0)?, passed: sum(1)?, no_socket: sum(2)?, cached: 0 })
+    /// What reads its counters.
+    #[must_use]
+    pub fn reader(&self) -> FilterReader {
+        self.counters.clone()
     }
 
     fn add_prefix(&mut self, prefix: IpPrefix) -> Result<(), MapError> {
@@ -134,6 +138,14 @@ impl Filter {
             IpAddr::V4(v4) => self.prefixes_v4.remove(&Key::new(bits, v4.octets())),
             IpAddr::V6(v6) => self.prefixes_v6.remove(&Key::new(bits, v6.octets())),
         }
+    }
+}
+
+impl FilterReader {
+    /// Sums over all CPUs.
+    pub fn counters(&self) -> Result<FilterCounters, FilterError> {
+        let sum = |index| -> Result<u64, MapError> { Ok(self.0.get(&index, 0)?.iter().sum()) };
+        Ok(FilterCounters { taken: sum(0)?, passed: sum(1)?, no_socket: sum(2)?, cached: 0 })
     }
 }
 

@@ -29,7 +29,7 @@ pub use device::{Meter, Queue, QueueCounters};
 pub use driver::{Device, DeviceConfig, Driver, QueueOptions};
 pub use ebpf::xdp::{Mode, ModePreference};
 pub use error::{OpenError, ProgramFailure};
-pub use filter::{Filter, FilterCounters, FilterError};
+pub use filter::{Filter, FilterCounters, FilterError, FilterReader};
 pub use interface::{Interface, InterfaceError};
 pub use link_sender::LinkSender;
 pub use memory::{Chunk, Pool};

@@ -81,14 +81,46 @@ type Bucket = [AtomicU64; LINE_WORDS];
 /// Words of the line beside a region that the kernel reads.
 mod line {
     pub const TICK: usize = 0;
-    /// Not zero: nothing is sent by the region's entries. The control thread writes it.
+    /// Not zero: nothing is sent by the region's entries, for these reasons
+    /// ([`super::Pause`]). Threads that change plans and captures write it.
     pub const PAUSED: usize = 1;
 }
 
+/// Why nothing is sent by a region's entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// Packets are captured, which is done in user space.
+    Capture = 1,
+    /// It is not to be used.
+    Off = 2,
+}
+
 /// Has the kernel send nothing by the entries of the region that this line is beside, or
-/// go on. Entries stay; while user space gets their packets, they look as if not used.
-pub fn pause(line: &[AtomicU64; LINE_WORDS], paused: bool) {
-    line[line::PAUSED].store(paused.into(), Ordering::Relaxed);
+/// go on where no other reason is left. Entries stay; while user space gets their
+/// packets, they look as if not used.
+pub fn pause(line: &[AtomicU64; LINE_WORDS], reason: Pause, paused: bool) {
+    let bit = reason as u64;
+    match paused {
+        true => line[line::PAUSED].fetch_or(bit, Ordering::Relaxed),
+        false => line[line::PAUSED].fetch_and(!bit, Ordering::Relaxed),
+    };
+}
+
+/// How long ago the kernel last sent by a flow's entry in the region, in milliseconds;
+/// None: it has none that is valid.
+#[must_use]
+pub fn idle_ms(region: &CacheRegion<'_>, key: &FlowKey) -> Option<u64> {
+    let [key_0, key_1] = region.key;
+    let tuple = TupleHash::of(&SipHasher13::new_with_keys(key_0, key_1), key)?;
+    let (buckets, _) = region.entries.as_chunks::<LINE_WORDS>();
+    let (entries, _) = buckets[tuple.bucket(buckets.len())].as_chunks::<ENTRY_WORDS>();
+    let [word_0, word_1] = entries
+        .iter()
+        .map(|words| [0, 1].map(|word: usize| words[word].load(Ordering::Relaxed)))
+        .find(|[word_0, _]| word_0 & TupleHash::TAG_MASK == tuple.tag())?;
+    let tick = region.line[line::TICK].load(Ordering::Relaxed) as u16;
+    let is_valid = target_of(word_1).is_some_and(|target| region.targets.is_valid(target));
+    is_valid.then(|| u64::from(tick.wrapping_sub(word_0 as u16)) * TICK_MS)
 }
 
 /// The memory of one worker's cache.
@@ -240,8 +272,7 @@ impl<'m> EntryWriter<'m> {
 
     /// True if the kernel would send by this entry's target.
     fn is_valid(&self, place: &Place<'_>) -> bool {
-        let target = TargetRef::from_bits((place.decision() >> TARGET_SHIFT) as u32);
-        target.is_some_and(|target| self.targets.is_valid(target))
+        target_of(place.decision()).is_some_and(|target| self.targets.is_valid(target))
     }
 
     fn idle_ticks(&self, used: u16) -> u16 {
@@ -318,6 +349,11 @@ const TARGET_SHIFT: u32 = 32;
 /// Word 1.
 fn decision(hash: u64, target: TargetRef) -> u64 {
     u64::from(target.bits()) << TARGET_SHIFT | hash & 0xffff_ffff
+}
+
+/// Of word 1.
+fn target_of(decision: u64) -> Option<TargetRef> {
+    TargetRef::from_bits((decision >> TARGET_SHIFT) as u32)
 }
 
 /// A word of an entry, and what is stored there.

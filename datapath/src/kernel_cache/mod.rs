@@ -30,7 +30,7 @@ pub mod limits;
 pub mod targets;
 mod tuple;
 
-pub use entries::{CacheKey, CacheRegion, EntryWriter, pause};
+pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, idle_ms, pause};
 pub use targets::{KernelTargets, TargetRef, TargetWriter, Targets};
 
 /// The kernel's program reads by plain loads, which only a processor that keeps the

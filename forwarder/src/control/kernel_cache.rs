@@ -15,66 +15,77 @@ use std::io::Read;
 use std::sync::{Arc, Mutex};
 
 use datapath::View;
-use datapath::kernel_cache::entries::buckets_for;
+use datapath::kernel_cache::entries::{BUCKET_ENTRIES, buckets_for};
 use datapath::kernel_cache::targets::TARGETS_MAX;
-use datapath::kernel_cache::{IS_SUPPORTED, TargetWriter, Targets};
+use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetWriter, Targets, pause};
 use nic::kernel_cache::{CacheMemory, CacheRequest};
-use nic::{DeviceConfig, Driver, Interface, drivers};
-use plan::proto;
+use nic::{Device, DeviceConfig, Driver, Interface, drivers};
+use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::netlink::veth_peer;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Has the one interface opened with a cache, if the plan has one and nothing is in its
-/// way; else a warning says what.
-pub fn request(asked: &proto::Forwarder, connections: u64, configs: &mut [DeviceConfig]) {
-    let [config] = configs else { return warn_of_several(asked) };
+/// Why there is no cache, for people.
+pub type Missing = String;
+
+/// The memory of the cache, if there is one.
+pub type Found = std::result::Result<CacheMemory, Missing>;
+
+/// True if the plan has it off: there may be one, which is paused then.
+#[must_use]
+pub fn is_off(plan: &Plan) -> bool {
+    let forwarder = plan.message.forwarder.as_ref();
+    forwarder.is_some_and(|forwarder| forwarder.kernel_cache() == proto::KernelCache::Off)
+}
+
+/// Has the interface opened with a cache, if the plan has one and nothing is in its way.
+///
+/// # Errors
+/// What is.
+pub fn request(
+    asked: &proto::Forwarder,
+    connections: u64,
+    configs: &mut [DeviceConfig],
+) -> std::result::Result<(), Missing> {
+    let Some(config) = configs.first_mut() else { return Err("there is no interface".into()) };
     let queues = Interface::find(&config.interface).map_or(1, |interface| interface.rx_queues);
-    config.kernel_cache = request_for(asked, connections, config.driver, queues);
+    config.kernel_cache = Some(request_for(asked, connections, config.driver, queues)?);
+    Ok(())
 }
 
 /// The same for an interface with that many queues that is taken over.
-#[must_use]
 pub fn request_for(
     asked: &proto::Forwarder,
     connections: u64,
     driver: &Driver,
     queues: u32,
-) -> Option<CacheRequest> {
-    if asked.kernel_cache() != proto::KernelCache::On {
-        return None;
+) -> std::result::Result<CacheRequest, Missing> {
+    if asked.kernel_cache() == proto::KernelCache::Off {
+        return Err(
+            "kernel_cache was off when this forwarder started: its next start or upgrade makes one"
+                .into(),
+        );
     }
-    if asked.interfaces.len() != 1 {
-        warn_of_several(asked);
-        return None;
+    refuse_what_cannot_work(asked, driver).map_err(|error| error.to_string())?;
+    let failed = |error: std::io::Error| error.to_string();
+    let key = [random().map_err(failed)?, random().map_err(failed)?];
+    let memory_bytes = memory_bytes();
+    let buckets = buckets_within(memory_bytes, connections, queues.max(1).into());
+    if buckets < buckets_for(connections.div_ceil(queues.max(1).into())) {
+        tracing::warn!(
+            entries = u64::from(buckets) * BUCKET_ENTRIES as u64 * u64::from(queues),
+            "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the machine's memory"
+        );
     }
-    match sized(asked, connections, driver, queues) {
-        Ok(request) => Some(request),
-        Err(why) => {
-            warn(&why.to_string());
-            None
-        }
-    }
+    Ok(CacheRequest { buckets, targets: TARGETS_MAX as u32, key })
 }
 
-fn warn_of_several(asked: &proto::Forwarder) {
-    if asked.kernel_cache() == proto::KernelCache::On {
-        warn("there is more than one interface");
+fn refuse_what_cannot_work(asked: &proto::Forwarder, driver: &Driver) -> Result<()> {
+    if asked.interfaces.len() > 1 {
+        return Err("there is more than one interface".into());
     }
-}
-
-fn warn(why: &str) {
-    tracing::warn!(why, "no kernel flow cache: user space sends all packets");
-}
-
-fn sized(
-    asked: &proto::Forwarder,
-    connections: u64,
-    driver: &Driver,
-    queues: u32,
-) -> Result<CacheRequest> {
     if driver != &drivers::af_xdp::DRIVER {
         return Err("the interface's driver is not af_xdp".into());
     }
@@ -84,11 +95,59 @@ fn sized(
     if !IS_SUPPORTED {
         return Err("this processor is no x86".into());
     }
-    for interface in &asked.interfaces {
-        veth_peer::takes_what_programs_send(&interface.name)?;
+    let mut names = asked.interfaces.iter().map(|interface| &interface.name);
+    names.try_for_each(|name| veth_peer::takes_what_programs_send(name))
+}
+
+/// The memory of the devices' cache, if it is to be used; else why not, which is logged.
+/// Where the kernel has one that is not to be used, it sends nothing by it.
+pub fn usable(
+    asked: &proto::Forwarder,
+    devices: &[Device],
+    requested: std::result::Result<(), Missing>,
+) -> Found {
+    let found = requested.and_then(|()| {
+        let refused = || "the kernel refuses its memory or its program: the log says why";
+        let cached = devices.iter().find(|device| device.kernel_cache().is_some());
+        let device = cached.ok_or_else(refused)?;
+        let memory = *device.kernel_cache().ok_or_else(refused)?;
+        if asked.kernel_cache() == proto::KernelCache::Auto && device.is_zero_copy() {
+            let lines = (0..memory.size.queues).map(|queue| memory.line(queue));
+            lines.for_each(|line| pause(line, Pause::Off, true));
+            return Err(
+                "the interface has zero-copy; `kernel_cache: on` has it all the same".into()
+            );
+        }
+        Ok(memory)
+    });
+    if let Err(why) = &found {
+        match asked.kernel_cache() {
+            proto::KernelCache::On => {
+                tracing::warn!(why, "no kernel flow cache: user space sends all packets")
+            }
+            _ => tracing::info!(why, "no kernel flow cache: user space sends all packets"),
+        }
     }
-    let buckets = buckets_for(connections.div_ceil(queues.max(1).into()));
-    Ok(CacheRequest { buckets, targets: TARGETS_MAX as u32, key: [random()?, random()?] })
+    found
+}
+
+/// The cache's entries, and what workers keep of each beside them, take at most this
+/// share of the machine's memory.
+const MEMORY_SHARE: u64 = 16;
+/// Of a bucket: a line of the kernel's, and as much of the worker's.
+const BUCKET_BYTES: u64 = 2 * 64;
+const BUCKETS_MIN: u64 = 256;
+
+/// Buckets of each queue's region.
+fn buckets_within(memory_bytes: u64, connections: u64, queues: u64) -> u32 {
+    let room = (memory_bytes / MEMORY_SHARE / BUCKET_BYTES / queues).max(BUCKETS_MIN);
+    let rounded_down = 1 << room.ilog2().min(31);
+    buckets_for(connections.div_ceil(queues)).min(rounded_down)
+}
+
+fn memory_bytes() -> u64 {
+    let known = rustix::system::sysinfo();
+    known.totalram.saturating_mul(known.mem_unit.into())
 }
 
 /// The cache as the control thread keeps it.
@@ -166,6 +225,13 @@ impl CachedTraffic {
         counted.packets
     }
 
+    /// Entries there is room for.
+    #[must_use]
+    pub fn entries_max(&self) -> u64 {
+        let size = &self.memory.size;
+        u64::from(size.queues) * u64::from(size.buckets) * BUCKET_ENTRIES as u64
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Counted> {
         self.counted.lock().expect("a panic aborts the process")
     }
@@ -186,8 +252,25 @@ impl Counted {
     }
 }
 
-fn random() -> Result<u64> {
+fn random() -> std::io::Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_twice_the_connections_unless_memory_is_short() {
+        let gib = 1 << 30;
+        assert_eq!(buckets_within(64 * gib, 1_000_000, 1), 1 << 19);
+        assert_eq!(buckets_within(64 * gib, 1_000_000, 4), 1 << 17);
+        // 64 MiB at most, of 128 bytes each.
+        assert_eq!(buckets_within(gib, 1_000_000, 1), 1 << 19);
+        assert_eq!(buckets_within(gib, 4_000_000, 1), 1 << 19);
+        assert_eq!(buckets_within(gib, 4_000_000, 2), 1 << 18);
+        assert_eq!(buckets_within(0, 4_000_000, 2), 256);
+    }
 }

@@ -81,21 +81,16 @@ impl Control {
         let Some(running) = running else {
             return Ok(Prepared { control: self, changes, ready: None });
         };
-        let (successor, taps, probe_device) = politely(|| successor(&running, descriptors))?;
-        if let Some(device) = probe_device {
+        let mut lent = politely(|| successor(&running, descriptors))?;
+        if let Some(device) = lent.probe_device.take() {
             self.probing.inherit(device);
         }
-        let ready = self.make_ready(&mut changes, running, successor, taps)?;
+        let ready = self.make_ready(&mut changes, running, lent)?;
         Ok(Prepared { control: self, changes, ready: Some(ready) })
     }
 
-    fn make_ready(
-        &self,
-        changes: &mut Changes,
-        running: Running,
-        mut successor: Successor,
-        taps: Vec<Option<Tap>>,
-    ) -> Result<Ready> {
+    fn make_ready(&self, changes: &mut Changes, running: Running, lent: Lent) -> Result<Ready> {
+        let Lent { mut successor, taps, cache_requested, .. } = lent;
         self.check(changes, &running.plan).map_err(|refusal| refusal.to_string())?;
         let start = Instant::now();
         let plan = Arc::new(changes.planner.plan(running.plan)?);
@@ -111,14 +106,14 @@ impl Control {
         let path_mtus = Arc::new(running.path_mtus);
         let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
         let view = view::of_plan(&plan, &network, running.workers, &self.unix_offset_ms);
-        // Its own, and empty: entries name the predecessor's targets.
-        let memory = successor.devices().iter().find_map(nic::Device::kernel_cache).copied();
-        changes.kernel_cache = memory.map(KernelCache::new);
-        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         let asked = plan.message.forwarder.clone().unwrap_or_default();
+        // Its own, and empty: entries name the predecessor's targets.
+        let cache = kernel_cache::usable(&asked, successor.devices(), cache_requested);
+        changes.kernel_cache = cache.clone().ok().map(KernelCache::new);
+        let view = view::with_targets(view, changes.kernel_cache.as_mut());
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
-        Ok(Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared })
+        Ok(Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared, cache })
     }
 }
 
@@ -251,11 +246,17 @@ fn politely<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     })
 }
 
+/// What a predecessor lends.
+struct Lent {
+    successor: Successor,
+    taps: Vec<Option<Tap>>,
+    probe_device: Option<OwnedFd>,
+    /// Whether the devices are to have a kernel flow cache.
+    cache_requested: std::result::Result<(), kernel_cache::Missing>,
+}
+
 /// Takes the descriptors apart, in the order of [`Running`].
-fn successor(
-    running: &Running,
-    descriptors: Vec<OwnedFd>,
-) -> Result<(Successor, Vec<Option<Tap>>, Option<OwnedFd>)> {
+fn successor(running: &Running, descriptors: Vec<OwnedFd>) -> Result<Lent> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or("the predecessor left descriptors out");
     let mut memories = Vec::new();
@@ -264,18 +265,18 @@ fn successor(
         memories.push(MemoryState { file: next()?, chunks, pages });
     }
     let mut devices = Vec::new();
+    let mut cache_requested = Ok(());
     for device in &running.devices {
         let claim = next()?;
         let link = if device.has_link { Some(next()?) } else { None };
         let sockets: Vec<OwnedFd> =
             (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
-        let (driver, asked) = (driver_of(device)?, running.plan.forwarder.as_ref());
-        let request = |asked| {
-            let queues = sockets.len() as u32;
-            kernel_cache::request_for(asked, connections_max(asked), driver, queues)
-        };
+        let (driver, queues) = (driver_of(device)?, sockets.len() as u32);
+        let asked = running.plan.forwarder.clone().unwrap_or_default();
+        let request = kernel_cache::request_for(&asked, connections_max(&asked), driver, queues);
+        let request = request.map_err(|why| cache_requested = Err(why)).ok();
         devices.push(DeviceState {
-            kernel_cache: asked.and_then(request),
+            kernel_cache: request,
             interface: device.interface.clone(),
             driver,
             mode: device.xdp.map(|xdp| match xdp {
@@ -297,7 +298,8 @@ fn successor(
     }
     let probe_device = if running.has_probe_device { Some(next()?) } else { None };
     check_shape(running)?;
-    Ok((Successor::prepare(memories, devices)?, taps, probe_device))
+    let successor = Successor::prepare(memories, devices)?;
+    Ok(Lent { successor, taps, probe_device, cache_requested })
 }
 
 /// A build before drivers had names says by the XDP mode which one it is.
@@ -344,6 +346,7 @@ struct Ready {
     view: Arc<View>,
     /// One thread receives for this number of workers.
     shared: Option<usize>,
+    cache: kernel_cache::Found,
 }
 
 impl Prepared<'_> {
@@ -352,9 +355,19 @@ impl Prepared<'_> {
     pub fn go(mut self, quiesced: QuiescedState) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
-        let Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared } =
-            ready;
-        let (mut machine, io) = Machine::inherit(&plan, successor.quiesced()?, shared);
+        let Ready {
+            plan,
+            secret,
+            build,
+            successor,
+            taps,
+            snapshot,
+            path_mtus,
+            view,
+            shared,
+            cache,
+        } = ready;
+        let (mut machine, io) = Machine::inherit(&plan, successor.quiesced()?, shared, cache);
         let hash = FlowHash::new(&secret);
         let inherited = Inherited { connections: quiesced.connections, taps };
         let (tables, options) = (&control.tables, &control.options);
@@ -375,7 +388,7 @@ impl Prepared<'_> {
             snapshot,
             path_mtus,
             build,
-            cached: self.changes.kernel_cache.as_ref().map(|cache| Arc::clone(cache.traffic())),
+            cached: self.changes.traffic(machine.kernel_cache()),
         };
         control.note_unswept(&mut self.changes, &running, plan.generation);
         self.changes.machine = Some(machine);

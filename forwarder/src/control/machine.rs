@@ -7,7 +7,10 @@ use datapath::{Secret, View};
 use nic::kernel_cache::CacheMemory;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
-use nic::{Device, DeviceConfig, FilterError, IpPrefix, QueueOptions, SharedIo, WorkerIo, drivers};
+use nic::{
+    Device, DeviceConfig, Filter, FilterCounters, FilterError, FilterReader, IpPrefix,
+    QueueOptions, SharedIo, WorkerIo, drivers,
+};
 use plan::{Plan, proto};
 
 use crate::control::kernel_cache;
@@ -29,10 +32,11 @@ pub struct Machine {
     cluster: String,
     /// Each worker's packet memory; the one of all.
     memories: Vec<&'static Memory>,
+    kernel_cache: kernel_cache::Found,
 }
 
 /// A device as status and metrics show it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ShownDevice {
     /// Name of the interface.
     pub interface: String,
@@ -44,6 +48,20 @@ pub struct ShownDevice {
     pub mode: String,
     /// Queues that workers own.
     pub queues: u32,
+    /// All of them were granted zero-copy.
+    pub zero_copy: bool,
+    filter: Option<FilterReader>,
+    cache: Option<CacheMemory>,
+}
+
+impl ShownDevice {
+    /// What its filter did; zero where it has none.
+    #[must_use]
+    pub fn filter_counters(&self) -> FilterCounters {
+        let counters = self.filter.as_ref().and_then(|filter| filter.counters().ok());
+        let cached = self.cache.as_ref().map_or(0, CacheMemory::packets);
+        FilterCounters { cached, ..counters.unwrap_or_default() }
+    }
 }
 
 /// Who owns the queues.
@@ -82,19 +100,25 @@ impl Machine {
                 .into());
         }
         let mut configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
-        kernel_cache::request(&asked, connections_max(&asked), &mut configs);
+        let requested = kernel_cache::request(&asked, connections_max(&asked), &mut configs);
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
         let workers =
             options.steered_workers.unwrap_or_else(|| steered_workers(threads::cpus().len()));
         let (devices, io) = open(&configs, &queue_options, asked.steering(), workers)?;
-        Ok(Machine::of(plan, devices, io))
+        let cache = kernel_cache::usable(&asked, &devices, requested);
+        Ok(Machine::of(plan, devices, io, cache))
     }
 
     /// Goes on with the devices of a predecessor that uses them no more; one
     /// thread receives for `shared` workers, if given.
     #[must_use]
-    pub fn inherit(plan: &Plan, left: Quiesced, shared: Option<usize>) -> (Machine, Io) {
+    pub fn inherit(
+        plan: &Plan,
+        left: Quiesced,
+        shared: Option<usize>,
+        cache: kernel_cache::Found,
+    ) -> (Machine, Io) {
         let (devices, io) = match shared {
             None => {
                 let (devices, io) = left.into_workers();
@@ -105,13 +129,19 @@ impl Machine {
                 (devices, Io::Shared(io, workers))
             }
         };
-        Machine::of(plan, devices, io)
+        Machine::of(plan, devices, io, cache)
     }
 
-    fn of(plan: &Plan, devices: Vec<Device>, io: Io) -> (Machine, Io) {
+    fn of(
+        plan: &Plan,
+        devices: Vec<Device>,
+        io: Io,
+        kernel_cache: kernel_cache::Found,
+    ) -> (Machine, Io) {
         let machine = Machine {
             memories: io.memories(),
             devices,
+            kernel_cache,
             asked: plan.message.forwarder.clone().unwrap_or_default(),
             key_id: plan.key_id.clone(),
             cluster: plan.cluster.clone(),
@@ -130,10 +160,9 @@ impl Machine {
         &self.devices
     }
 
-    /// The memory of the kernel flow cache; None: there is none.
-    #[must_use]
-    pub fn kernel_cache(&self) -> Option<&CacheMemory> {
-        self.devices.iter().find_map(Device::kernel_cache)
+    /// The memory of the kernel flow cache, or why there is none.
+    pub fn kernel_cache(&self) -> kernel_cache::Found {
+        self.kernel_cache.clone()
     }
 
     /// Each worker's packet memory; the one of all.
@@ -169,7 +198,7 @@ impl Machine {
             cpus: if options.pin { threads::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
             inherited,
-            kernel_cache: self.kernel_cache().copied(),
+            kernel_cache: self.kernel_cache().ok(),
         };
         match io {
             Io::PerWorker(io) => Engine::start(Start { io, ..start }),
@@ -182,8 +211,10 @@ impl Machine {
     /// What a later plan would have otherwise than it is; None: nothing.
     #[must_use]
     pub fn restart_required(&self, message: &proto::Plan) -> Option<String> {
+        // The cache may come and go.
+        let kernel_cache = self.asked.kernel_cache;
         if let Some(forwarder) = &message.forwarder
-            && *forwarder != self.asked
+            && (proto::Forwarder { kernel_cache, ..forwarder.clone() }) != self.asked
         {
             return Some(format!(
                 "the plan's forwarder section differs from what runs: {} instead of {}",
@@ -232,17 +263,6 @@ impl Machine {
     #[must_use]
     pub fn shown(&self) -> Arc<[ShownDevice]> {
         self.devices.iter().map(shown).collect()
-    }
-
-    /// What the filters did, by device.
-    pub fn filter_counters(&self) -> impl Iterator<Item = (&str, nic::FilterCounters)> {
-        let counters = |device: &Device| {
-            let counters = device.filter_ref()?.counters().ok()?;
-            let cached = device.kernel_cache().map_or(0, CacheMemory::packets);
-            Some(nic::FilterCounters { cached, ..counters })
-        };
-        let read = move |device: &Device| counters(device).unwrap_or_default();
-        self.devices.iter().map(move |device| (device.interface().name.as_str(), read(device)))
     }
 }
 
@@ -312,6 +332,9 @@ fn shown(device: &Device) -> ShownDevice {
         driver: device.driver().to_string(),
         mode: device.mode().map_or_else(|| "-".to_owned(), |mode| mode.to_string()),
         queues: device.sockets().len() as u32,
+        zero_copy: device.is_zero_copy(),
+        filter: device.filter_ref().map(Filter::reader),
+        cache: device.kernel_cache().copied(),
     }
 }
 
@@ -332,10 +355,9 @@ fn summary(forwarder: &proto::Forwarder) -> String {
     });
     let interfaces: Vec<String> = interfaces.collect();
     format!(
-        "[{}], steering {}, connections_max {}, kernel_cache {}",
+        "[{}], steering {}, connections_max {}",
         interfaces.join(", "),
         forwarder.steering().as_str_name(),
-        forwarder.connections_max,
-        forwarder.kernel_cache().as_str_name()
+        forwarder.connections_max
     )
 }

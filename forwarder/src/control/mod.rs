@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use datapath::kernel_cache::Pause;
 use datapath::{FlowHash, Secret, View};
 use nic::folder::Folder;
 use plan::{Plan, Planner, proto as plan_proto};
@@ -43,7 +44,7 @@ use crate::options::Options;
 use crate::process::secret;
 use crate::proto::{TakenOver, UnresolvedBackend};
 pub use capture::Capture;
-use kernel_cache::{CachedTraffic, KernelCache};
+use kernel_cache::{CachedTraffic, KernelCache, Missing};
 pub use lend::{Handover, Prepared};
 use machine::{Machine, ShownDevice};
 use totals::NamedTotals;
@@ -128,6 +129,14 @@ struct Changes {
     unswept: VecDeque<(u64, Vec<u64>)>,
 }
 
+impl Changes {
+    /// What the cache that was found sends.
+    fn traffic(&self, found: kernel_cache::Found) -> Result<Arc<CachedTraffic>, Missing> {
+        let cache = self.kernel_cache.as_ref();
+        found.map(|_| Arc::clone(cache.expect("made of what was found").traffic()))
+    }
+}
+
 /// What requests are answered from.
 #[derive(Clone, Default)]
 struct Shown {
@@ -155,8 +164,8 @@ struct Forwarding {
     path_mtus: Arc<PathMtuTable>,
     /// Time it took to decode the plan and to build the tables that changed.
     build: Duration,
-    /// What the kernel sends by itself; None: there is no cache.
-    cached: Option<Arc<CachedTraffic>>,
+    /// What the kernel sends by itself, or why it does not.
+    cached: Result<Arc<CachedTraffic>, Missing>,
 }
 
 impl Control {
@@ -419,7 +428,8 @@ impl Control {
         let path_mtus = self.latest_path_mtus();
         let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
         let view = view::of_plan(&plan, &network, io.workers(), &self.unix_offset_ms);
-        changes.kernel_cache = machine.kernel_cache().copied().map(KernelCache::new);
+        let cache = machine.kernel_cache();
+        changes.kernel_cache = cache.clone().ok().map(KernelCache::new);
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         let connections_max = machine.connections_max();
         let engine = machine
@@ -436,7 +446,7 @@ impl Control {
             snapshot,
             path_mtus,
             build,
-            cached: changes.kernel_cache.as_ref().map(|cache| Arc::clone(cache.traffic())),
+            cached: changes.traffic(cache),
         };
         // Only now that the workers run do frames come to them.
         if let Err(error) = machine.filter(&plan, None) {
@@ -472,6 +482,7 @@ impl Control {
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         running.engine.swap(Arc::clone(&view)).map_err(|error| failed(&error))?;
+        running.engine.pause_kernel_cache(Pause::Off, kernel_cache::is_off(&plan));
         if let Err(error) = machine.filter(&plan, None) {
             tracing::error!(%error, "the filter still lets through what the former plan wanted");
         }
@@ -597,7 +608,9 @@ impl Control {
     /// disk that was full may have room. To be called now and then.
     pub fn retry_saving(&self) {
         let Ok(_changes) = self.changes.try_lock() else { return };
-        if !self.shown.load().plan_saved && self.save_plan().is_none() {
+        let shown = self.shown.load();
+        let is_due = shown.running.is_some() && !shown.plan_saved;
+        if is_due && self.save_plan().is_none() {
             tracing::info!("the plan is saved now");
         }
     }

@@ -6,14 +6,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datapath::counters::CacheCounters;
 use datapath::explain::Details;
+use datapath::kernel_cache::targets::TARGETS_MAX;
 use datapath::outbox::Kind;
 use datapath::table::EntryClass;
 use datapath::{DropReason, Totals};
 use plan::{BackendId, Found, Plan, ServiceId};
 use wire::{Family, Protocol, ip};
 
-use crate::control::{Control, Forwarding, Refusal, plan_proto, refusal};
+use crate::control::{Control, Forwarding, Refusal, kernel_cache, plan_proto, refusal};
 use crate::dataplane::probe;
 use crate::dataplane::punt::Port;
 use crate::dataplane::samples::Sample;
@@ -82,6 +84,7 @@ impl Control {
             ),
             path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
             probe_device: self.probe_device(),
+            kernel_cache: Some(running.kernel_cache()),
             ..empty
         }
     }
@@ -186,7 +189,11 @@ impl Control {
             connection_id: given(&request.connection_id),
             tcp_header: given(&request.tcp_header),
         };
-        Ok(explained(&running.view, &running.hash, tables, &devices, &key, details))
+        let cached = running.engine.cached(&key);
+        Ok(proto::ExplainResponse {
+            cached: cached.map(|(queue, idle_ms)| proto::CachedFlow { queue, idle_ms }),
+            ..explained(&running.view, &running.hash, tables, &devices, &key, details)
+        })
     }
 
     /// What a plan would change. It is decoded by a copy of the planner, and
@@ -252,25 +259,18 @@ impl Control {
     #[must_use]
     pub fn metrics(&self) -> String {
         let shown = self.shown.load_full();
-        // A change in progress holds the devices: their filters' counters are
-        // missing from this scrape then.
-        let filters = self.changes.try_lock().ok().and_then(|changes| {
-            let machine = changes.machine.as_ref()?;
-            Some(
-                machine
-                    .filter_counters()
-                    .map(|(name, counters)| (name.to_owned(), counters))
-                    .collect(),
-            )
-        });
         let running = shown.running.as_ref().map(|running| page::Running {
             plan: &running.view.plan,
             engine: &running.engine,
             // Before what is by name: it collects what the kernel sent.
             totals: running.totals(),
-            cached: running.cached.as_ref().map(|cached| cached.collect()),
+            cached: running.cached.as_ref().ok().map(|cached| cached.collect()),
             interfaces: running.devices.iter().map(|device| device.interface.as_str()).collect(),
-            filters: filters.unwrap_or_default(),
+            filters: running
+                .devices
+                .iter()
+                .map(|device| (device.interface.as_str(), device.filter_counters()))
+                .collect(),
             services: running.named_totals().services(),
             backends: running.named_totals().backends(),
             connections: running.connection_counts(),
@@ -321,6 +321,35 @@ impl Forwarding {
         (received + cached, totals)
     }
 
+    fn kernel_cache(&self) -> proto::KernelCache {
+        let is_off = kernel_cache::is_off(&self.view.plan);
+        let traffic = match &self.cached {
+            Ok(traffic) => traffic,
+            Err(why) if !is_off => {
+                let (state, reason) = ("none".to_owned(), why.clone());
+                return proto::KernelCache { state, reason, ..Default::default() };
+            }
+            Err(_) => return proto::KernelCache { state: "off".to_owned(), ..Default::default() },
+        };
+        let state = match self.engine.is_capturing() {
+            _ if is_off => "off",
+            true => "paused",
+            false => "on",
+        };
+        let caches = self.engine.counters().iter().map(|counters| &counters.kernel_cache);
+        let targets = &self.view.kernel_targets;
+        proto::KernelCache {
+            state: state.to_owned(),
+            reason: String::new(),
+            packets: traffic.collect(),
+            entries: caches.map(CacheCounters::held).sum(),
+            entries_max: traffic.entries_max(),
+            targets: targets.iter().count() as u64,
+            targets_max: TARGETS_MAX as u64,
+            targets_refused: targets.refused_full,
+        }
+    }
+
     fn named_totals(&self) -> crate::control::NamedTotals {
         let mut totals = (*self.before).clone();
         totals.add(&self.view);
@@ -343,6 +372,7 @@ impl Forwarding {
                 mtu: link.map_or(0, |link| link.mtu),
                 tap,
                 tap_missing,
+                zero_copy: device.zero_copy,
             }
         };
         self.devices.iter().zip(self.engine.ports()).map(device).collect()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use datapath::kernel_cache::{self, CacheRegion, Targets};
+use datapath::kernel_cache::{self, CacheRegion, Pause, Targets};
 use datapath::slow::SlowPath;
 use datapath::table::TableReader;
 use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
@@ -26,6 +26,7 @@ use crate::dataplane::threads::{Role, Stage, monotonic_ms};
 use crate::dataplane::view_publisher::ViewPublisher;
 use crate::dataplane::worker;
 use sim::{SlowPathServer, Worker};
+use wire::FlowKey;
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -436,14 +437,30 @@ impl Engine {
             source.missed();
         }
         self.captures.turn_on(Arc::new(filter));
-        self.pause_kernel_cache(true);
+        self.pause_kernel_cache(Pause::Capture, true);
         Some(Session { engine: Arc::clone(self), sources })
     }
 
-    /// Has all packets come to the workers, or not any more.
-    fn pause_kernel_cache(&self, paused: bool) {
+    /// Has all packets come to the workers for that reason, or not for it any more.
+    pub fn pause_kernel_cache(&self, reason: Pause, paused: bool) {
         let Some(cache) = &self.kernel_cache else { return };
-        (0..cache.size.queues).for_each(|queue| kernel_cache::pause(cache.line(queue), paused));
+        let lines = (0..cache.size.queues).map(|queue| cache.line(queue));
+        lines.for_each(|line| kernel_cache::pause(line, reason, paused));
+    }
+
+    /// True while packets are captured.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.lock_sources().is_none()
+    }
+
+    /// A flow's entry in the kernel flow cache: the queue whose packets find it, and how
+    /// long it was not used.
+    #[must_use]
+    pub fn cached(&self, key: &FlowKey) -> Option<(u32, u64)> {
+        let cache = self.kernel_cache.as_ref()?;
+        let idle_ms = |queue| kernel_cache::idle_ms(&region(cache, queue as usize), key);
+        (0..cache.size.queues).find_map(|queue| Some((queue, idle_ms(queue)?)))
     }
 
     fn lock_sources(&self) -> std::sync::MutexGuard<'_, Option<Vec<Source>>> {
@@ -503,7 +520,7 @@ pub struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.pause_kernel_cache(false);
+        self.engine.pause_kernel_cache(Pause::Capture, false);
         self.engine.captures.turn_off();
         *self.engine.lock_sources() = Some(std::mem::take(&mut self.sources));
     }

@@ -133,7 +133,7 @@ impl Echo {
             let devices = devices.iter().enumerate();
             devices
                 .map(|(index, device)| Counted {
-                    filter: device.filter_ref().unwrap().counters().unwrap(),
+                    filter: device.filter_ref().unwrap().reader().counters().unwrap(),
                     queues: of_device(index),
                 })
                 .collect()

@@ -32,7 +32,7 @@ pub struct Running<'a> {
     /// Names of the devices' interfaces, in their order.
     pub interfaces: Vec<&'a str>,
     /// What the filters did, by interface.
-    pub filters: Vec<(String, FilterCounters)>,
+    pub filters: Vec<(&'a str, FilterCounters)>,
     /// By Vip.
     pub services: Vec<ServiceCounters>,
     /// By service and backend.
@@ -393,7 +393,7 @@ impl Running<'_> {
         page.metric(
             "guideway_connections_hits_total",
             Counter,
-            "Packets whose tracked connection decided.",
+            "Packets whose tracked connection decided, without those that the kernel flow cache sent.",
         )
         .value(sum(|counters| counters.hits.get()));
         page.metric(
@@ -480,7 +480,7 @@ impl Running<'_> {
                 lost.sample(&[("interface", interface), ("queue", queue), ("where", place)], count);
             }
         }
-        for (interface, counters) in &self.filters {
+        for &(interface, counters) in &self.filters {
             lost.sample(
                 &[("interface", interface), ("queue", "-"), ("where", "no_socket")],
                 counters.no_socket,
@@ -491,7 +491,7 @@ impl Running<'_> {
             Counter,
             "Frames at the filter, by decision: taken to user space, passed to the kernel, or cached: sent by the kernel flow cache.",
         );
-        for (interface, counters) in &self.filters {
+        for &(interface, counters) in &self.filters {
             filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
             filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
             filtered.sample(&[("interface", interface), ("decision", "cached")], counters.cached);

@@ -30,8 +30,8 @@ use wire::BATCH_MAX;
 use crate::claim::Claim;
 use crate::device::Queue;
 use crate::driver::{
-    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Port, QueueOptions,
-    QueueOwners,
+    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened, Port,
+    QueueOptions, QueueOwners,
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
@@ -87,7 +87,7 @@ impl Port for PacketPort {
         number: u32,
         _: &mut Lane,
         _: &QueueOptions,
-    ) -> Result<(Box<dyn Queue>, Arc<OwnedFd>), OpenError> {
+    ) -> Result<Opened<Box<dyn Queue>>, OpenError> {
         let failed = failed(interface, number);
         let fd = socket::open(interface, |fd| self.program.guard(fd)).map_err(failed)?;
         if self.queues > 1 {
@@ -96,7 +96,7 @@ impl Port for PacketPort {
         }
         let queue = PacketQueue::new(fd);
         let socket = Arc::clone(queue.socket());
-        Ok((Box::new(queue), socket))
+        Ok(Opened { queue: Box::new(queue), socket, zero_copy: false })
     }
 
     fn inherit_queue(
@@ -106,10 +106,10 @@ impl Port for PacketPort {
         socket: OwnedFd,
         _: u32,
         _: &'static Memory,
-    ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError> {
+    ) -> Result<Opened<Box<dyn InheritedQueue>>, OpenError> {
         let queue = PacketQueue::new(socket);
         let socket = Arc::clone(queue.socket());
-        Ok((Box::new(queue), socket))
+        Ok(Opened { queue: Box::new(queue), socket, zero_copy: false })
     }
 
     fn switch(&mut self, interface: &Interface, sockets: &[Arc<OwnedFd>]) -> Result<(), OpenError> {

@@ -38,8 +38,8 @@ use ebpf::xdp::Mode;
 use crate::claim::Claim;
 use crate::device::Queue;
 use crate::driver::{
-    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Port, QUEUES_MAX,
-    QueueOptions, QueueOwners,
+    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened, Port,
+    QUEUES_MAX, QueueOptions, QueueOwners,
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
@@ -112,7 +112,7 @@ impl Port for XdpPort {
         number: u32,
         lane: &mut Lane,
         options: &QueueOptions,
-    ) -> Result<(Box<dyn Queue>, Arc<OwnedFd>), OpenError> {
+    ) -> Result<Opened<Box<dyn Queue>>, OpenError> {
         let binding = Binding {
             interface_index: interface.index,
             queue: number,
@@ -121,11 +121,11 @@ impl Port for XdpPort {
             busy_poll: options.busy_poll,
         };
         let (umem, pool) = lane.registered(Umem::new);
-        let socket = Socket::open(umem, &binding).map_err(failed(interface, number))?;
-        let fd = self.connect(interface, number, &socket)?;
-        let queue = XdpQueue::new(socket, options.ring_entries, pool);
-        tracing::debug!(interface = interface.name, zero_copy = queue.zero_copy(), "queue opened");
-        Ok((Box::new(queue), fd))
+        let bound = Socket::open(umem, &binding).map_err(failed(interface, number))?;
+        let (socket, zero_copy) = (self.connect(interface, number, &bound)?, bound.zero_copy);
+        let queue = Box::new(XdpQueue::new(bound, options.ring_entries, pool));
+        tracing::debug!(interface = interface.name, zero_copy, "queue opened");
+        Ok(Opened { queue, socket, zero_copy })
     }
 
     fn inherit_queue(
@@ -135,13 +135,14 @@ impl Port for XdpPort {
         socket: OwnedFd,
         ring_entries: u32,
         memory: &'static Memory,
-    ) -> Result<(Box<dyn InheritedQueue>, Arc<OwnedFd>), OpenError> {
+    ) -> Result<Opened<Box<dyn InheritedQueue>>, OpenError> {
         // SAFETY: the predecessor reports what it made them with, from the same
         // options; what does not fit the kernel does not map.
         let socket = unsafe { Socket::inherit(socket, ring_entries) };
-        let socket = socket.map_err(failed(interface, number))?;
-        let fd = self.connect(interface, number, &socket)?;
-        Ok((Box::new(XdpQueue::inherit(socket, ring_entries, memory)), fd))
+        let bound = socket.map_err(failed(interface, number))?;
+        let (socket, zero_copy) = (self.connect(interface, number, &bound)?, bound.zero_copy);
+        let queue = Box::new(XdpQueue::inherit(bound, ring_entries, memory));
+        Ok(Opened { queue, socket, zero_copy })
     }
 
     fn switch(&mut self, interface: &Interface, _: &[Arc<OwnedFd>]) -> Result<(), OpenError> {

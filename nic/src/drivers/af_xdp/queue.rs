@@ -74,12 +74,6 @@ impl XdpQueue {
         }
     }
 
-    /// Whether the driver works on our memory directly.
-    #[must_use]
-    pub fn zero_copy(&self) -> bool {
-        self.zero_copy
-    }
-
     /// Gives the kernel free chunks to receive into.
     fn refill(&mut self, pool: &mut Pool) {
         let room = self.fill.room() as usize;

@@ -3187,8 +3187,17 @@ type Forwarder struct {
 	// Connections that this machine tracks, over all workers; the memory (16
 	// bytes each and a little more) is taken at start. Default: 1000000.
 	ConnectionsMax *uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3,oneof" json:"connections_max,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether the kernel sends data packets of steady flows by itself, past the
+	// workers, as these have decided (docs/performance.md): of IPv4 flows to backends
+	// with `encap: gre`, with one interface, its driver `af_xdp`, and `steering: rss`.
+	// `auto`: if the interface has no zero-copy, where each packet that workers get
+	// is copied by the kernel. `on`: with zero-copy, too, and a warning says what is
+	// in the way. `off` takes effect at once, as does the way back; a forwarder that
+	// started with `off` has no cache before its next start or upgrade.
+	// Default: `auto`.
+	KernelCache   *string `protobuf:"bytes,4,opt,name=kernel_cache,json=kernelCache,proto3,oneof" json:"kernel_cache,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Forwarder) Reset() {
@@ -3240,6 +3249,13 @@ func (x *Forwarder) GetConnectionsMax() uint64 {
 		return *x.ConnectionsMax
 	}
 	return 0
+}
+
+func (x *Forwarder) GetKernelCache() string {
+	if x != nil && x.KernelCache != nil {
+		return *x.KernelCache
+	}
+	return ""
 }
 
 type Interface struct {
@@ -3728,15 +3744,17 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"multiplier\x18\x02 \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\xff\x01(\x01H\x00R\n" +
 	"multiplier\x88\x01\x01B\r\n" +
-	"\v_multiplier\"\xea\x01\n" +
+	"\v_multiplier\"\xb9\x02\n" +
 	"\tForwarder\x12G\n" +
 	"\n" +
 	"interfaces\x18\x01 \x03(\v2\x1d.guideway.config.v1.InterfaceB\b\xbaH\x05\x92\x01\x02\b\x01R\n" +
 	"interfaces\x125\n" +
 	"\bsteering\x18\x02 \x01(\tB\x14\xbaH\x11r\x0fR\x03rssR\bsoftwareH\x00R\bsteering\x88\x01\x01\x12<\n" +
-	"\x0fconnections_max\x18\x03 \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x01(\x80\bH\x01R\x0econnectionsMax\x88\x01\x01B\v\n" +
+	"\x0fconnections_max\x18\x03 \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x01(\x80\bH\x01R\x0econnectionsMax\x88\x01\x01\x12<\n" +
+	"\fkernel_cache\x18\x04 \x01(\tB\x14\xbaH\x11r\x0fR\x04autoR\x02onR\x03offH\x02R\vkernelCache\x88\x01\x01B\v\n" +
 	"\t_steeringB\x12\n" +
-	"\x10_connections_max\"\xb3\x01\n" +
+	"\x10_connections_maxB\x0f\n" +
+	"\r_kernel_cache\"\xb3\x01\n" +
 	"\tInterface\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1a\xc8\x01\x01r\x152\x13^[\\x21-\\x7e]{1,15}$R\x04name\x125\n" +
 	"\x06driver\x18\x02 \x01(\tB\x18\xbaH\x15r\x13R\x06af_xdpR\taf_packetH\x00R\x06driver\x88\x01\x01\x12&\n" +

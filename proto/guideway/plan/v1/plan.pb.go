@@ -476,25 +476,30 @@ func (Unmatched) EnumDescriptor() ([]byte, []int) {
 }
 
 // Whether the kernel sends by itself what workers have decided often: data of
-// steady IPv4 flows, in GRE. Of a veth interface the other end needs an XDP
-// program, as it has when the interface is opened: without one it would not get
-// what is sent so, and there is no cache.
+// steady IPv4 flows, in GRE. It can on one AF_XDP interface with steering by the
+// NIC. Of a veth interface the other end needs an XDP program, as it has when the
+// interface is opened: without one it would not get what is sent so.
 type KernelCache int32
 
 const (
-	KernelCache_KERNEL_CACHE_OFF KernelCache = 0
+	// Where it can, and the interface has no zero-copy.
+	KernelCache_KERNEL_CACHE_AUTO KernelCache = 0
+	// Where it can; elsewhere a warning says why not.
 	KernelCache_KERNEL_CACHE_ON  KernelCache = 1
+	KernelCache_KERNEL_CACHE_OFF KernelCache = 2
 )
 
 // Enum value maps for KernelCache.
 var (
 	KernelCache_name = map[int32]string{
-		0: "KERNEL_CACHE_OFF",
+		0: "KERNEL_CACHE_AUTO",
 		1: "KERNEL_CACHE_ON",
+		2: "KERNEL_CACHE_OFF",
 	}
 	KernelCache_value = map[string]int32{
-		"KERNEL_CACHE_OFF": 0,
-		"KERNEL_CACHE_ON":  1,
+		"KERNEL_CACHE_AUTO": 0,
+		"KERNEL_CACHE_ON":   1,
+		"KERNEL_CACHE_OFF":  2,
 	}
 )
 
@@ -2523,8 +2528,7 @@ type Forwarder struct {
 	Steering   Steering               `protobuf:"varint,2,opt,name=steering,proto3,enum=guideway.plan.v1.Steering" json:"steering,omitempty"`
 	// Connections tracked on this machine over all workers. 0: 1,000,000.
 	ConnectionsMax uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3" json:"connections_max,omitempty"`
-	// On one AF_XDP interface with steering by the NIC; elsewhere a warning says
-	// why there is none.
+	// Unlike the other fields it may change while the forwarder runs.
 	KernelCache   KernelCache `protobuf:"varint,4,opt,name=kernel_cache,json=kernelCache,proto3,enum=guideway.plan.v1.KernelCache" json:"kernel_cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2585,7 +2589,7 @@ func (x *Forwarder) GetKernelCache() KernelCache {
 	if x != nil {
 		return x.KernelCache
 	}
-	return KernelCache_KERNEL_CACHE_OFF
+	return KernelCache_KERNEL_CACHE_AUTO
 }
 
 type Interface struct {
@@ -2840,10 +2844,11 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\rFRAGMENTS_OFF\x10\x02*3\n" +
 	"\tUnmatched\x12\x12\n" +
 	"\x0eUNMATCHED_DROP\x10\x00\x12\x12\n" +
-	"\x0eUNMATCHED_PASS\x10\x01*8\n" +
-	"\vKernelCache\x12\x14\n" +
-	"\x10KERNEL_CACHE_OFF\x10\x00\x12\x13\n" +
-	"\x0fKERNEL_CACHE_ON\x10\x01*1\n" +
+	"\x0eUNMATCHED_PASS\x10\x01*O\n" +
+	"\vKernelCache\x12\x15\n" +
+	"\x11KERNEL_CACHE_AUTO\x10\x00\x12\x13\n" +
+	"\x0fKERNEL_CACHE_ON\x10\x01\x12\x14\n" +
+	"\x10KERNEL_CACHE_OFF\x10\x02*1\n" +
 	"\x06Driver\x12\x11\n" +
 	"\rDRIVER_AF_XDP\x10\x00\x12\x14\n" +
 	"\x10DRIVER_AF_PACKET\x10\x01*3\n" +

@@ -39,11 +39,11 @@ impl Loose {
 
     /// Whether a frame is ours; the counters agree with the verdict.
     fn is_ours(&self, frame: &[u8]) -> bool {
-        let before = self.filter.counters().unwrap();
+        let before = self.filter.reader().counters().unwrap();
         let Some(Loaded::Xdp(xdp)) = self.object.program(FILTER) else { panic!() };
         let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
         let verdict = xdp.test_run(options).unwrap().return_value;
-        let after = self.filter.counters().unwrap();
+        let after = self.filter.reader().counters().unwrap();
         assert!(verdict == DROP || verdict == PASS, "verdict {verdict}");
         assert_eq!(after.no_socket - before.no_socket, u64::from(verdict == DROP));
         assert_eq!(after.passed - before.passed, u64::from(verdict == PASS));

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+type shownCache struct {
+	State          string  `json:"state"`
+	Reason         string  `json:"reason,omitempty"`
+	Packets        uint64  `json:"packets"`
+	SentShare      float64 `json:"sent_share"`
+	Entries        uint64  `json:"entries"`
+	EntriesMax     uint64  `json:"entries_max"`
+	Targets        uint64  `json:"targets"`
+	TargetsMax     uint64  `json:"targets_max"`
+	TargetsRefused uint64  `json:"targets_refused"`
+}
+
+// showCache is the kernel flow cache, and which share of all packets it sent.
+func showCache(ctx context.Context, m machine, _ io.Writer) (listing, error) {
+	var status *forwarderv1.GetStatusResponse
+	var counters *forwarderv1.GetCountersResponse
+	err := m.askForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+		if status, err = client.GetStatus(ctx, &forwarderv1.GetStatusRequest{}); err != nil {
+			return err
+		}
+		counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+		return err
+	})
+	if err != nil {
+		return listing{}, err
+	}
+	shown := cacheOf(status.GetKernelCache(), counters.GetSent())
+	found := listing{
+		value:  shown,
+		header: []string{"STATE", "PACKETS", "OF ALL SENT", "ENTRIES", "TARGETS", "REASON"},
+		none:   "no plan yet: nothing is forwarded",
+	}
+	if status.GetKernelCache() != nil {
+		found.rows = [][]string{{
+			shown.State, fmt.Sprint(shown.Packets), fmt.Sprintf("%.1f %%", 100*shown.SentShare),
+			fmt.Sprintf("%d of %d", shown.Entries, shown.EntriesMax), fmt.Sprintf("%d of %d", shown.Targets, shown.TargetsMax),
+			dash(shown.Reason),
+		}}
+	}
+	return found, nil
+}
+
+func cacheOf(cache *forwarderv1.KernelCache, sent uint64) shownCache {
+	shown := shownCache{
+		State: cache.GetState(), Reason: cache.GetReason(), Packets: cache.GetPackets(),
+		Entries: cache.GetEntries(), EntriesMax: cache.GetEntriesMax(),
+		Targets: cache.GetTargets(), TargetsMax: cache.GetTargetsMax(), TargetsRefused: cache.GetTargetsRefused(),
+	}
+	if sent > 0 {
+		shown.SentShare = min(1, float64(shown.Packets)/float64(sent))
+	}
+	switch {
+	case cache == nil:
+		shown.State = "none"
+	case shown.State == "paused":
+		shown.Reason = "packets are captured: workers get them all"
+	case shown.State == "off":
+		shown.Reason = "forwarder.kernel_cache is off"
+	case shown.TargetsRefused > 0:
+		shown.Reason = fmt.Sprintf("%d more targets found no room: flows to them are not cached", shown.TargetsRefused)
+	}
+	return shown
+}
