@@ -111,6 +111,7 @@ func takeOverUnderLoad(t *testing.T, running *hosts.Lab) {
 	stopWatch()
 	stopUnbroken(t, remote)
 	nothingLost(t, running)
+	theKernelSends(t, running)
 	if err := running.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +138,21 @@ func nothingLost(t *testing.T, running *hosts.Lab) {
 			if lost && value != 0 {
 				t.Errorf("%s: %s is %v", name, sample, value)
 			}
+		}
+	}
+}
+
+// theKernelSends: the kernel flow cache of each load balancer was used, which no client
+// would notice.
+func theKernelSends(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	for _, name := range running.LoadBalancers() {
+		samples, err := running.Metrics(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent := samples["guideway_kernel_cache_packets_total"]; sent == 0 {
+			t.Errorf("%s: the kernel flow cache sent nothing", name)
 		}
 	}
 }
