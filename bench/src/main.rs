@@ -193,7 +193,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 &builds,
                 &searches,
                 cache.as_ref(),
-                veth.map(|veth| veth.ratio),
+                veth.as_ref(),
             ),
         ),
         None => Ok(()),
@@ -331,13 +331,15 @@ fn print_multipath(measurements: &[Measurement], searches: &[Search]) {
 fn print_veth(veth: &Veth) {
     let [p50, p90, p99, p999] = veth::PERCENTILES;
     println!(
-        "{:<38} {:>8} {p50:>8} {p90:>8} {p99:>8} {p999:>8}",
-        "over veth, latency in us", "Mpps"
+        "{:<38} {:>8} {:>8} {p50:>8} {p90:>8} {p99:>8} {p999:>8}",
+        "over veth, latency in us", "Mpps", "CPU ns"
     );
     for subject in &veth.subjects {
         let [p50, p90, p99, p999] = subject.latency_us;
-        let (name, mpps) = (&subject.name, subject.mpps);
-        println!("{name:<38} {mpps:>8.2} {p50:>8.1} {p90:>8.1} {p99:>8.1} {p999:>8.1}");
+        let (name, mpps, cpu_ns) = (&subject.name, subject.mpps, subject.machine_cpu_ns);
+        println!(
+            "{name:<38} {mpps:>8.2} {cpu_ns:>8.0} {p50:>8.1} {p90:>8.1} {p99:>8.1} {p999:>8.1}"
+        );
     }
     println!(
         "veth_ratio_to_reflector: {:.3} by rate, {:.3} by processor time; goal 0.95",

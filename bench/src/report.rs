@@ -10,6 +10,7 @@ use crate::kernel_cache::CacheTimes;
 use crate::keys::Search;
 use crate::measure::Measurement;
 use crate::tables::Builds;
+use crate::veth::Veth;
 
 /// The measurements that it has, by name.
 pub const NS_PER_PACKET: [&str; 15] = [
@@ -38,7 +39,7 @@ pub fn report(
     builds: &[Builds],
     searches: &[Search],
     cache: Option<&CacheTimes>,
-    veth_ratio: Option<f64>,
+    veth: Option<&Veth>,
 ) -> Value {
     let mut ns: Map<String, Value> = measurements
         .iter()
@@ -65,8 +66,10 @@ pub fn report(
         let [floor, one_flow, flows_1m] = [floor, one_flow, flows_1m].map(Samples::median);
         report["cache_ns"] = json!({"floor": floor, "one_flow": one_flow, "flows_1m": flows_1m});
     }
-    if let Some(ratio) = veth_ratio {
-        report["veth_ratio_to_reflector"] = json!(ratio);
+    if let Some(veth) = veth {
+        report["veth_ratio_to_reflector"] = json!(veth.ratio);
+        report["veth_mpps"] = veth.reported(|subject| subject.mpps).into();
+        report["veth_cpu_ns"] = veth.reported(|subject| subject.machine_cpu_ns).into();
     }
     report
 }

@@ -27,8 +27,28 @@ pub struct Subject {
     pub name: String,
     /// Packets that came back, in millions a second.
     pub mpps: f64,
+    /// Processor time of the whole machine for each, in nanoseconds.
+    pub machine_cpu_ns: f64,
     /// There and back at low load, in microseconds: 50, 90, 99, 99.9 %.
     pub latency_us: [f64; 4],
+}
+
+/// Keys of the report, and what figure 8 calls these subjects.
+const REPORTED: [(&str, &str); 3] = [
+    ("xdp_reflector", "bare reflector, xdp"),
+    ("kernel_cache", "forwarder, kernel cache"),
+    ("af_xdp", "forwarder, af_xdp"),
+];
+
+impl Veth {
+    /// Of each that the report has, by its key there.
+    pub fn reported(&self, of: impl Fn(&Subject) -> f64) -> serde_json::Map<String, Value> {
+        let value = |(key, name): &(&str, &str)| {
+            let subject = self.subjects.iter().find(|subject| subject.name == *name)?;
+            Some(((*key).to_owned(), of(subject).into()))
+        };
+        REPORTED.iter().filter_map(value).collect()
+    }
 }
 
 /// The percentiles of [`Subject::latency_us`].
@@ -80,7 +100,9 @@ fn read(report: &Value) -> Option<Veth> {
             *percentile = told["latency_us"][name].as_f64()?;
         }
         let name = told["subject"].as_str()?.to_owned();
-        Some(Subject { name, mpps: told["forwarded_mpps"].as_f64()?, latency_us })
+        let mpps = told["forwarded_mpps"].as_f64()?;
+        let machine_cpu_ns = told["machine_cpu_ns_per_packet"].as_f64()?;
+        Some(Subject { name, mpps, machine_cpu_ns, latency_us })
     };
     Some(Veth {
         ratio: report["veth_ratio_to_reflector"].as_f64()?,
@@ -97,13 +119,14 @@ mod tests {
     #[test]
     fn figure_8s_report_is_read() {
         let latency = json!({"p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 4.0});
-        let subject =
-            json!({"subject": "forwarder, af_xdp", "forwarded_mpps": 1.5, "latency_us": latency});
+        let subject = json!({"subject": "forwarder, af_xdp", "forwarded_mpps": 1.5, "machine_cpu_ns_per_packet": 900.0, "latency_us": latency});
         let workers = json!({"cpu_ratio_to_reflector": 0.9, "subjects": [subject]});
         let report = json!({"veth_ratio_to_reflector": 0.97, "by_workers": [workers]});
         let veth = read(&report).unwrap();
         assert_eq!((veth.ratio, veth.cpu_ratio), (0.97, 0.9));
         assert_eq!(veth.subjects[0].latency_us, [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(Value::from(veth.reported(|of| of.mpps)), json!({"af_xdp": 1.5}));
+        assert_eq!(veth.reported(|of| of.machine_cpu_ns)["af_xdp"], 900.0);
         assert!(read(&json!({})).is_none());
     }
 }

@@ -4,19 +4,27 @@
 //!
 //! `reflector INTERFACE native|generic|auto|af_packet PREFIX...`; prints one
 //! line when ready, and one with its counters when its standard input ends.
+//!
+//! `reflector INTERFACE xdp ADDRESS` does it in the kernel: the interface's XDP program
+//! sends each IPv4 packet back in the same tunnel header, to that address.
 
 use std::error::Error;
 use std::io::{self, Read};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use aya::programs::Xdp;
 use nic::drivers::{af_packet, af_xdp};
 use nic::wait::{Waiter, Waker};
 use nic::{DeviceConfig, IpPrefix, ModePreference, QueueCounters, QueueOptions, WorkerIo};
 use wire::Batch;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.bpf.o"));
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -30,8 +38,14 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let [interface, how, prefixes @ ..] = arguments else {
-        return Err("usage: reflector INTERFACE native|generic|auto|af_packet PREFIX...".into());
+        return Err("usage: reflector INTERFACE native|generic|auto|af_packet|xdp PREFIX...".into());
     };
+    if how == "xdp" {
+        let [address] = prefixes else {
+            return Err("usage: reflector INTERFACE xdp ADDRESS".into());
+        };
+        return reflect_in_kernel(interface, address.parse()?);
+    }
     let (driver, mode) = match how.as_str() {
         "native" => (&af_xdp::DRIVER, ModePreference::Native),
         "generic" => (&af_xdp::DRIVER, ModePreference::Generic),
@@ -63,6 +77,25 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         let counters: QueueCounters = thread.join().map_err(|_| "a worker panicked")?;
         println!("worker {worker}: {counters:?}");
     }
+    Ok(())
+}
+
+fn reflect_in_kernel(interface: &str, to: Ipv4Addr) -> Result<(), Box<dyn Error>> {
+    const PROGRAM: &str = "guideway_reflect";
+    // Without checksum and length, which the sender does not look at.
+    let mut outer = [0; 24];
+    (outer[0], outer[8], outer[9], outer[22]) = (0x45, 64, 47, 8);
+    outer[16..20].copy_from_slice(&to.octets());
+    let mut object = ebpf::load_with(OBJECT, |loader| {
+        loader.override_global("reflected", &outer[..], true);
+    })?;
+    let program = ebpf::program::<Xdp>(&mut object, PROGRAM)?;
+    ebpf::verify(PROGRAM, program.load())?;
+    let index = nic::Interface::find(interface)?.index;
+    let native = ModePreference::Native;
+    let (_link, mode) = ebpf::xdp::attach(program.fd()?.as_fd(), interface, index, native)?;
+    println!("ready: {interface} xdp {mode}");
+    io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 

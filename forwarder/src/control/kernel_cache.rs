@@ -107,10 +107,9 @@ pub fn usable(
     requested: std::result::Result<(), Missing>,
 ) -> Found {
     let found = requested.and_then(|()| {
-        let refused = || "the kernel refuses its memory or its program: the log says why";
-        let cached = devices.iter().find(|device| device.kernel_cache().is_some());
-        let device = cached.ok_or_else(refused)?;
-        let memory = *device.kernel_cache().ok_or_else(refused)?;
+        let cached = devices.iter().find_map(|device| Some((device, *device.kernel_cache()?)));
+        let refused = "the kernel refuses its memory or its program: the log says why";
+        let (device, memory) = cached.ok_or(refused)?;
         if asked.kernel_cache() == proto::KernelCache::Auto && device.is_zero_copy() {
             let lines = (0..memory.size.queues).map(|queue| memory.line(queue));
             lines.for_each(|line| pause(line, Pause::Off, true));

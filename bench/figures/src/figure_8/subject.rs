@@ -13,16 +13,28 @@ pub enum Subject {
     AfXdp,
     /// The reflector, past the kernel's stack.
     Reflector,
+    /// The forwarder, whose kernel flow cache sends.
+    KernelCache,
+    /// An XDP program that pushes a header and sends back.
+    XdpReflector,
 }
 
 impl Subject {
-    pub const ALL: [Subject; 3] = [Subject::AfXdp, Subject::Reflector, Subject::AfPacket];
+    pub const ALL: [Subject; 5] = [
+        Subject::AfXdp,
+        Subject::Reflector,
+        Subject::AfPacket,
+        Subject::KernelCache,
+        Subject::XdpReflector,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Subject::AfPacket => "forwarder, af_packet",
             Subject::AfXdp => "forwarder, af_xdp",
             Subject::Reflector => "bare reflector, af_xdp",
+            Subject::KernelCache => "forwarder, kernel cache",
+            Subject::XdpReflector => "bare reflector, xdp",
         }
     }
 
@@ -32,6 +44,8 @@ impl Subject {
             Subject::AfPacket => "p",
             Subject::AfXdp => "x",
             Subject::Reflector => "r",
+            Subject::KernelCache => "c",
+            Subject::XdpReflector => "k",
         }
     }
 
@@ -40,10 +54,17 @@ impl Subject {
         let forwarder = |driver, queues| {
             veth::forwarder(&options.forwarder, net, &Service::Tracked.plan(driver, queues))
         };
+        let reflector = &options.reflector;
         match self {
             Subject::AfPacket => forwarder("DRIVER_AF_PACKET", workers),
             Subject::AfXdp => forwarder("DRIVER_AF_XDP", 0),
-            Subject::Reflector => veth::reflector(&options.reflector, net),
+            Subject::Reflector => veth::reflector(reflector, net),
+            Subject::XdpReflector => veth::xdp_reflector(reflector, net),
+            Subject::KernelCache => {
+                let _program = veth::sender_program(reflector, net)?;
+                let plan = Service::Cached.plan("DRIVER_AF_XDP", 0);
+                veth::forwarder(&options.forwarder, net, &plan)
+            }
         }
     }
 }

@@ -94,7 +94,7 @@ fn start(ring: u32, options: &Options) -> Result<Place, String> {
         std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
     let net = Net::new(&format!("m7-{ring}"), 1)?;
     let arguments = ["ring-worker", "--ring", &ring.to_string(), veth::INTERFACE, veth::VIPS];
-    let running = veth::program(&own, &net, &arguments)?;
+    let running = veth::program(&own, &net.tested, &arguments)?;
     let load = options.rounds.load(Packets::Capable, FRAME_BYTES);
     Place::new(running, net, &load)
 }

@@ -21,7 +21,7 @@ use net::RETURNS;
 pub use net::{INTERFACE, Net, VIPS};
 pub use quota::Quota;
 pub use rounds::Rounds;
-pub use running::{Running, Service, forwarder, program, reflector};
+pub use running::{Running, Service, forwarder, program, reflector, sender_program, xdp_reflector};
 pub use sender::Packets;
 
 /// What a sender sends.
@@ -59,6 +59,9 @@ pub struct Flood {
     pub forwarded_mpps: f64,
     /// CPU time of the program under test for each of these, system calls included.
     pub cpu_ns: f64,
+    /// That of the whole machine, the sender's and the kernel's included: an XDP program
+    /// runs in the time of others.
+    pub machine_cpu_ns: f64,
 }
 
 /// A program that runs, and its cable.
@@ -100,6 +103,7 @@ impl Place {
     /// If the sender fails.
     pub fn flood(&self, load: &Load) -> Result<Flood, String> {
         let (returned_before, cpu_before) = (self.net.returned()?, self.running.cpu_ns()?);
+        let machine_before = machine_cpu_ns()?;
         let sent = self.send(load, Mode::Flood)?;
         // What is still on a ring belongs to it too.
         thread::sleep(Duration::from_millis(20));
@@ -109,6 +113,7 @@ impl Place {
             offered_mpps: sent["sent"].as_u64().unwrap_or(0) as f64 / microseconds,
             forwarded_mpps: returned / microseconds,
             cpu_ns: (self.running.cpu_ns()? - cpu_before) as f64 / returned,
+            machine_cpu_ns: (machine_cpu_ns()? - machine_before) as f64 / returned,
         })
     }
 
@@ -138,6 +143,22 @@ impl Place {
         serde_json::from_str(&text)
             .map_err(|error| format!("the sender's answer {text:?}: {error}"))
     }
+}
+
+/// Nanoseconds that all processors have been busy, interrupts included.
+fn machine_cpu_ns() -> Result<u64, String> {
+    const FILE: &str = "/proc/stat";
+    let text = std::fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
+    busy_ns(&text, rustix::param::clock_ticks_per_second())
+        .ok_or_else(|| format!("{FILE}: no processor times"))
+}
+
+/// Of its first line: `cpu user nice system idle iowait irq softirq ...`, in ticks.
+fn busy_ns(text: &str, ticks_per_second: u64) -> Option<u64> {
+    let times = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let times: Vec<u64> = times.map_while(|word| word.parse().ok()).collect();
+    let [user, nice, system, _idle, _waiting, irq, softirq, ..] = times[..] else { return None };
+    Some((user + nice + system + irq + softirq) * (1_000_000_000 / ticks_per_second))
 }
 
 /// What figures over veth need.
@@ -173,4 +194,16 @@ pub fn percentile(numbers: &[f64], of: f64) -> f64 {
 pub fn microseconds(answer: &Value) -> Vec<f64> {
     let times = answer["microseconds"].as_array();
     times.into_iter().flatten().filter_map(Value::as_f64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_busy_with_all_but_waiting() {
+        let text = "cpu  100 2 30 1000 500 4 5 60 0 0\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ns(text, 100), Some(1_410_000_000));
+        assert_eq!(busy_ns("intr 1", 100), None);
+    }
 }

@@ -43,7 +43,7 @@ pub fn forwarder(program: &Path, net: &Net, plan: &Value) -> Result<Running, Str
     fs::create_dir(&state).map_err(|error| format!("{}: {error}", state.display()))?;
     fs::write(state.join("plan.json"), plan.to_string())
         .map_err(|error| format!("{}: {error}", state.display()))?;
-    let mut command = inside(net, program);
+    let mut command = inside(&net.tested, program);
     // Not pinned, as the reflector is not.
     command.args(["run", "--no-pin", "--run-dir"]).arg(&run).arg("--state-dir").arg(&state);
     command.env("RUST_LOG", "error");
@@ -94,7 +94,24 @@ impl Running {
 /// # Errors
 /// If it does not start.
 pub fn reflector(program: &Path, net: &Net) -> Result<Running, String> {
-    self::program(program, net, &[INTERFACE, "auto", VIPS])
+    self::program(program, &net.tested, &[INTERFACE, "auto", VIPS])
+}
+
+/// Starts it as an XDP program that encapsulates.
+///
+/// # Errors
+/// If it does not start.
+pub fn xdp_reflector(program: &Path, net: &Net) -> Result<Running, String> {
+    self::program(program, &net.tested, &[INTERFACE, "xdp", "10.77.1.1"])
+}
+
+/// Has an XDP program at the sender's end as long as what is returned lives, as it has
+/// while it sends: the forwarder's kernel flow cache is there only if it finds one.
+///
+/// # Errors
+/// If there can be none.
+pub fn sender_program(reflector: &Path, net: &Net) -> Result<Running, String> {
+    program(reflector, &net.sender, &[INTERFACE, "native", "192.0.2.0/24"])
 }
 
 /// Starts a program that prints a line that begins with "ready", and ends with its
@@ -102,8 +119,8 @@ pub fn reflector(program: &Path, net: &Net) -> Result<Running, String> {
 ///
 /// # Errors
 /// If it does not get ready.
-pub fn program(program: &Path, net: &Net, arguments: &[&str]) -> Result<Running, String> {
-    let mut command = inside(net, program);
+pub fn program(program: &Path, namespace: &str, arguments: &[&str]) -> Result<Running, String> {
+    let mut command = inside(namespace, program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let failed = |error| format!("{}: {error}", program.display());
     let mut child = command.spawn().map_err(failed)?;
@@ -119,9 +136,9 @@ pub fn program(program: &Path, net: &Net, arguments: &[&str]) -> Result<Running,
     }
 }
 
-fn inside(net: &Net, program: &Path) -> Command {
+fn inside(namespace: &str, program: &Path) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &net.tested]).arg(program);
+    command.args(["netns", "exec", namespace]).arg(program);
     command
 }
 
@@ -130,6 +147,8 @@ fn inside(net: &Net, program: &Path) -> Command {
 pub enum Service {
     /// By the connection table.
     Tracked,
+    /// The same, and by the kernel flow cache.
+    Cached,
     /// By buckets, with Multipath TCP.
     Multipath,
 }
@@ -167,10 +186,10 @@ impl Service {
             "backends": (1..=BACKENDS).map(backend).collect::<Vec<_>>(),
             "services": [service],
             "groups": [{"name": "web", "members": (1..=BACKENDS).map(member).collect::<Vec<_>>()}],
-            // What is measured are the ways through user space.
+            // Where it is not what is measured, all goes through user space.
             "forwarder": {
                 "interfaces": [{"name": INTERFACE, "driver": driver, "queues": queues}],
-                "kernelCache": "KERNEL_CACHE_OFF",
+                "kernelCache": if self == Service::Cached { "KERNEL_CACHE_ON" } else { "KERNEL_CACHE_OFF" },
             },
         })
     }
