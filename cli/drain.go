@@ -22,7 +22,7 @@ func drainCommand() *cobra.Command {
 
 func undrainCommand() *cobra.Command {
 	return group("undrain", "Undo `guideway drain`",
-		undrainNamed("backend NAME", "The backend of that name, on this machine", machine.backendNames, undrainBackend),
+		undrainNamed("backend NAME", "The backend of that name, on this machine, or on all where it was drained so", machine.backendNames, undrainBackend),
 		undrainNamed("service NAME", "The service of that name, on this machine", machine.serviceNames, undrainService),
 		undrainMachineCommand())
 }
@@ -67,12 +67,14 @@ const exitsOfWait = "With --wait it ends with 0 when that is so, with 3 when the
 
 func drainBackendCommand() *cobra.Command {
 	var f drainFlags
+	var fleet bool
 	command := &cobra.Command{
 		Use:   "backend NAME",
-		Short: "The backend of that name, on this machine",
+		Short: "The backend of that name, on this machine or, with --fleet, on all",
 		Long: "It takes no new connections from this machine; tracked ones stay, and so do those of\n" +
-			"stateless services, whose buckets move to others. It is kept over restarts. A drain\n" +
-			"of the whole cluster is weight 0 in the config.\n\n" +
+			"stateless services, whose buckets move to others. It is kept over restarts. With\n" +
+			"--fleet that holds for all machines that share their config by etcd, and for those\n" +
+			"that come later, until `guideway undrain backend` on any of them.\n\n" +
 			"A service's last backend is refused without --force.\n\n" +
 			"--wait waits until this machine has forwarded no packet to it for a second and\n" +
 			"tracks no connection of it but closing ones, and until no move of a stateless\n" +
@@ -82,7 +84,7 @@ func drainBackendCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, args []string) error {
 			ctx := command.Context()
 			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
-				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: true, Force: f.force})
+				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: true, Force: f.force, Fleet: fleet})
 				return err
 			})
 			if err != nil || !f.wait {
@@ -92,6 +94,7 @@ func drainBackendCommand() *cobra.Command {
 		},
 	}
 	addDrainFlags(command, &f, "wait until its connections through this machine have ended", "also a service's last backend")
+	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines, by etcd")
 	return command
 }
 

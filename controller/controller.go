@@ -26,6 +26,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/fleet"
 	"github.com/guideway/guideway/controller/forwarder"
 	"github.com/guideway/guideway/controller/health"
 	"github.com/guideway/guideway/controller/metrics"
@@ -102,6 +103,8 @@ type Controller struct {
 	withdrawn bool
 
 	traffic traffic
+	// Backends that are drained on all machines. Of the goroutine that owns the brain.
+	fleetDrains []string
 }
 
 // Run runs until the context ends. Forwarder and speaker go on without it.
@@ -143,6 +146,7 @@ func Run(ctx context.Context, options Options) error {
 	go watchTraffic(work, c)
 	if c.shared != nil {
 		go c.shared.follower.Run(work)
+		go c.shared.store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
 		go watchMachines(work, c)
 		registered := make(chan struct{})
 		go func() { defer close(registered); c.shared.registrar.Run(work) }()

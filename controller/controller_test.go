@@ -624,6 +624,9 @@ func TestDrainsAreKeptOverRestarts(t *testing.T) {
 	if _, err := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "wbe", Drain: true}); status.Code(err) != codes.NotFound {
 		t.Errorf("drain of an unknown service: %v", err)
 	}
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true, Fleet: true, Force: true}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "no `etcd` in the config") {
+		t.Errorf("drain on all machines of one: %v", err)
+	}
 	drain := func(drain bool) {
 		t.Helper()
 		_, backend := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: drain})

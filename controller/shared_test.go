@@ -3,10 +3,12 @@ package controller
 // Controllers that share their config by etcd's own server.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -304,6 +306,84 @@ func TestWithEtcdAwayTheLastGoodConfigServesAlsoAfterARestart(t *testing.T) {
 	f.publish("")
 	h.until("what was stored since is taken", runs(3))
 	h.until("etcd answers", func(s *controllerv1.GetStateResponse) bool { return s.Config.Etcd.Away == "" })
+}
+
+func TestABackendIsDrainedOnAllMachines(t *testing.T) {
+	f := newFleet(t, 2)
+	f.publish(secondBackend)
+	f.start()
+	first, second := f.machines[0], f.machines[1]
+	drain := func(h *harness, request *controllerv1.DrainBackendRequest) error {
+		t.Helper()
+		request.Backend = cmp.Or(request.Backend, "web-1")
+		_, err := h.client.DrainBackend(h.deadline(), request)
+		return err
+	}
+	drained := func(want bool) func(*controllerv1.GetStateResponse) bool {
+		return func(s *controllerv1.GetStateResponse) bool {
+			return slices.Equal(s.Machine.DrainedBackends, []string{"web-1"}) == want
+		}
+	}
+	if err := drain(first, &controllerv1.DrainBackendRequest{Drain: true, Fleet: true}); err != nil {
+		t.Fatal(err)
+	}
+	second.until("the other machine drains it, too", drained(true))
+	if err := drain(first, &controllerv1.DrainBackendRequest{Backend: "web-2", Drain: true, Fleet: true}); err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("the last backend that takes connections: %v", err)
+	}
+
+	// Kept where etcd is away, and by what comes back empty.
+	f.etcd.Kill()
+	second.stop()
+	second.start()
+	second.until("still drained after a restart without etcd", drained(true))
+	if err := drain(second, &controllerv1.DrainBackendRequest{}); err == nil || !strings.Contains(err.Error(), "etcd does not answer") {
+		t.Errorf("undrained while etcd is away: %v", err)
+	}
+	if err := drain(first, &controllerv1.DrainBackendRequest{Drain: true, Fleet: true, Force: true}); err == nil || !strings.Contains(err.Error(), "on this machine alone") {
+		t.Errorf("drained while etcd is away: %v", err)
+	}
+	f.etcd.Run()
+	for _, h := range f.machines {
+		h.until("etcd answers", func(s *controllerv1.GetStateResponse) bool { return s.Config.Etcd.Away == "" && drained(true)(s) })
+	}
+
+	// Undrained from the other one.
+	if err := drain(second, &controllerv1.DrainBackendRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range f.machines {
+		h.until("undrained", drained(false))
+	}
+	// One machine's own drain stays its own.
+	if err := drain(first, &controllerv1.DrainBackendRequest{Drain: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := drain(second, &controllerv1.DrainBackendRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if !drained(true)(first.state()) || !drained(false)(second.state()) {
+		t.Error("a machine's own drain is not its own")
+	}
+}
+
+func TestAnEtcdRestoredWithoutDrainsUndrainsNothing(t *testing.T) {
+	f := newFleet(t, 1)
+	f.publish(secondBackend)
+	f.start()
+	h := f.machines[0]
+	h.until("etcd was read", runs(2))
+	snapshot := f.etcd.Snapshot()
+	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true, Fleet: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.publish("")
+	h.until("a later config", runs(3))
+	f.etcd.Restore(snapshot)
+	h.until("it is told", func(s *controllerv1.GetStateResponse) bool { return s.Config.Stale })
+	if got := h.state().Machine.DrainedBackends; !slices.Equal(got, []string{"web-1"}) {
+		t.Errorf("drained %v", got)
+	}
 }
 
 func TestAnEtcdRestoredFromAnOldSnapshotTakesNothingBack(t *testing.T) {

@@ -37,6 +37,8 @@ type drains struct {
 	Machine  bool     `json:"machine"`
 	Services []string `json:"services,omitempty"`
 	Backends []string `json:"backends"`
+	// Of all machines, as etcd held them last.
+	Fleet []string `json:"fleet,omitempty"`
 }
 
 func (s stateStore) prepare() error {

@@ -6,6 +6,7 @@
 //	/guideway/<cluster>/config/<generation>/record   who stored it, when and why
 //	/guideway/<cluster>/config/candidate             what machines check before it is current
 //	/guideway/<cluster>/config/canary                what one machine runs before the others
+//	/guideway/<cluster>/overrides/backend/<name>     a backend that is drained on all machines
 //	/guideway/<cluster>/machines/<name>              a machine whose controller lives
 //	/guideway/<cluster>/maps/<service>               the bucket map of a stateless service
 //	/guideway/<cluster>/leader/<shard>               the machine that assigns its buckets
@@ -17,7 +18,7 @@
 // digest is not handed on, that a machine's key is written by that machine alone,
 // and that a bucket map is replaced by the leader, who has seen it. It does not know
 // what a machine makes of a config, and nothing that it finds of other machines changes
-// what this one forwards or announces, but for bucket maps.
+// what this one forwards or announces, but for bucket maps and drains.
 package fleet
 
 import (
@@ -68,6 +69,11 @@ const recordName = "record"
 // Both below configs, which those who apply may write.
 func (k keys) candidate() string { return k.configs() + "candidate" }
 func (k keys) canary() string    { return k.configs() + "canary" }
+
+// Of backends that are drained on all machines.
+func (k keys) drains() string { return k.prefix + "overrides/backend/" }
+
+func (k keys) drain(backend string) string { return k.drains() + backend }
 
 func (k keys) machines() string { return k.prefix + "machines/" }
 

@@ -2245,7 +2245,9 @@ type DrainBackendRequest struct {
 	// False: back in.
 	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
 	// Also where it is the last one.
-	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// To drain: on all machines, by etcd. What is drained so is undrained on all.
+	Fleet         bool `protobuf:"varint,4,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2297,6 +2299,13 @@ func (x *DrainBackendRequest) GetDrain() bool {
 func (x *DrainBackendRequest) GetForce() bool {
 	if x != nil {
 		return x.Force
+	}
+	return false
+}
+
+func (x *DrainBackendRequest) GetFleet() bool {
+	if x != nil {
+		return x.Fleet
 	}
 	return false
 }
@@ -4323,11 +4332,12 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\rReloadRequest\x12!\n" +
 	"\faccept_older\x18\x01 \x01(\bR\vacceptOlder\",\n" +
 	"\x0eReloadResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"[\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"q\n" +
 	"\x13DrainBackendRequest\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"2\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x14\n" +
+	"\x05fleet\x18\x04 \x01(\bR\x05fleet\"2\n" +
 	"\x14DrainBackendResponse\x12\x1a\n" +
 	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x91\x01\n" +
 	"\x13DrainServiceRequest\x12\x18\n" +

@@ -6,6 +6,7 @@
 //   config/<generation>/record    ConfigRecord
 //   config/candidate              Candidate, by a lease, while machines check it
 //   config/canary                 Canary, while one machine runs another config
+//   overrides/backend/<name>      Drain
 //   machines/<name>               Machine, by a lease
 //
 // Readers ignore fields that they do not know: machines of two versions share
@@ -230,6 +231,60 @@ func (x *ConfigRecord) GetCanary() string {
 	return ""
 }
 
+// A backend that no machine gives new connections.
+type Drain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose controller stored it, and when.
+	Machine       string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Drain) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Drain) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 // A config that is about to become current, and that every live machine checks
 // first. Its parts are stored.
 type Candidate struct {
@@ -244,7 +299,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -256,7 +311,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[2]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -269,7 +324,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{2}
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Candidate) GetConfig() *Current {
@@ -307,7 +362,7 @@ type Canary struct {
 
 func (x *Canary) Reset() {
 	*x = Canary{}
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +374,7 @@ func (x *Canary) String() string {
 func (*Canary) ProtoMessage() {}
 
 func (x *Canary) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[3]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +387,7 @@ func (x *Canary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Canary.ProtoReflect.Descriptor instead.
 func (*Canary) Descriptor() ([]byte, []int) {
-	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{3}
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Canary) GetConfig() *Current {
@@ -378,7 +433,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +445,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[4]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +458,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{4}
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Check) GetRevision() int64 {
@@ -473,7 +528,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +540,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[5]
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +553,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{5}
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Machine) GetName() string {
@@ -653,7 +708,10 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\vrollback_to\x18\n" +
 	" \x01(\x04R\n" +
 	"rollbackTo\x12\x16\n" +
-	"\x06canary\x18\v \x01(\tR\x06canary\"m\n" +
+	"\x06canary\x18\v \x01(\tR\x06canary\"Q\n" +
+	"\x05Drain\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"m\n" +
 	"\tCandidate\x122\n" +
 	"\x06config\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.CurrentR\x06config\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12\x12\n" +
@@ -703,28 +761,30 @@ func file_guideway_fleet_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_guideway_fleet_v1_fleet_proto_rawDescData
 }
 
-var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Current)(nil),               // 0: guideway.fleet.v1.Current
 	(*ConfigRecord)(nil),          // 1: guideway.fleet.v1.ConfigRecord
-	(*Candidate)(nil),             // 2: guideway.fleet.v1.Candidate
-	(*Canary)(nil),                // 3: guideway.fleet.v1.Canary
-	(*Check)(nil),                 // 4: guideway.fleet.v1.Check
-	(*Machine)(nil),               // 5: guideway.fleet.v1.Machine
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*Drain)(nil),                 // 2: guideway.fleet.v1.Drain
+	(*Candidate)(nil),             // 3: guideway.fleet.v1.Candidate
+	(*Canary)(nil),                // 4: guideway.fleet.v1.Canary
+	(*Check)(nil),                 // 5: guideway.fleet.v1.Check
+	(*Machine)(nil),               // 6: guideway.fleet.v1.Machine
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_guideway_fleet_v1_fleet_proto_depIdxs = []int32{
-	6, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	0, // 1: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
-	0, // 2: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
-	6, // 3: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
-	6, // 4: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
-	4, // 5: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	7, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	7, // 1: guideway.fleet.v1.Drain.time:type_name -> google.protobuf.Timestamp
+	0, // 2: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
+	0, // 3: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
+	7, // 4: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
+	7, // 5: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
+	5, // 6: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_guideway_fleet_v1_fleet_proto_init() }
@@ -738,7 +798,7 @@ func file_guideway_fleet_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_fleet_v1_fleet_proto_rawDesc), len(file_guideway_fleet_v1_fleet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
