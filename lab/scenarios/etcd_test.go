@@ -17,6 +17,7 @@ import (
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // Two load balancers that share their config by three members of etcd's own
@@ -40,6 +41,7 @@ func TestEtcd(t *testing.T) {
 	}{
 		{"each_machine_writes_its_own_key", e.ownKeys},
 		{"an_apply_reaches_both", e.applyReachesBoth},
+		{"a_drain_of_the_fleet_reaches_both", e.drainReachesBoth},
 	} {
 		if !t.Run(scenario.name, scenario.run) {
 			t.FailNow() // each begins where the one before has ended
@@ -145,11 +147,12 @@ func (e *etcds) demandUsers(t *testing.T) {
 		{"user", "add", "root", "--no-password"}, {"role", "add", "root"}, {"user", "grant-role", "root", "root"},
 		{"role", "add", "guideway-read"}, grant("guideway-read", "read", "--prefix=true", prefix),
 		{"role", "add", "guideway-apply"}, grant("guideway-apply", "readwrite", "--prefix=true", prefix+"config/"), grant("guideway-apply", "readwrite", prefix+"current"),
+		{"role", "add", "guideway-drain"}, grant("guideway-drain", "readwrite", "--prefix=true", prefix+"overrides/"),
 	}
 	for _, n := range e.running.Network.LoadBalancers {
 		own := "guideway-machine-" + n.Name
 		commands = append(commands, []string{"user", "add", n.Name, "--no-password"}, []string{"role", "add", own}, grant(own, "readwrite", prefix+"machines/"+n.Name))
-		for _, role := range []string{"guideway-read", "guideway-apply", own} {
+		for _, role := range []string{"guideway-read", "guideway-apply", "guideway-drain", own} {
 			commands = append(commands, []string{"user", "grant-role", n.Name, role})
 		}
 	}
@@ -488,6 +491,30 @@ func (e *etcds) applyReachesBoth(t *testing.T) {
 	e.generation++
 	e.untilRun(t)
 	e.untilBackends(t, "web", 2)
+}
+
+func (e *etcds) drainReachesBoth(t *testing.T) {
+	backend := e.running.Backends()[0]
+	until := func(state planv1.BackendState) {
+		t.Helper()
+		for _, name := range e.running.LoadBalancers() {
+			eventually(t, 5*time.Second, fmt.Sprintf("%s of %s is %v", backend, name, state), func() error {
+				plan, err := e.running.Plan(t.Context(), name)
+				if err == nil && hosts.StateOf(plan, "web", backend) != state {
+					err = fmt.Errorf("it is %v", hosts.StateOf(plan, "web", backend))
+				}
+				return err
+			})
+		}
+	}
+	if _, err := on(t, e.running, "lb-1", "drain", "backend", backend, "--fleet"); err != nil {
+		t.Fatal(err)
+	}
+	until(planv1.BackendState_BACKEND_STATE_DRAINING)
+	if _, err := on(t, e.running, "lb-2", "undrain", "backend", backend); err != nil {
+		t.Fatal(err)
+	}
+	until(planv1.BackendState_BACKEND_STATE_ACTIVE)
 }
 
 func (e *etcds) untilAnswers(t *testing.T) {
