@@ -32,6 +32,7 @@ main() {
     a_reload_is_a_take_over
     each_service_comes_back after a SIGKILL
     a_restart_of_the_controller_leaves_the_forwarder
+    a_restart_by_the_api_is_a_take_over
     say "as expected"
 }
 
@@ -144,6 +145,19 @@ a_restart_of_the_controller_leaves_the_forwarder() {
     inside systemctl restart guideway-controller
     until_true "the controller to answer" says '^ok *controller'
     [[ $(main_pid guideway-forwarder) == "$before" ]] || die "the forwarder was restarted, too"
+}
+
+# What `guideway fleet restart` requests of each machine.
+a_restart_by_the_api_is_a_take_over() {
+    say "a restart by the API"
+    local before answer
+    before=$(main_pid guideway-forwarder)
+    answer=$(inside curl -sS --unix-socket /run/guideway/controller/controller.sock \
+        --json '{}' http://localhost/guideway.controller.v1.Controller/Restart)
+    grep -q forwarderVersion <<<"$answer" || die "the API answered: $answer"
+    until_true "systemd to have the successor" is_another guideway-forwarder "$before"
+    until_true "the controller to answer" says '^ok *controller'
+    until_true "the take-over to be told" says "took over from process $before"
 }
 
 main "$@"
