@@ -23,7 +23,7 @@ func drainCommand() *cobra.Command {
 func undrainCommand() *cobra.Command {
 	return group("undrain", "Undo `guideway drain`",
 		undrainNamed("backend NAME", "The backend of that name, on this machine, or on all where it was drained so", machine.backendNames, undrainBackend),
-		undrainNamed("service NAME", "The service of that name, on this machine", machine.serviceNames, undrainService),
+		undrainNamed("service NAME", "The service of that name, on this machine, or on all where it was drained so", machine.serviceNames, undrainService),
 		undrainMachineCommand())
 }
 
@@ -100,13 +100,15 @@ func drainBackendCommand() *cobra.Command {
 
 func drainServiceCommand() *cobra.Command {
 	var f drainFlags
+	var fleet bool
 	command := &cobra.Command{
 		Use:   "service NAME",
-		Short: "The service of that name, on this machine",
+		Short: "The service of that name, on this machine or, with --fleet, on all",
 		Long: "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\n" +
 			"forwarder goes on with what still comes. Routes that it shares with services which\n" +
 			"are not drained stay, and are named. It is kept over restarts.\n\n" +
-			"Refused without --force where no other load balancer is known to take over.\n\n" +
+			"Refused without --force where no other load balancer is known to take over, and with\n" +
+			"--fleet, which is for all machines that share their config by etcd.\n\n" +
 			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (the\n" +
 			"forwarder has forwarded at most 10 packets of the service in a second) or the time\n" +
 			"is up. " + exitsOfWait,
@@ -115,7 +117,7 @@ func drainServiceCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, args []string) error {
 			ctx := command.Context()
 			err := f.m.operateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
-				response, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: args[0], Drain: true, Force: f.force, WaitMax: f.waitMax()})
+				response, err := client.DrainService(ctx, &controllerv1.DrainServiceRequest{Service: args[0], Drain: true, Force: f.force, WaitMax: f.waitMax(), Fleet: fleet})
 				warn(command.ErrOrStderr(), response.GetWarnings())
 				return err
 			})
@@ -126,6 +128,7 @@ func drainServiceCommand() *cobra.Command {
 		},
 	}
 	addDrainFlags(command, &f, "wait until traffic has moved away and the routes are withdrawn", "also where no other load balancer is known to take over")
+	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines, by etcd")
 	return command
 }
 

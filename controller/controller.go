@@ -103,8 +103,8 @@ type Controller struct {
 	withdrawn bool
 
 	traffic traffic
-	// Backends that are drained on all machines. Of the goroutine that owns the brain.
-	fleetDrains []string
+	// What is drained on all machines. Of the goroutine that owns the brain.
+	fleetDrains []fleet.Drained
 }
 
 // Run runs until the context ends. Forwarder and speaker go on without it.

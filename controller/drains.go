@@ -30,11 +30,12 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 		}
 		return nil
 	}
+	what := fleet.Drained{Kind: fleet.KindBackend, Name: r.Backend}
 	if r.Fleet && r.Drain {
-		return nil, c.drainInFleet(ctx, r.Backend, refuse)
+		return nil, c.drainInFleet(ctx, what, refuse)
 	}
 	if !r.Drain {
-		if err := c.undrainInFleet(ctx, r.Backend); err != nil {
+		if err := c.undrainInFleet(ctx, what); err != nil {
 			return nil, err
 		}
 	}
@@ -46,57 +47,57 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 }
 
 // drainInFleet: on all machines; the others hear of it by etcd.
-func (c *Controller) drainInFleet(ctx context.Context, backend string, refuse func() error) error {
+func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refuse func() error) error {
 	if c.shared == nil {
-		return api.Unmetf("drain %s on all machines: there is no `etcd` in the config by which they would hear of it: drain it on each", backend)
+		return api.Unmetf("drain %s on all machines: there is no `etcd` in the config by which they would hear of it: drain it on each", what.Name)
 	}
 	var problem error
 	if err := c.ask(ctx, func() { problem = refuse() }); err != nil || problem != nil {
 		return errors.Join(err, problem)
 	}
-	if err := c.shared.store.DrainBackend(ctx, backend, c.shared.machineName()); err != nil {
-		return api.Unmetf("drain %s on all machines: %s: without `--fleet` it is drained on this machine alone", backend, err)
+	if err := c.shared.store.Drain(ctx, what, c.shared.machineName()); err != nil {
+		return api.Unmetf("drain %s on all machines: %s: without `--fleet` it is drained on this machine alone", what.Name, err)
 	}
-	return c.setFleetDrains(ctx, func(drains []string) []string { return append(drains, backend) })
+	return c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained { return append(drains, what) })
 }
 
 // undrainInFleet: where it was drained on all machines.
-func (c *Controller) undrainInFleet(ctx context.Context, backend string) error {
+func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) error {
 	if c.shared == nil {
 		return nil
 	}
-	isOurs := false
-	if err := c.ask(ctx, func() { isOurs = slices.Contains(c.fleetDrains, backend) }); err != nil {
+	isKnown := false
+	if err := c.ask(ctx, func() { isKnown = slices.Contains(c.fleetDrains, what) }); err != nil {
 		return err
 	}
-	was, err := c.shared.store.UndrainBackend(ctx, backend)
+	was, err := c.shared.store.Undrain(ctx, what)
 	switch {
-	case err != nil && isOurs:
-		return api.Unmetf("undrain %s, which is drained on all machines: %s", backend, err)
-	case err != nil || !was && !isOurs:
+	case err != nil && isKnown:
+		return api.Unmetf("undrain %s, which is drained on all machines: %s", what.Name, err)
+	case err != nil || !was && !isKnown:
 		return nil // one of this machine's
 	}
-	return c.setFleetDrains(ctx, func(drains []string) []string {
-		return slices.DeleteFunc(drains, func(name string) bool { return name == backend })
+	return c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained {
+		return slices.DeleteFunc(drains, func(drained fleet.Drained) bool { return drained == what })
 	})
 }
 
 // takeFleetDrains as etcd holds them, unless that is an older etcd's, or an empty one's,
-// which would bring drained backends back.
+// which would bring back what is drained.
 func (c *Controller) takeFleetDrains(ctx context.Context, drains fleet.Drains) {
 	if drains.Current == nil || fleet.CheckNext(c.shared.running(), drains.Current) != nil {
 		return
 	}
-	if err := c.setFleetDrains(ctx, func([]string) []string { return drains.Backends }); err != nil && ctx.Err() == nil {
+	if err := c.setFleetDrains(ctx, func([]fleet.Drained) []fleet.Drained { return drains.Drained }); err != nil && ctx.Err() == nil {
 		c.log.Error("drains of all machines are not kept on disk", "error", err)
 	}
 }
 
 // setFleetDrains to what they become, here and on disk.
-func (c *Controller) setFleetDrains(ctx context.Context, become func([]string) []string) error {
+func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Drained) []fleet.Drained) error {
 	var problem error
 	err := c.ask(ctx, func() {
-		next := slices.Compact(slices.Sorted(slices.Values(become(slices.Clone(c.fleetDrains)))))
+		next := slices.Compact(slices.SortedFunc(slices.Values(become(slices.Clone(c.fleetDrains))), fleet.Drained.Compare))
 		if !slices.Equal(next, c.fleetDrains) {
 			c.stepFleetDrains(next)
 			problem = c.keepDrains()
@@ -106,21 +107,28 @@ func (c *Controller) setFleetDrains(ctx context.Context, become func([]string) [
 }
 
 // stepFleetDrains makes the drains of all machines those, sorted.
-func (c *Controller) stepFleetDrains(backends []string) {
+func (c *Controller) stepFleetDrains(next []fleet.Drained) {
 	former := c.fleetDrains
-	c.fleetDrains = backends
-	for _, backend := range c.fleetDrains {
-		if !slices.Contains(former, backend) {
-			c.log.Info("a backend is drained on all machines", "name", backend)
-			c.step(brain.DrainBackend{Backend: backend, Drain: true})
+	c.fleetDrains = next
+	for _, what := range next {
+		if !slices.Contains(former, what) {
+			c.log.Info("drained on all machines", "kind", what.Kind, "name", what.Name)
+			c.step(drainOf(what, true))
 		}
 	}
-	for _, backend := range former {
-		if !slices.Contains(c.fleetDrains, backend) {
-			c.log.Info("a backend is not drained on all machines any more", "name", backend)
-			c.step(brain.DrainBackend{Backend: backend})
+	for _, what := range former {
+		if !slices.Contains(next, what) {
+			c.log.Info("undrained on all machines", "kind", what.Kind, "name", what.Name)
+			c.step(drainOf(what, false))
 		}
 	}
+}
+
+func drainOf(what fleet.Drained, drain bool) brain.Event {
+	if what.Kind == fleet.KindService {
+		return brain.DrainService{Service: what.Name, Drain: drain}
+	}
+	return brain.DrainBackend{Backend: what.Name, Drain: drain}
 }
 
 // warning by the brain; empty: none.
@@ -135,16 +143,30 @@ func (c *Controller) warning(ctx context.Context, ask func() string) (warnings [
 
 // DrainService by command.
 func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServiceRequest) (warnings []string, err error) {
-	err = c.drain(ctx, brain.DrainService{Service: r.Service, Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}, func() error {
+	what := fleet.Drained{Kind: fleet.KindService, Name: r.Service}
+	isFleets := r.Fleet && r.Drain
+	refuse := func() error {
 		switch {
 		case !r.Drain:
 		case !c.brain.HasService(r.Service):
 			return fmt.Errorf("drain %s: %w", r.Service, api.ErrUnknownService)
+		case !r.Force && isFleets:
+			return unlessForced("no machine would announce "+r.Service, "drain it on the machines that are to be without it")
 		case !r.Force:
 			return unlessForced(c.brain.LastMachineFor(r.Service), bringUp)
 		}
 		return nil
-	})
+	}
+	event := brain.DrainService{Service: r.Service, Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}
+	switch {
+	case isFleets:
+		err = c.drainInFleet(ctx, what, refuse)
+	case !r.Drain:
+		err = c.undrainInFleet(ctx, what)
+	}
+	if err == nil {
+		err = c.drain(ctx, event, refuse)
+	}
 	if err != nil || !r.Drain {
 		return nil, err
 	}
@@ -185,10 +207,12 @@ func (c *Controller) drain(ctx context.Context, event brain.Event, refuse func()
 
 func (c *Controller) keepDrains() error {
 	kept := c.brain.Drained()
-	isFleets := func(backend string) bool { return slices.Contains(c.fleetDrains, backend) }
+	own := func(kind fleet.Kind, names []string) []string {
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(c.fleetDrains, fleet.Drained{Kind: kind, Name: name}) })
+	}
 	return c.store.setDrains(drains{
-		Machine: kept.Machine, Services: kept.Services,
-		Backends: slices.DeleteFunc(kept.Backends, isFleets), Fleet: c.fleetDrains,
+		Machine: kept.Machine, Services: own(fleet.KindService, kept.Services),
+		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains,
 	})
 }
 

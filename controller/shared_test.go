@@ -367,6 +367,39 @@ func TestABackendIsDrainedOnAllMachines(t *testing.T) {
 	}
 }
 
+func TestAServiceIsDrainedOnAllMachines(t *testing.T) {
+	f := newFleet(t, 2)
+	f.start()
+	first, second := f.machines[0], f.machines[1]
+	drain := func(h *harness, request *controllerv1.DrainServiceRequest) error {
+		t.Helper()
+		request.Service = "web"
+		_, err := h.client.DrainService(h.deadline(), request)
+		return err
+	}
+	withdrawn := func(s *controllerv1.GetStateResponse) bool {
+		return s.Services[0].GetDrain().GetWithdrawn() && !announced(s)
+	}
+	if err := drain(first, &controllerv1.DrainServiceRequest{Drain: true, Fleet: true}); err == nil || !strings.Contains(err.Error(), "no machine would announce web") {
+		t.Errorf("a drain that leaves no machine: %v", err)
+	}
+	if err := drain(first, &controllerv1.DrainServiceRequest{Drain: true, Fleet: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range f.machines {
+		h.until("withdrawn", withdrawn)
+	}
+	second.stop()
+	second.start()
+	second.until("still withdrawn after a restart", withdrawn)
+	if err := drain(second, &controllerv1.DrainServiceRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range f.machines {
+		h.until("announced", announced)
+	}
+}
+
 func TestAnEtcdRestoredWithoutDrainsUndrainsNothing(t *testing.T) {
 	f := newFleet(t, 1)
 	f.publish(secondBackend)

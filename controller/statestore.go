@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/fleet"
 	"github.com/guideway/guideway/controller/statedir"
 )
 
@@ -38,7 +39,7 @@ type drains struct {
 	Services []string `json:"services,omitempty"`
 	Backends []string `json:"backends"`
 	// Of all machines, as etcd held them last.
-	Fleet []string `json:"fleet,omitempty"`
+	Fleet []fleet.Drained `json:"fleet,omitempty"`
 }
 
 func (s stateStore) prepare() error {

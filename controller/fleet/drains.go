@@ -1,13 +1,13 @@
 package fleet
 
-// Drains that all machines follow: a key for each drained backend. Like `current`
-// they are watched, and read every few seconds besides.
+// Drains that all machines follow: a key for each drained backend or service. Like
+// `current` they are watched, and read every few seconds besides.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,10 +18,31 @@ import (
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
+// Kind of what is drained.
+type Kind string
+
+// The kinds there are; others are a later version's.
+const (
+	KindBackend Kind = "backend"
+	KindService Kind = "service"
+)
+
+// Drained on all machines.
+type Drained struct {
+	Kind Kind   `json:"kind"`
+	Name string `json:"name"`
+}
+
+func (d Drained) String() string { return string(d.Kind) + "/" + d.Name }
+
+// Compare for sorting.
+func (d Drained) Compare(other Drained) int {
+	return cmp.Or(cmp.Compare(d.Kind, other.Kind), cmp.Compare(d.Name, other.Name))
+}
+
 // Drains at one moment.
 type Drains struct {
-	// Names, sorted.
-	Backends []string
+	Drained []Drained
 	// The config that is to run then; nil: etcd holds none, and what it says of
 	// drains is not to be followed.
 	Current *fleetv1.Current
@@ -49,17 +70,19 @@ func (s *Store) Drains(ctx context.Context) (Drains, error) {
 		}
 	}
 	for _, kv := range answer.Responses[1].GetResponseRange().Kvs {
-		drains.Backends = append(drains.Backends, strings.TrimPrefix(string(kv.Key), s.keys.drains()))
+		kind, name, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.keys.drains()), "/")
+		if drained := (Drained{Kind(kind), name}); drained.Kind == KindBackend || drained.Kind == KindService {
+			drains.Drained = append(drains.Drained, drained)
+		}
 	}
-	slices.Sort(drains.Backends)
 	return drains, nil
 }
 
-// DrainBackend on all machines, by a controller of the machine named.
-func (s *Store) DrainBackend(ctx context.Context, backend, machine string) error {
+// Drain on all machines, by a controller of the machine named.
+func (s *Store) Drain(ctx context.Context, what Drained, machine string) error {
 	value, err := protojson.Marshal(&fleetv1.Drain{Machine: machine, Time: timestamppb.Now()})
 	if err != nil {
-		return fmt.Errorf("encode the drain of %s: %w", backend, err)
+		return fmt.Errorf("encode the drain of %s: %w", what, err)
 	}
 	client, err := s.client()
 	if err != nil {
@@ -67,12 +90,12 @@ func (s *Store) DrainBackend(ctx context.Context, backend, machine string) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err = client.Put(ctx, s.keys.drain(backend), string(value))
+	_, err = client.Put(ctx, s.keys.drain(what), string(value))
 	return s.explain(err)
 }
 
-// UndrainBackend on all machines; false: it was not drained on all.
-func (s *Store) UndrainBackend(ctx context.Context, backend string) (bool, error) {
+// Undrain on all machines; false: it was not drained on all.
+func (s *Store) Undrain(ctx context.Context, what Drained) (bool, error) {
 	client, err := s.client()
 	if err != nil {
 		return false, err
@@ -80,11 +103,11 @@ func (s *Store) UndrainBackend(ctx context.Context, backend string) (bool, error
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	// One that may only read need not write where there is nothing to remove.
-	found, err := client.Get(ctx, s.keys.drain(backend), clientv3.WithKeysOnly())
+	found, err := client.Get(ctx, s.keys.drain(what), clientv3.WithKeysOnly())
 	if err != nil || len(found.Kvs) == 0 {
 		return false, s.explain(err)
 	}
-	_, err = client.Delete(ctx, s.keys.drain(backend))
+	_, err = client.Delete(ctx, s.keys.drain(what))
 	return err == nil, s.explain(err)
 }
 

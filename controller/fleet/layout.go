@@ -6,7 +6,7 @@
 //	/guideway/<cluster>/config/<generation>/record   who stored it, when and why
 //	/guideway/<cluster>/config/candidate             what machines check before it is current
 //	/guideway/<cluster>/config/canary                what one machine runs before the others
-//	/guideway/<cluster>/overrides/backend/<name>     a backend that is drained on all machines
+//	/guideway/<cluster>/overrides/<kind>/<name>      a backend or service that is drained on all machines
 //	/guideway/<cluster>/machines/<name>              a machine whose controller lives
 //	/guideway/<cluster>/maps/<service>               the bucket map of a stateless service
 //	/guideway/<cluster>/leader/<shard>               the machine that assigns its buckets
@@ -70,10 +70,10 @@ const recordName = "record"
 func (k keys) candidate() string { return k.configs() + "candidate" }
 func (k keys) canary() string    { return k.configs() + "canary" }
 
-// Of backends that are drained on all machines.
-func (k keys) drains() string { return k.prefix + "overrides/backend/" }
+// Of what is drained on all machines.
+func (k keys) drains() string { return k.prefix + "overrides/" }
 
-func (k keys) drain(backend string) string { return k.drains() + backend }
+func (k keys) drain(what Drained) string { return k.drains() + what.String() }
 
 func (k keys) machines() string { return k.prefix + "machines/" }
 

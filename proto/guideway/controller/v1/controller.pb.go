@@ -2364,7 +2364,10 @@ type DrainServiceRequest struct {
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	// Routes carry GRACEFUL_SHUTDOWN until traffic has moved away, at most for this
 	// time (up to an hour). Absent: for two seconds.
-	WaitMax       *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_max,json=waitMax,proto3" json:"wait_max,omitempty"`
+	WaitMax *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_max,json=waitMax,proto3" json:"wait_max,omitempty"`
+	// To drain: on all machines, by etcd, which takes `force`. What is drained so is
+	// undrained on all.
+	Fleet         bool `protobuf:"varint,5,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2425,6 +2428,13 @@ func (x *DrainServiceRequest) GetWaitMax() *durationpb.Duration {
 		return x.WaitMax
 	}
 	return nil
+}
+
+func (x *DrainServiceRequest) GetFleet() bool {
+	if x != nil {
+		return x.Fleet
+	}
+	return false
 }
 
 type DrainServiceResponse struct {
@@ -4339,12 +4349,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x12\x14\n" +
 	"\x05fleet\x18\x04 \x01(\bR\x05fleet\"2\n" +
 	"\x14DrainBackendResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x91\x01\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\xa7\x01\n" +
 	"\x13DrainServiceRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x124\n" +
-	"\bwait_max\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\awaitMax\"2\n" +
+	"\bwait_max\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\awaitMax\x12\x14\n" +
+	"\x05fleet\x18\x05 \x01(\bR\x05fleet\"2\n" +
 	"\x14DrainServiceResponse\x12\x1a\n" +
 	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"w\n" +
 	"\x13DrainMachineRequest\x12\x14\n" +

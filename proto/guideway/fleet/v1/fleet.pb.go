@@ -6,7 +6,7 @@
 //   config/<generation>/record    ConfigRecord
 //   config/candidate              Candidate, by a lease, while machines check it
 //   config/canary                 Canary, while one machine runs another config
-//   overrides/backend/<name>      Drain
+//   overrides/<kind>/<name>       Drain, of a backend or service
 //   machines/<name>               Machine, by a lease
 //
 // Readers ignore fields that they do not know: machines of two versions share
@@ -231,7 +231,7 @@ func (x *ConfigRecord) GetCanary() string {
 	return ""
 }
 
-// A backend that no machine gives new connections.
+// A backend that no machine gives new connections, or a service that none announces.
 type Drain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whose controller stored it, and when.
