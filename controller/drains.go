@@ -34,13 +34,15 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 	if r.Fleet && r.Drain {
 		return nil, c.drainInFleet(ctx, what, refuse)
 	}
+	wasFleets := false
 	if !r.Drain {
-		if err := c.undrainInFleet(ctx, what); err != nil {
+		if wasFleets, err = c.undrainInFleet(ctx, what); err != nil {
 			return nil, err
 		}
 	}
 	err = c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain}, refuse)
-	if err != nil || r.Drain {
+	// Others that are about to hear of it still have it drained.
+	if err != nil || r.Drain || wasFleets {
 		return nil, err
 	}
 	return c.warning(ctx, func() string { return c.brain.DrainedElsewhere(r.Backend) })
@@ -61,23 +63,23 @@ func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refus
 	return c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained { return append(drains, what) })
 }
 
-// undrainInFleet: where it was drained on all machines.
-func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) error {
+// undrainInFleet: if it was drained on all machines, which is returned.
+func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) (was bool, err error) {
 	if c.shared == nil {
-		return nil
+		return false, nil
 	}
 	isKnown := false
 	if err := c.ask(ctx, func() { isKnown = slices.Contains(c.fleetDrains, what) }); err != nil {
-		return err
+		return false, err
 	}
-	was, err := c.shared.store.Undrain(ctx, what)
+	was, err = c.shared.store.Undrain(ctx, what)
 	switch {
 	case err != nil && isKnown:
-		return api.Unmetf("undrain %s, which is drained on all machines: %s", what.Name, err)
+		return false, api.Unmetf("undrain %s, which is drained on all machines: %s", what.Name, err)
 	case err != nil || !was && !isKnown:
-		return nil // one of this machine's
+		return false, nil // one of this machine's
 	}
-	return c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained {
+	return true, c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained {
 		return slices.DeleteFunc(drains, func(drained fleet.Drained) bool { return drained == what })
 	})
 }
@@ -162,7 +164,7 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 	case isFleets:
 		err = c.drainInFleet(ctx, what, refuse)
 	case !r.Drain:
-		err = c.undrainInFleet(ctx, what)
+		_, err = c.undrainInFleet(ctx, what)
 	}
 	if err == nil {
 		err = c.drain(ctx, event, refuse)
