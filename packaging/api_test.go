@@ -158,7 +158,7 @@ func TestOperatorsOfOtherMachinesDoWhatTheirCertificatesAllow(t *testing.T) {
 
 	audit := m.read("state/audit.log")
 	for _, want := range []string{
-		`"user":"alice@example.org"`, `"role":"operate"`, `"from":"127.0.0.1:`, `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false},"result":"done"`,
+		`"user":"alice@example.org"`, `"role":"operate"`, `"from":"127.0.0.1:`, `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false,"fleet":false},"result":"done"`,
 		`"user":"monitoring"`, `"call":"DrainBackend","result":"refused","error":"the certificate of monitoring has the role view`,
 	} {
 		if !strings.Contains(audit, want) {
