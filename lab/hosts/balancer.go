@@ -122,7 +122,7 @@ func (lab *Lab) Kill(name string, processes ...string) error {
 	return lab.killProcesses(name, processes...)
 }
 
-// Hang a process of a load balancer, until the returned function is called.
+// Hang a process of a node, until the returned function is called.
 func (lab *Lab) Hang(name, process string) (resume func() error, err error) {
 	return func() error { return lab.signal(name, process, syscall.SIGCONT) }, lab.signal(name, process, syscall.SIGSTOP)
 }

@@ -43,6 +43,7 @@ func TestMovesByEtcd(t *testing.T) {
 	m.run("the leader's machine dies in the middle of a move", func() { m.killLeadersMachine(one, two, three) })
 	m.run("etcd is away in each step", func() { m.etcdAway(one, two, three) })
 	m.run("a load balancer is held a generation apart in each step", func() { m.holdApart(one, two, three) })
+	m.run("load balancers are a step apart for a minute", func() { m.holdAMinute(one, two, three) })
 	m.run("a machine that is drained is not waited for", func() { m.withdraw(one, two, three) })
 	m.run("etcd's map is damaged", func() { m.damage(one, two, three) })
 	m.run("scale in", func() { m.setWeight(three, 0); m.waitOwners(one, two) })
@@ -174,6 +175,139 @@ func (m *movesByEtcd) holdApart(all ...string) {
 		m.undrain(backend)
 		m.waitOwners(all...)
 	}
+}
+
+// apartFor so long two load balancers run maps that are a step apart.
+const apartFor = time.Minute
+
+// holdAMinute: one load balancer has the step in which the former backend is in charge,
+// and the others the one in which it is not. Each second the router sends all flows to
+// others of them, and connections begin at whichever backend is in charge there.
+func (m *movesByEtcd) holdAMinute(all ...string) {
+	leader := m.mustLeader()
+	others := but(m.LoadBalancers(), leader)
+	late, held := others[0], others[1]
+	m.name = leader
+	m.waitUnchanged()
+	resumeLate, err := m.Hang(late, "controller")
+	m.must(err)
+	m.drain(all[0])
+	m.waitPreparedBut(late)
+	resumeHeld, err := m.Hang(held, "controller")
+	m.must(err)
+	m.must(resumeLate())
+	m.waitOwnersAt(leader, all[1:]...)
+	m.waitOwnersAt(late, all[1:]...)
+	passed := m.passedOn()
+	var begun []conversation
+	for end := time.Now().Add(apartFor); time.Now().Before(end) && !m.t.Failed(); {
+		if m.hasBuckets(leader, all[0]) || m.hasBuckets(late, all[0]) || !m.hasBuckets(held, all[0]) {
+			m.t.Fatal("they are not a step apart")
+		}
+		m.rehash()
+		for _, vip := range topology.EchoVIPs {
+			begun = append(begun, converse(m.t, m.Lab, vip))
+		}
+		goOn(m.t, begun)
+		goOn(m.t, m.idle)
+		time.Sleep(time.Second)
+	}
+	byBackend := map[string]int{}
+	for _, c := range begun {
+		byBackend[c.backend]++
+	}
+	passed = m.passedOn() - passed
+	m.t.Logf("connections that began meanwhile, by backend: %v; agents passed %v packets on", byBackend, passed)
+	if byBackend[all[0]] == 0 || len(byBackend) == 1 || passed == 0 {
+		m.t.Error("nothing was shown")
+	}
+	m.must(resumeHeld())
+	m.waitOwners(all[1:]...)
+	goOn(m.t, begun)
+	m.undrain(all[0])
+	m.waitOwners(all...)
+	for _, c := range begun {
+		_ = c.Close()
+	}
+}
+
+// waitUnchanged until all have acknowledged the maps, and none has changed for some seconds:
+// no move is left that may close when a short connection ends.
+func (m *movesByEtcd) waitUnchanged() {
+	m.t.Helper()
+	const unchangedFor = 4 * time.Second
+	var generations []uint64
+	since := time.Now()
+	eventually(m.t, 60*time.Second, "maps stay as they are", func() error {
+		shown, err := m.bucketsAt(m.name)
+		if err != nil {
+			return err
+		}
+		var now []uint64
+		for _, s := range shown {
+			now = append(now, s.Generation)
+			if len(s.Waiting) > 0 {
+				since = time.Now()
+			}
+		}
+		if !slices.Equal(now, generations) {
+			generations, since = now, time.Now()
+		}
+		if time.Since(since) < unchangedFor {
+			return fmt.Errorf("generations %v", now)
+		}
+		return nil
+	})
+}
+
+// waitPreparedBut until all but this machine have acknowledged that buckets are to move.
+func (m *movesByEtcd) waitPreparedBut(late string) {
+	m.t.Helper()
+	eventually(m.t, 30*time.Second, "moves wait for "+late+" alone", func() error {
+		shown, err := m.bucketsAt(m.name)
+		if err != nil {
+			return err
+		}
+		moving := map[string]bool{}
+		for _, s := range shown {
+			if !slices.Equal(s.Waiting, []string{late}) && (s.Service == "web" || s.Service == "echo") {
+				return fmt.Errorf("%+v", s)
+			}
+			if s.Next > 0 {
+				moving[s.Service] = true
+			}
+		}
+		if !moving["web"] || !moving["echo"] {
+			return fmt.Errorf("%+v", shown)
+		}
+		return nil
+	})
+}
+
+// hasBuckets of the echo service, as the machine's forwarder has them.
+func (m *movesByEtcd) hasBuckets(machine, backend string) bool {
+	m.t.Helper()
+	plan, err := m.Plan(m.t.Context(), machine)
+	m.must(err)
+	for _, service := range plan.GetServices() {
+		for _, at := range service.GetBucketMap().GetByBucket() {
+			if service.GetName() == "echo" && service.GetBucketMap().GetBackends()[at] == backend {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// passedOn by all agents.
+func (m *movesByEtcd) passedOn() (sum float64) {
+	m.t.Helper()
+	for sample, value := range agentMetrics(m.t, m.Lab) {
+		if strings.HasPrefix(sample, "guideway_agent_forwarded_packets_total") {
+			sum += value
+		}
+	}
+	return sum
 }
 
 var hashSeed = uint32(1)

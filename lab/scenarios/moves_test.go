@@ -3,7 +3,11 @@ package scenarios_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,11 +48,16 @@ func TestMoves(t *testing.T) {
 	m.run("the controller is killed in each step", func() { m.killController(one, two, three) })
 	m.run("the forwarder is killed during a move", func() { m.killForwarder(one, two, three) })
 	m.run("an agent is killed during a move", func() { m.killAgent(one, two, three) })
+	m.run("an agent hangs during a move", func() { m.hangAgent(one, two, three) })
+	m.run("maps on disk are damaged during a move", func() { m.damageFiles(one, two, three) })
 	m.run("scale in", func() { m.setWeight(three, 0); m.waitOwners(one, two) })
 	goOn(t, m.idle)
 	stopUnbroken(t, remote)
 	resets.check()
-	m.run("moves close when their connections have ended", func() { m.end(three) })
+	m.run("moves close when their connections have ended, though messages are lost", func() {
+		m.loseMessages()
+		m.end(three)
+	})
 	m.run("a backend dies", func() { m.kill(1) })
 	checkAtRest(t, running)
 }
@@ -94,8 +103,9 @@ func (m *movesLab) waitOwners(want ...string) {
 type shownBuckets struct {
 	Service, Backend       string
 	Buckets, Next          int
-	Generation             uint64 `json:"generation"`
-	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
+	Generation             uint64   `json:"generation"`
+	GenerationAcknowledged uint64   `json:"generation_acknowledged"`
+	Waiting                []string `json:"waiting_for"`
 }
 
 func (m *movesLab) bucketsAt(machine string) (shown []shownBuckets, err error) {
@@ -188,7 +198,7 @@ func (m *movesLab) killForwarder(all ...string) {
 func (m *movesLab) killAgent(all ...string) {
 	for at := range 2 {
 		m.drain(all[0])
-		if err := m.StopAgent(at); err != nil {
+		if err := m.KillAgent(at); err != nil {
 			m.t.Fatal(err)
 		}
 		time.Sleep(300 * time.Millisecond)
@@ -201,6 +211,127 @@ func (m *movesLab) killAgent(all ...string) {
 	}
 }
 
+// hangAgent of the backend that the buckets leave: its program goes on, and without its
+// counts no move away from it closes.
+func (m *movesLab) hangAgent(all ...string) {
+	eventually(m.t, 20*time.Second, "agents run", func() error {
+		for at := range all {
+			if _, err := m.AgentMetrics(m.t.Context(), at); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	goOn(m.t, m.idle)
+	resume, err := m.Hang(all[0], "agent")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.drain(all[0])
+	m.waitOwners(all[1:]...)
+	goOn(m.t, m.idle)
+	if m.openMovesFrom(all[0]) == 0 {
+		m.t.Errorf("moves away from %s closed without a word of its agent", all[0])
+	}
+	if err := resume(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.undrain(all[0])
+	m.waitOwners(all...)
+}
+
+// damageFiles of a controller that is away in the middle of moves: the next one goes on
+// by the forwarder's plan, and says so.
+func (m *movesLab) damageFiles(all ...string) {
+	m.drain(all[0])
+	m.waitOwners(all[1:]...)
+	if err := m.Kill(m.name, "controller"); err != nil {
+		m.t.Fatal(err)
+	}
+	directory := filepath.Join(m.Options().RunDir, m.name)
+	files, err := filepath.Glob(filepath.Join(directory, "state", "bucket-maps", "*.json"))
+	if err != nil || len(files) == 0 {
+		m.t.Fatalf("bucket maps on disk: %v, %v", files, err)
+	}
+	for at, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		// Cut off, as by a power cut, or something else.
+		damaged := [][]byte{content[:len(content)/2], []byte("no map"), nil}[at%3]
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	if err := m.StartController(m.name); err != nil {
+		m.t.Fatal(err)
+	}
+	m.waitOwners(all[1:]...)
+	goOn(m.t, m.idle)
+	if m.openMovesFrom(all[0]) == 0 {
+		m.t.Errorf("moves away from %s were forgotten", all[0])
+	}
+	log, err := os.ReadFile(filepath.Join(directory, "controller.log"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if said := strings.Count(string(log), "a bucket map cannot be used"); said != len(files) {
+		m.t.Errorf("the log has %d of %d damaged maps", said, len(files))
+	}
+	m.undrain(all[0])
+	m.waitOwners(all...)
+}
+
+// shownMove is a line of `guideway show moves`.
+type shownMove struct {
+	Service, From, Step string
+	Connections         *uint64
+}
+
+func (m *movesLab) moves() (shown []shownMove, err error) {
+	m.t.Helper()
+	out, err := on(m.t, m.Lab, m.name, "show", "moves", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	return shown, json.Unmarshal([]byte(out), &shown)
+}
+
+// openMovesFrom a backend, in whatever step.
+func (m *movesLab) openMovesFrom(backend string) (open int) {
+	m.t.Helper()
+	shown, err := m.moves()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, move := range shown {
+		if move.From == backend {
+			open++
+		}
+	}
+	return open
+}
+
+// loseMessages: of those between agents and controllers every other one is lost, either
+// way, by chance.
+func (m *movesLab) loseMessages() {
+	m.t.Helper()
+	const rules = `table inet guideway_lossy {
+	chain forward {
+		type filter hook forward priority 0
+		udp dport 9475 numgen random mod 2 == 0 counter drop
+		udp sport 9475 numgen random mod 2 == 0 counter drop
+	}
+}
+`
+	command := exec.CommandContext(m.t.Context(), "ip", "netns", "exec", m.Network.Router, "nft", "-f", "-")
+	command.Stdin = strings.NewReader(rules)
+	if out, err := command.CombinedOutput(); err != nil {
+		m.t.Fatalf("nft on the router: %v: %s", err, out)
+	}
+}
+
 // end the connections of a backend that has no buckets any more.
 func (m *movesLab) end(backend string) {
 	m.idle = slices.DeleteFunc(m.idle, func(c conversation) bool {
@@ -210,15 +341,8 @@ func (m *movesLab) end(backend string) {
 		return c.backend == backend
 	})
 	eventually(m.t, 30*time.Second, "no move away from "+backend+" is open", func() error {
-		out, err := on(m.t, m.Lab, m.name, "show", "moves", "-o", "json")
+		shown, err := m.moves()
 		if err != nil {
-			return err
-		}
-		var shown []struct {
-			Service, From string
-			Connections   *uint64
-		}
-		if err := json.Unmarshal([]byte(out), &shown); err != nil {
 			return err
 		}
 		for _, move := range shown {
