@@ -1,6 +1,7 @@
 //! The whole journey: any frames, by any small plan, one by one and in
 //! batches. Both agree on every verdict and byte; every frame is accounted
-//! for; the inner packet stays as it was.
+//! for; the inner packet stays as it was; the options of a Geneve header are such that an
+//! agent reads them.
 #![no_main]
 
 use std::cell::RefCell;
@@ -67,6 +68,49 @@ fn check_inner(frame: &[u8], outcome: &Outcome) {
     let headers = headers::parse(frame).expect("only well-formed frames are sent").expect("and IP");
     let packet = &frame[14..14 + usize::from(headers.packet_bytes)];
     let tail = &sent[sent.len() - HEADER_BYTES..];
+    check_options(sent);
     let holds = sent.ends_with(packet) || packet.windows(HEADER_BYTES).any(|part| part == tail);
     assert!(holds, "{packet:02x?} became {sent:02x?}");
+}
+
+/// By docs/formats.md alone: what is sent in Geneve names one to three agents, each once, or
+/// says what Multipath TCP needs, or both.
+fn check_options(sent: &[u8]) {
+    const PORT: [u8; 2] = [0x17, 0xc1];
+    let udp = match sent[14] >> 4 {
+        4 if sent[14 + 9] == 17 => 14 + 20,
+        6 if sent[14 + 6] == 17 => 14 + 40,
+        _ => return,
+    };
+    // Shorter ones are a client's.
+    let Some(geneve) = sent.get(udp + 8..).filter(|geneve| geneve.len() > 8) else { return };
+    if sent[udp + 2..udp + 4] != PORT || geneve[0] >> 6 != 0 {
+        return;
+    }
+    let options = &geneve[8..8 + usize::from(geneve[0] & 0x3f) * 4];
+    assert_eq!(geneve[1], if options.is_empty() { 0 } else { 0x40 }, "{geneve:02x?}");
+    let (mut rest, mut kinds) = (options, Vec::new());
+    while !rest.is_empty() {
+        let (option, behind) = rest.split_at(4 + usize::from(rest[3] & 0x1f) * 4);
+        let body = &option[4..];
+        assert_eq!((option[0], option[1], option[3] >> 5), (0xff, 0x47, 0), "{geneve:02x?}");
+        match option[2] {
+            0x81 => check_route(body),
+            0x82 => assert!(matches!(body, [.., 0 | 0x80, 0, _, _, _, _]) || body.len() == 28),
+            kind => panic!("an option of type {kind}"),
+        }
+        kinds.push(option[2]);
+        rest = behind;
+    }
+    assert!(kinds.is_sorted_by(|a, b| a < b), "{kinds:02x?}");
+}
+
+fn check_route(body: &[u8]) {
+    let bytes = if body[0] & 0x80 == 0 { 4 } else { 16 };
+    let count = usize::from(body[0] & 3);
+    assert_eq!((body[0] & 0x7c, body[1]), (0, 4), "{body:02x?}");
+    assert!(count > 0 && body.len() == 8 + count * bytes, "{body:02x?}");
+    let addresses: Vec<&[u8]> = body[8..].chunks(bytes).collect();
+    let is_once = |(at, address)| !addresses[..at].contains(address);
+    assert!(addresses.iter().enumerate().all(is_once), "{body:02x?}");
 }

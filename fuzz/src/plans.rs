@@ -98,15 +98,22 @@ fn service(
         .map(|(index, (name, _))| member(name, states >> (index * 4)))
         .collect();
     let encap = ENCAPS[usize::from(how & 3)];
-    let has_second_chance = encap == Encap::Geneve;
+    let is_stateless = encap == Encap::Geneve && how >> 3 & 3 == 3;
+    let has_second_chance = encap == Encap::Geneve && !is_stateless;
+    let selects_by = if is_stateless { how >> 5 & 3 } else { 0 };
+    let has_keys = selects_by == 2;
     let service = proto::Service {
         second_chance: has_second_chance
             .then(|| proto::SecondChance { packets_per_second: 1 + u64::from(rules) }),
+        mode: if is_stateless { proto::Mode::Stateless } else { proto::Mode::Stateful } as i32,
+        bucket_map: is_stateless.then(|| bucket_map(states)),
+        mptcp: has_keys.then(proto::Mptcp::default),
+        quic_lb: (selects_by == 3).then(|| quic_lb(rules)),
         name: name.into(),
         vips,
         group: if rules & 64 != 0 { "exact".into() } else { name.into() },
         encap: encap as i32,
-        affinity: i32::from(how >> 2 & 1),
+        affinity: if has_keys { 0 } else { i32::from(how >> 2 & 1) },
         table_size: [5, 5, 7, 11][usize::from(how >> 3 & 3)],
         connections_quota: u64::from(how >> 5 & 3),
         dscp: (how & 128 != 0).then_some(46),
@@ -122,6 +129,46 @@ fn service(
         ..Default::default()
     };
     (service, proto::Group { name: name.into(), members, earlier: earlier(states) })
+}
+
+/// Buckets of all backends but one or two, and of none; every other bucket has an open move
+/// that names one to three others.
+fn bucket_map(states: u16) -> proto::BucketMap {
+    const BUCKETS: u32 = 256;
+    let has_none = states & 0xf00 == 0xf00;
+    let in_charge = |bucket: u32| bucket % (2 + u32::from(states & 1));
+    let others = |bucket: u32| {
+        let count = 1 + (bucket / 2 + u32::from(states >> 4)) % 3;
+        (1..=count).map(|step| (in_charge(bucket) + step) % BACKENDS.len() as u32).collect()
+    };
+    let buckets = 0..if has_none { 0 } else { BUCKETS };
+    proto::BucketMap {
+        generation: 1 + u64::from(states),
+        backends: BACKENDS.iter().rev().map(|(name, _)| (*name).into()).collect(),
+        by_bucket: buckets.clone().map(in_charge).collect(),
+        moves: buckets
+            .step_by(2)
+            .map(|bucket| proto::OpenMove { bucket, others: others(bucket) })
+            .collect(),
+    }
+}
+
+/// Plain and encrypted connection ids. Server ids are short, so that some inputs have one.
+fn quic_lb(rules: u8) -> proto::QuicLb {
+    let config = |id: u32| proto::QuicLbConfig {
+        id,
+        encrypted: (u32::from(rules) + id) & 1 != 0,
+        server_id_bytes: 4,
+        nonce_bytes: 4 + (u32::from(rules) >> 1 & 7),
+    };
+    let server = |(at, (name, _)): (usize, &(&str, &str))| proto::QuicServer {
+        backend: (*name).into(),
+        server_id: format!("0000000{at}00000000"),
+    };
+    proto::QuicLb {
+        configs: (0..2).map(config).collect(),
+        servers: BACKENDS.iter().enumerate().map(server).collect(),
+    }
 }
 
 /// Tables of other backends, of none, and of one that the plan does not have.
