@@ -233,16 +233,6 @@ impl HeaderTemplate {
         let outer_bytes = self.shape.bytes() as u16 + u16::from(self.option_bytes);
         self.mtu.saturating_sub(outer_bytes)
     }
-
-    /// The same headers in front of an option of that many bytes, a critical one:
-    /// they end with Geneve's.
-    fn announcing(&self, option_bytes: usize) -> HeaderTemplate {
-        let mut template = *self;
-        let end = ethernet::HEADER_BYTES + self.shape.bytes();
-        let header = template.front[..end].last_chunk_mut().expect("they are longer");
-        geneve::announce_critical_options(header, option_bytes);
-        template
-    }
 }
 
 /// What a [`HeaderTemplate`] of GRE over IPv4 consists of; its fields mean the same.
@@ -375,8 +365,14 @@ pub fn encapsulate_with_options(
     let front = frame.replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + options.len());
     let front = front.expect("the headroom holds the longest outer header");
     front[ethernet::HEADER_BYTES..].copy_from_slice(options);
-    let template = template.announcing(options.len());
-    encapsulate(frame, &PacketMeta { packet_bytes, ..*meta }, hash, &template)
+    encapsulate(frame, &PacketMeta { packet_bytes, ..*meta }, hash, template)?;
+    let outer = &mut frame.bytes_mut()[..ethernet::HEADER_BYTES + template.shape.bytes()];
+    let tunnel = outer.last_chunk_mut().expect("it ends with Geneve's header");
+    geneve::announce_critical_options(tunnel, options.len());
+    if template.udp == UdpHeader::Checksum {
+        fill_udp_checksum(&mut frame.bytes_mut()[ethernet::HEADER_BYTES..]);
+    }
+    Ok(())
 }
 
 /// Puts `FRONT` bytes of headers in front: Ethernet, IPv4, tunnel. The sum of
@@ -467,6 +463,7 @@ fn fill_udp(headers: &mut [u8], udp: UdpHeader, datagram_bytes: u16, hash: u64) 
 #[cold]
 fn fill_udp_checksum(packet: &mut [u8]) {
     let (ip, datagram) = packet.split_at_mut(ipv6::HEADER_BYTES);
+    datagram[6..8].fill(0);
     let pseudo = checksum::pseudo_header(&ip[8..24], &ip[24..40], Protocol::UDP.0, datagram.len());
     let sum = match checksum::finish(pseudo + checksum::sum(datagram)) {
         0 => 0xffff,
