@@ -12,7 +12,7 @@ use guideway_bench::clock::Samples;
 use guideway_bench::kernel_cache::{self, CacheTimes};
 use guideway_bench::keys::{KEY_BACKENDS, Search};
 use guideway_bench::machine::{self, Chase};
-use guideway_bench::measure::{self, Measurement, Subject};
+use guideway_bench::measure::{self, Measurement, Pace, Subject};
 use guideway_bench::report;
 use guideway_bench::setup::{Decides, Setup};
 use guideway_bench::tables::Builds;
@@ -118,22 +118,30 @@ impl Options {
             prefixes: self.prefixes,
             ..self.setup(flows)
         };
-        let subject = |name, setup, kind, goal_ns| Subject { name, setup, kind, goal_ns };
+        let subject =
+            |name, setup, kind, goal_ns| Subject { name, setup, kind, pace: Pace::Fixed, goal_ns };
+        let measured_rate = |name, flows, kind| Subject {
+            pace: Pace::Measured,
+            ..subject(name, self.setup(flows), kind, None)
+        };
         let mptcp = |name, segment, goal_ns| {
             subject(name, multipath.clone(), Kind::Multipath(segment), goal_ns)
         };
         let data = |name, setup, goal_ns| subject(name, setup, Kind::Data, goal_ns);
         vec![
-            data("one_flow", self.setup(1), Some(20.0)),
+            data("one_flow", self.setup(1), Some(18.0)),
             data("flows_64k", self.setup(flows / 16), None),
-            data("flows_1m", self.setup(flows), Some(24.0)),
-            data("flows_8m", self.setup(flows * 8), Some(33.0)),
-            subject("syn_insert", self.setup(flows), Kind::Syn, Some(35.0)),
+            data("flows_1m", self.setup(flows), Some(26.0)),
+            data("flows_8m", self.setup(flows * 8), Some(37.0)),
+            subject("syn_insert", self.setup(flows), Kind::Syn, Some(28.0)),
             data(
                 "hash_only_1m",
                 Setup { decides: Decides::Maglev, ..self.setup(flows) },
-                Some(20.0),
+                Some(25.5),
             ),
+            measured_rate("flows_1m_measured_rate", flows, Kind::Data),
+            measured_rate("flows_8m_measured_rate", flows * 8, Kind::Data),
+            measured_rate("syn_insert_measured_rate", flows, Kind::Syn),
             data("stateless_one_flow", stateless(1), None),
             data("stateless_8m", stateless(flows * 8), None),
             data("quic_plain", quic(false), None),
@@ -142,7 +150,7 @@ impl Options {
             mptcp("mptcp_syn_v1", Segment::SynV1, Some(100.0)),
             mptcp("mptcp_join", Segment::Join, None),
             mptcp("mptcp_timestamp", Segment::Timestamp, None),
-            data("ipv6_one_flow", v6(1), Some(25.0)),
+            data("ipv6_one_flow", v6(1), Some(22.5)),
             data("ipv6_1m", v6(flows), None),
             data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),
             data("weighted_1m", Setup { weight_max: self.weight_max, ..self.setup(flows) }, None),

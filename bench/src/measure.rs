@@ -22,8 +22,20 @@ pub struct Subject {
     pub setup: Setup,
     /// The packets.
     pub kind: Kind,
+    /// The time that the worker sees.
+    pub pace: Pace,
     /// The goal in nanoseconds, with its parameters (docs/performance.md).
     pub goal_ns: Option<f64>,
+}
+
+/// How far the worker's clock goes while packets are forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// A millisecond in each pass over the frames: with 1,024 of them the connection
+    /// table is swept as if a million packets came in a second.
+    Fixed,
+    /// As long as forwarding took: as if packets came as fast as they are forwarded.
+    Measured,
 }
 
 /// A measurement that goes on in rounds.
@@ -37,6 +49,8 @@ pub struct Measurement {
     worker: LoadBalancer,
     traffic: Traffic,
     now_ms: u32,
+    /// At [`Pace::Measured`]: since `now_ms`.
+    since_ns: u64,
     /// Hits and misses while all flows were made known.
     before: (u64, u64),
 }
@@ -59,6 +73,7 @@ impl Measurement {
             worker,
             traffic,
             now_ms: 0,
+            since_ns: 0,
             before: (0, 0),
             subject,
         };
@@ -88,14 +103,24 @@ impl Measurement {
         let mut ns = 0;
         for pass in 0..WARMING_UP + passes {
             self.traffic.fill(frames);
-            self.now_ms += 1;
             let took = timed(|| self.forward(frames));
+            self.advance(took);
             if pass >= WARMING_UP {
                 ns += took;
             }
             self.make_room(frames);
         }
         self.ns.push(ns as f64 / f64::from(passes) / frames.len() as f64);
+    }
+
+    fn advance(&mut self, took_ns: u64) {
+        const MS: u64 = 1_000_000;
+        self.since_ns += match self.subject.pace {
+            Pace::Fixed => MS,
+            Pace::Measured => took_ns,
+        };
+        self.now_ms += (self.since_ns / MS) as u32;
+        self.since_ns %= MS;
     }
 
     /// SYNs are to be inserted, so the table is emptied before it is half
@@ -193,7 +218,8 @@ mod tests {
                 encap: Encap::Geneve,
                 decides: Decides::ConnectionIds { encrypted },
             };
-            let subject = Subject { name: "quic", setup, kind: Kind::Data, goal_ns: None };
+            let (kind, pace) = (Kind::Data, Pace::Fixed);
+            let subject = Subject { name: "quic", setup, kind, pace, goal_ns: None };
             let mut frames = Frames::new(64).unwrap();
             let mut measurement = Measurement::new(subject, &mut frames).unwrap();
             measurement.sample(&mut frames, 1);

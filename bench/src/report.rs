@@ -13,13 +13,16 @@ use crate::tables::Builds;
 use crate::veth::Veth;
 
 /// The measurements that it has, by name.
-pub const NS_PER_PACKET: [&str; 15] = [
+pub const NS_PER_PACKET: [&str; 18] = [
     "one_flow",
     "flows_64k",
     "flows_1m",
     "flows_8m",
     "syn_insert",
     "hash_only_1m",
+    "flows_1m_measured_rate",
+    "flows_8m_measured_rate",
+    "syn_insert_measured_rate",
     "stateless_one_flow",
     "stateless_8m",
     "quic_plain",

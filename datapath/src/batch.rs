@@ -177,11 +177,9 @@ impl<'v> PacketState<'v> {
 
 /// How many frames ahead of the one that is read are prefetched.
 const FRAMES_AHEAD: usize = 8;
-/// How many connections ahead of the one that is looked up are prefetched. A
-/// processor drops prefetches that come all at once, but not with work between
-/// them. So matching prefetches the first ones only, and choosing the others, one
-/// with each lookup.
-const HOMES_AHEAD: usize = 24;
+/// How many connections ahead of the one that is looked up are prefetched again: of the
+/// prefetches that come all at once while matching, a processor drops some.
+const HOMES_AHEAD: usize = 12;
 
 /// Of packets that are not [`Stage::Done`]: a later stage replaces it.
 const NOT_YET: Verdict = Verdict::Pass;
@@ -328,8 +326,7 @@ impl<'m> Datapath<'m> {
         Ok(NOT_YET)
     }
 
-    /// The services of all, and their flow hashes; prefetches the first
-    /// connections.
+    /// The services of all, and their flow hashes; prefetches their connections.
     #[inline(never)]
     fn match_all<'v>(
         &'v self,
@@ -340,13 +337,9 @@ impl<'m> Datapath<'m> {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
         let mut rest = 0;
-        for (at, ((packet, hash), verdict)) in
-            packets.iter_mut().zip(flows.hashes()).zip(verdicts).enumerate()
-        {
+        for ((packet, hash), verdict) in packets.iter_mut().zip(flows.hashes()).zip(verdicts) {
             let home = self.table.home(hash);
-            if at < HOMES_AHEAD {
-                prefetch(home);
-            }
+            prefetch(home);
             packet.hash = hash;
             let found = match packet.stage {
                 Stage::SocketV4(_, lookup) => lookup.matched(),
@@ -420,8 +413,7 @@ impl<'m> Datapath<'m> {
         Stage::Done
     }
 
-    /// The backends of all: tracked, or else selected. Prefetches the other
-    /// connections. `note` sees each.
+    /// The backends of all: tracked, or else selected. `note` sees each.
     #[inline(never)]
     fn choose_all<'v>(
         &'v self,
@@ -587,7 +579,8 @@ impl<'m> Datapath<'m> {
 
     /// The backend of a packet whose connection is not as most are, or new;
     /// None: no backend takes it.
-    #[inline(never)]
+    // Into the loop: in a flood nearly all packets are such.
+    #[inline(always)]
     fn choose_other(
         &self,
         view: &View,
