@@ -90,12 +90,33 @@ impl Options {
     }
 
     fn subjects(&self) -> Vec<Subject> {
+        [self.tracked(), self.stateless(), self.other_packets(), self.many_services()].concat()
+    }
+
+    /// Most packets: IPv4 in GRE, of services with a connection table.
+    fn tracked(&self) -> Vec<Subject> {
         let flows = self.flows;
-        let v6 = |flows| Setup {
-            ipv6: true,
-            packet_bytes: self.packet_bytes.max(60),
-            ..self.setup(flows)
+        let hash_only = Setup { decides: Decides::Maglev, ..self.setup(flows) };
+        let measured_rate = |name, flows, kind| Subject {
+            pace: Pace::Measured,
+            ..subject(name, self.setup(flows), kind, None)
         };
+        vec![
+            data("one_flow", self.setup(1), Some(18.0)),
+            data("flows_64k", self.setup(flows / 16), None),
+            data("flows_1m", self.setup(flows), Some(26.0)),
+            data("flows_8m", self.setup(flows * 8), Some(37.0)),
+            subject("syn_insert", self.setup(flows), Kind::Syn, Some(28.0)),
+            data("hash_only_1m", hash_only, Some(25.5)),
+            measured_rate("flows_1m_measured_rate", flows, Kind::Data),
+            measured_rate("flows_8m_measured_rate", flows * 8, Kind::Data),
+            measured_rate("syn_insert_measured_rate", flows, Kind::Syn),
+        ]
+    }
+
+    /// Of services without one.
+    fn stateless(&self) -> Vec<Subject> {
+        let flows = self.flows;
         let stateless = |flows| Setup {
             decides: Decides::Buckets,
             encap: Encap::Geneve,
@@ -112,36 +133,10 @@ impl Options {
             packet_bytes: self.packet_bytes.max(20 + Segment::Join.header_bytes()),
             ..stateless(flows)
         };
-        let many = Setup {
-            services: self.many_services,
-            busy_services: self.many_services,
-            prefixes: self.prefixes,
-            ..self.setup(flows)
-        };
-        let subject =
-            |name, setup, kind, goal_ns| Subject { name, setup, kind, pace: Pace::Fixed, goal_ns };
-        let measured_rate = |name, flows, kind| Subject {
-            pace: Pace::Measured,
-            ..subject(name, self.setup(flows), kind, None)
-        };
         let mptcp = |name, segment, goal_ns| {
             subject(name, multipath.clone(), Kind::Multipath(segment), goal_ns)
         };
-        let data = |name, setup, goal_ns| subject(name, setup, Kind::Data, goal_ns);
         vec![
-            data("one_flow", self.setup(1), Some(18.0)),
-            data("flows_64k", self.setup(flows / 16), None),
-            data("flows_1m", self.setup(flows), Some(26.0)),
-            data("flows_8m", self.setup(flows * 8), Some(37.0)),
-            subject("syn_insert", self.setup(flows), Kind::Syn, Some(28.0)),
-            data(
-                "hash_only_1m",
-                Setup { decides: Decides::Maglev, ..self.setup(flows) },
-                Some(25.5),
-            ),
-            measured_rate("flows_1m_measured_rate", flows, Kind::Data),
-            measured_rate("flows_8m_measured_rate", flows * 8, Kind::Data),
-            measured_rate("syn_insert_measured_rate", flows, Kind::Syn),
             data("stateless_one_flow", stateless(1), None),
             data("stateless_8m", stateless(flows * 8), None),
             data("quic_plain", quic(false), None),
@@ -150,19 +145,49 @@ impl Options {
             mptcp("mptcp_syn_v1", Segment::SynV1, Some(100.0)),
             mptcp("mptcp_join", Segment::Join, None),
             mptcp("mptcp_timestamp", Segment::Timestamp, None),
+        ]
+    }
+
+    /// Of other families, encapsulations and weights, and in pieces.
+    fn other_packets(&self) -> Vec<Subject> {
+        let flows = self.flows;
+        let v6 = |flows| Setup {
+            ipv6: true,
+            packet_bytes: self.packet_bytes.max(60),
+            ..self.setup(flows)
+        };
+        let weighted = Setup { weight_max: self.weight_max, ..self.setup(flows) };
+        vec![
             data("ipv6_one_flow", v6(1), Some(22.5)),
             data("ipv6_1m", v6(flows), None),
+            data("geneve_one_flow", Setup { encap: Encap::Geneve, ..self.setup(1) }, None),
             data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),
-            data("weighted_1m", Setup { weight_max: self.weight_max, ..self.setup(flows) }, None),
+            data("weighted_1m", weighted, None),
             subject("fragments_64k", self.setup(flows / 16), Kind::Fragments, None),
-            data(
-                "services_many_some_busy_1m",
-                Setup { busy_services: self.busy_services, ..many.clone() },
-                None,
-            ),
+        ]
+    }
+
+    fn many_services(&self) -> Vec<Subject> {
+        let many = Setup {
+            services: self.many_services,
+            busy_services: self.many_services,
+            prefixes: self.prefixes,
+            ..self.setup(self.flows)
+        };
+        let some_busy = Setup { busy_services: self.busy_services, ..many.clone() };
+        vec![
+            data("services_many_some_busy_1m", some_busy, None),
             data("services_many_all_busy_1m", many, None),
         ]
     }
+}
+
+fn subject(name: &'static str, setup: Setup, kind: Kind, goal_ns: Option<f64>) -> Subject {
+    Subject { name, setup, kind, pace: Pace::Fixed, goal_ns }
+}
+
+fn data(name: &'static str, setup: Setup, goal_ns: Option<f64>) -> Subject {
+    subject(name, setup, Kind::Data, goal_ns)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

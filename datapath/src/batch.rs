@@ -201,6 +201,7 @@ impl<'m> Datapath<'m> {
             state.bucket_hashes = Some(self.hash.bucket_flows(&state.flows, frames.len()));
         }
         self.hash.flows(&mut state.flows, frames.len());
+        self.uses_connections.set(false);
         self.match_all(view, &mut state, verdicts);
         if self.uses_connection_ids.replace(false) {
             self.choose_by_connection_ids(view, frames, &mut state);
@@ -237,6 +238,7 @@ impl<'m> Datapath<'m> {
         let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
         // Apart, so that without a cache no packet tests for one.
         match &self.kernel_cache {
+            _ if !self.uses_connections.get() => {}
             None => self.choose_all(view, frames, packets, |_, _, _, _| {}),
             Some(cache) => {
                 self.choose_all(view, frames, packets, |frame, packet, matched, chosen| {
@@ -372,7 +374,10 @@ impl<'m> Datapath<'m> {
     #[inline(always)]
     fn of_service<'v>(&self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
         match matched.tracking {
-            Tracking::Tracked => Stage::Service(matched, home),
+            Tracking::Tracked => {
+                self.uses_connections.set(true);
+                Stage::Service(matched, home)
+            }
             Tracking::Stateless | Tracking::JoinPort => {
                 self.uses_buckets.set(true);
                 Stage::Stateless(matched)

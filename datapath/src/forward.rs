@@ -47,6 +47,8 @@ pub struct Datapath<'m> {
     pub(crate) selects: Cell<bool>,
     /// Some of the last batch's packets were selected for by their buckets' hash.
     pub(crate) uses_buckets: Cell<bool>,
+    /// Some of this batch's packets are of services with a connection table.
+    pub(crate) uses_connections: Cell<bool>,
     /// Some of this batch's packets are of services with QUIC connection ids.
     pub(crate) uses_connection_ids: Cell<bool>,
     /// Some of this batch's packets are of services with Multipath TCP.
@@ -80,6 +82,7 @@ impl<'m> Datapath<'m> {
             worker,
             selects: Cell::new(false),
             uses_buckets: Cell::new(false),
+            uses_connections: Cell::new(false),
             uses_connection_ids: Cell::new(false),
             uses_multipath: Cell::new(false),
             uses_match_cache: Cell::new(false),
