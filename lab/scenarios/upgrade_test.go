@@ -23,7 +23,7 @@ func TestUpgrade(t *testing.T) {
 	o := options(t, "upgrade")
 	present := o.BinDir
 	o.BinDir = ownPrograms(t, o)
-	for _, program := range []string{"guideway", "guideway-forwarder"} {
+	for _, program := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
 		installProgram(t, filepath.Join(former, program), o.BinDir)
 	}
 	u := upgrade{running: up(t, o), programs: o.BinDir}
@@ -40,11 +40,13 @@ func TestUpgrade(t *testing.T) {
 		{"speakers_are_older", func(t *testing.T) { u.install(t, former, "guideway"); u.restart(t, "speaker") }},
 		{"controllers_are_older", func(t *testing.T) { u.restart(t, "controller") }},
 		{"forwarders_are_newer_than_all_else", func(t *testing.T) { u.install(t, present, "guideway-forwarder"); u.takeOver(t) }},
+		{"agents_are_newer_than_controllers", func(t *testing.T) { u.install(t, present, "guideway-agent"); u.restartAgents(t) }},
 		{"all_is_newer", func(t *testing.T) {
 			u.install(t, present, "guideway")
 			u.restart(t, "controller")
 			u.restart(t, "speaker")
 		}},
+		{"agents_are_older", func(t *testing.T) { u.install(t, former, "guideway-agent"); u.restartAgents(t) }},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t); u.change(t) }) {
 			t.FailNow() // each begins where the one before has ended
@@ -90,6 +92,26 @@ func (u *upgrade) restart(t *testing.T, process string) {
 		if err := u.running.WaitReady(t.Context(), 30*time.Second); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// restartAgents one after the other: what a backend gets meanwhile is sent again.
+func (u *upgrade) restartAgents(t *testing.T) {
+	t.Helper()
+	for index := range u.running.Backends() {
+		if err := u.running.StopAgent(index); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.running.StartAgent(index); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 10*time.Second, "the agent answers", func() error {
+			_, err := u.running.AgentMetrics(t.Context(), index)
+			return err
+		})
+	}
+	if still := replaced(t, u.programs, "guideway-agent"); still > 0 {
+		t.Errorf("%d agents still run the former program", still)
 	}
 }
 
