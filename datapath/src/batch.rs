@@ -445,6 +445,7 @@ impl<'m> Datapath<'m> {
             let chosen = match steady {
                 Some(chosen) => chosen,
                 None => {
+                    self.count_unserved(matched, *meta, || segment_of(frame, *meta));
                     let chosen = match view.plan.group_of(matched).has_earlier_slots() {
                         false => self.choose_other(view, matched, frame, meta, hash),
                         true => self.choose_with_second_chance(view, matched, frame, packet),
@@ -502,6 +503,7 @@ impl<'m> Datapath<'m> {
         let counters = self.counters_of(view);
         for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
             let Stage::Stateless(matched) = packet.stage else { continue };
+            self.count_unserved(matched, packet.meta, || segment_of(frame, packet.meta));
             let selector = match (view.plan.service_of(matched).affinity, &*bucket_hashes) {
                 (Affinity::Flow, Some(hashes)) => hashes[at],
                 (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
@@ -796,6 +798,13 @@ fn count(member: &Traffic, matched: Option<&Traffic>, meta: &PacketMeta) {
 /// The same match where the plan has it.
 fn of_plan<'v>(view: &'v View, matched: &Matched) -> &'v Matched {
     &view.plan.matches[matched.matched as usize].matched
+}
+
+/// The TCP segment in a frame that was read before; None: there is none.
+#[inline]
+fn segment_of<'f>(frame: &'f Frame<'_>, meta: PacketMeta) -> Option<&'f [u8]> {
+    plain::tcp_segment(frame.bytes(), meta)
+        .or_else(|| headers_of(frame, meta).tcp_segment(frame.bytes()))
 }
 
 /// False for a packet that may have a mark of the tracer.

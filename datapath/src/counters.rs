@@ -81,6 +81,8 @@ pub struct Counters {
     /// TCP packets to services with Multipath TCP, by what selected: in the order of
     /// [`Selection::NAMES`].
     pub multipath: [Counter; Selection::COUNT],
+    /// SYNs that request Multipath TCP of services without it.
+    pub multipath_unserved: Counter,
 }
 
 /// UDP packets to services that have QUIC connection ids.

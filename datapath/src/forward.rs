@@ -19,7 +19,7 @@ use crate::flow_hash::FlowHash;
 use crate::kernel_cache::{CacheRegion, EntryWriter};
 use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
-use crate::multipath::Selection;
+use crate::multipath::{Selection, is_requested};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Recorder};
@@ -161,6 +161,7 @@ impl<'m> Datapath<'m> {
             Destination::Owner => return self.to_owner(view, frame, arrived, outbox),
         };
         recorder.matched(matched);
+        self.count_unserved(&matched, headers.meta(), || headers.tcp_segment(frame.bytes()));
 
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
@@ -306,6 +307,22 @@ impl<'m> Datapath<'m> {
         recorder.multipath(selection);
         self.counters.multipath[selection.index()].add(1);
         Some(selection)
+    }
+
+    /// Counts a SYN that requests Multipath TCP of a service that has none, whose joins
+    /// will find no way to its backend. A join port's SYNs are joins.
+    #[inline(always)]
+    pub(crate) fn count_unserved<'f>(
+        &self,
+        matched: &Matched,
+        meta: PacketMeta,
+        segment: impl FnOnce() -> Option<&'f [u8]>,
+    ) {
+        let is_served =
+            matches!(matched.tracking, Tracking::StatelessMultipath | Tracking::JoinPort);
+        if meta.tcp_flags.opens() && !is_served && segment().is_some_and(is_requested) {
+            self.counters.multipath_unserved.add(1);
+        }
     }
 
     /// The backend that the flow's entry names, or that its service's selector

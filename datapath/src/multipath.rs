@@ -234,6 +234,11 @@ pub(crate) fn is_syn(segment: &[u8]) -> bool {
     segment.get(FLAGS_OFFSET).is_some_and(|flags| Flags(*flags).opens())
 }
 
+/// True for a SYN that requests a connection of several paths.
+pub(crate) fn is_requested(syn: &[u8]) -> bool {
+    matches!(tcp_options::signal(syn), Ok(tcp_options::Signal::Capable { .. }))
+}
+
 /// What a SYN says to agents, beside the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opening {

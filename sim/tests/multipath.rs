@@ -246,7 +246,11 @@ fn other_protocols_and_services_without_it_go_by_their_five_tuple() {
         let (journey, out) = sent(&mut without, &frame);
         assert_eq!((journey.slot, journey.multipath), (Some(by_flow(&frame)), None));
         assert_eq!(options(&frame, &out), (None, None));
+        sent(&mut without, &segment(false, port, SYN, &join(7)));
+        sent(&mut without, &segment(false, port, SYN | ACK, &V1));
     }
+    let requested = [with, without].map(|machine| machine.counters(0).multipath_unserved.get());
+    assert_eq!(requested, [0, 100], "SYNs with MP_CAPABLE alone");
 }
 
 #[test]

@@ -291,6 +291,14 @@ impl Running<'_> {
             let sum: u64 = counters.map(|counters| counters.multipath[index].get()).sum();
             packets.sample(&[("by", by)], sum);
         }
+        let counters = self.engine.counters().iter();
+        page.metric(
+            "guideway_multipath_unserved_syns_total",
+            Counter,
+            "SYNs that request Multipath TCP of services without it: their connections have \
+             one path.",
+        )
+        .value(counters.map(|counters| counters.multipath_unserved.get()).sum::<u64>());
     }
 
     fn too_big(&self, page: &mut Page) {
