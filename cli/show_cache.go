@@ -18,6 +18,14 @@ type shownCache struct {
 	Targets        uint64  `json:"targets"`
 	TargetsMax     uint64  `json:"targets_max"`
 	TargetsRefused uint64  `json:"targets_refused"`
+	// Whose packets user space sends all.
+	NotCached []shownNotCached `json:"not_cached,omitempty"`
+}
+
+type shownNotCached struct {
+	Service  string `json:"service"`
+	Backends uint32 `json:"backends"`
+	Reason   string `json:"reason"`
 }
 
 // showCache is the kernel flow cache, and which share of all packets it sent.
@@ -47,6 +55,9 @@ func showCache(ctx context.Context, m machine, _ io.Writer) (listing, error) {
 			dash(shown.Reason),
 		}}
 	}
+	for _, n := range shown.NotCached {
+		found.notes = append(found.notes, fmt.Sprintf("not cached: service %s, %s: %s", n.Service, counted(int(n.Backends), "backend"), n.Reason))
+	}
 	return found, nil
 }
 
@@ -55,6 +66,9 @@ func cacheOf(cache *forwarderv1.KernelCache, sent uint64) shownCache {
 		State: cache.GetState(), Reason: cache.GetReason(), Packets: cache.GetPackets(),
 		Entries: cache.GetEntries(), EntriesMax: cache.GetEntriesMax(),
 		Targets: cache.GetTargets(), TargetsMax: cache.GetTargetsMax(), TargetsRefused: cache.GetTargetsRefused(),
+	}
+	for _, n := range cache.GetNotCached() {
+		shown.NotCached = append(shown.NotCached, shownNotCached{Service: n.GetService(), Backends: n.GetBackends(), Reason: n.GetReason()})
 	}
 	if sent > 0 {
 		shown.SentShare = min(1, float64(shown.Packets)/float64(sent))

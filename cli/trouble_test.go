@@ -45,6 +45,7 @@ func (*fakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) 
 	case 82:
 		told.Tracked = nil
 	case 83:
+		told.Cached, told.NotCached = nil, "its packets are not tracked"
 		told.Mode, told.TableSize, told.RouteOption = "stateless", 8192, []string{"10.1.0.12", "10.1.0.13"}
 	}
 	return told, nil
@@ -79,7 +80,8 @@ func (*fakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) 
 	return &forwarderv1.GetStatusResponse{
 		Version: "1", Generation: 7, ControllerAbsentMs: 5400,
 		Devices:     []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
-		KernelCache: &forwarderv1.KernelCache{State: "on", Packets: 742, Entries: 12, EntriesMax: 4096, Targets: 3, TargetsMax: 65536},
+		KernelCache: &forwarderv1.KernelCache{State: "on", Packets: 742, Entries: 12, EntriesMax: 4096, Targets: 3, TargetsMax: 65536,
+			NotCached: []*forwarderv1.NotCached{{Service: "dns", Reason: "the backend has several next hops", Backends: 2}}},
 		PlanUnsaved: "writing plan.json: no space left on device",
 		PathMtus:    []*forwarderv1.PathMtu{{Address: "10.1.0.11", Bytes: 1400}, {Address: "10.1.0.12", Mismatched: 100, Paused: true}},
 		Unresolved:  []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},

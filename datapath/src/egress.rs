@@ -9,6 +9,7 @@ use wire::{Family, FlowKey};
 use crate::encapsulate::{EncapProfile, HeaderTemplate, has_source};
 use crate::flow_hash::FlowHash;
 use crate::next_hop::NextHop;
+use crate::not_cached::NotCached;
 use crate::recursion_limit::RecursionLimit;
 
 /// The tunnels to all backends of a plan, to its peers, and to the clusters
@@ -112,15 +113,21 @@ impl Egress {
     }
 
     /// The headers in front of all packets of that family to a backend, whatever their
-    /// flow; None: there is no next hop, or more than one.
+    /// flow.
+    ///
+    /// # Errors
+    /// If there is no next hop, or more than one.
     pub(crate) fn only_template(
         &self,
         profile: u16,
         family: Family,
         backend: BackendId,
-    ) -> Option<&HeaderTemplate> {
-        let tunnel = self.tunnel(profile, family, backend)?;
-        (tunnel.hops == 1).then_some(&tunnel.template)
+    ) -> Result<&HeaderTemplate, NotCached> {
+        match self.tunnel(profile, family, backend) {
+            Some(BackendTunnel { hops: 1, template, .. }) => Ok(template),
+            None | Some(BackendTunnel { hops: 0, .. }) => Err(NotCached::NoNextHop),
+            Some(_) => Err(NotCached::SeveralNextHops),
+        }
     }
 
     /// The peer in charge of the fragments whose three-tuple has that hash:

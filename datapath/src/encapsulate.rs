@@ -20,6 +20,7 @@ use wire::{
 
 use crate::flow_hash::FlowHash;
 use crate::next_hop::NextHop;
+use crate::not_cached::NotCached;
 use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 
@@ -27,11 +28,8 @@ use crate::verdict::DeviceIndex;
 const TTL: u8 = 64;
 
 /// Bytes of the longest headers in front of a packet.
-const FRONT_BYTES_MAX: usize =
+pub(crate) const FRONT_BYTES_MAX: usize =
     ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + tunnel::FRONT_BYTES_MAX;
-
-/// Bytes of the headers of GRE over IPv4.
-pub(crate) const GRE_V4_FRONT_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + 4;
 
 /// How packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,18 +210,27 @@ impl HeaderTemplate {
         }
     }
 
-    /// The same for the kernel flow cache; None: not GRE over IPv4, which alone it knows.
-    pub(crate) fn gre_v4(&self) -> Option<GreV4Template> {
-        let is_gre_v4 =
-            self.shape == Shape::of(Encap::Gre, Family::V4) && self.udp == UdpHeader::None;
-        let front = self.front.first_chunk().expect("it is longer");
-        (is_gre_v4 && self.option_bytes == 0).then_some(GreV4Template {
-            sum: self.sum,
+    /// The same for the kernel flow cache.
+    ///
+    /// # Errors
+    /// Why its program cannot fill these headers.
+    pub(crate) fn for_kernel(&self) -> Result<KernelTemplate, NotCached> {
+        let is_v6 = self.shape.0 & Shape::V6 != 0;
+        if is_v6 {
+            return Err(NotCached::OuterV6);
+        }
+        if self.option_bytes != 0 {
+            return Err(NotCached::Options);
+        }
+        Ok(KernelTemplate {
+            sum: self.sum as u16,
             source_host_mask: self.source_host_mask,
-            mtu: self.mtu,
+            inside_bytes_max: self.inside_bytes_max(),
             class_mask: self.class_mask,
             class_bits: self.class_bits,
-            front: *front,
+            shape: self.shape.0,
+            has_udp: self.udp != UdpHeader::None,
+            front: self.front,
         })
     }
 
@@ -235,15 +242,21 @@ impl HeaderTemplate {
     }
 }
 
-/// What a [`HeaderTemplate`] of GRE over IPv4 consists of; its fields mean the same.
+/// What the kernel flow cache's program needs of a [`HeaderTemplate`]; fields of the same
+/// name mean the same.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GreV4Template {
-    pub(crate) sum: u32,
+pub(crate) struct KernelTemplate {
+    pub(crate) sum: u16,
     pub(crate) source_host_mask: u32,
-    pub(crate) mtu: u16,
+    /// The longest inner packet, in bytes.
+    pub(crate) inside_bytes_max: u16,
     pub(crate) class_mask: u8,
     pub(crate) class_bits: u8,
-    pub(crate) front: [u8; GRE_V4_FRONT_BYTES],
+    /// As [`Shape`] has it.
+    pub(crate) shape: u8,
+    /// The headers behind IP begin with that of UDP.
+    pub(crate) has_udp: bool,
+    pub(crate) front: [u8; FRONT_BYTES_MAX],
 }
 
 /// Bytes of a packet that its outer headers leave room for, whatever path MTU

@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 
 const GRE: u32 = 47;
+const IPIP: u32 = 4;
+const UDP: u32 = 17;
 const PACKETS: u64 = 2_000;
 /// Of IPv4, UDP, and what is in it.
 const PACKET_BYTES: u64 = 20 + 8 + 8;
@@ -45,6 +47,15 @@ fn plan(generation: u64, active: u8) -> Value {
         "groups": [{"name": "g", "members": members}],
         "services": [{"name": "dns", "vips": [{"address": "203.0.113.10"}], "group": "g", "tableSize": 251}],
     })
+}
+
+/// The protocol that the plan's tunnels are of.
+fn tunnel_protocol(plan: &Value) -> u32 {
+    match plan["services"][0]["encap"].as_str() {
+        None => GRE,
+        Some("ENCAP_IPIP") => IPIP,
+        Some(_) => UDP,
+    }
 }
 
 /// Client, balancer, and what the backends get.
@@ -88,7 +99,8 @@ impl Rig {
         client.run("ip route add 203.0.113.10 via 10.0.0.1");
         let mut forwarder = Forwarder::start(&balancer);
         forwarder.set_plan(plan).unwrap();
-        let backend = client.inside(|| raw_socket(AddressFamily::INET, GRE));
+        let tunnel = tunnel_protocol(plan);
+        let backend = client.inside(|| raw_socket(AddressFamily::INET, tunnel));
         set_socket_timeout(&backend, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
         let socket = client.inside(|| UdpSocket::bind("10.0.0.2:4000").unwrap());
         let traffic = Traffic { socket, backend, _program: program, sent: 0, padding: 0 };
@@ -187,6 +199,44 @@ fn most_packets_of_a_busy_flow_never_reach_user_space_and_all_are_counted() {
     rig.hold_counters([rig.traffic.sent, 0]);
     let entered = "guideway_kernel_cache_entries_total{event=\"entered\"} ";
     assert_eq!(sample(&rig.forwarder.metrics(), entered), 1);
+}
+
+#[test]
+fn each_encapsulation_is_sent_by_the_kernel() {
+    if !root_or_skip("each_encapsulation_is_sent_by_the_kernel") {
+        return;
+    }
+    for encap in ["ENCAP_IPIP", "ENCAP_GUE", "ENCAP_GENEVE"] {
+        let mut plan = plan(1, 11);
+        plan["services"][0]["encap"] = json!(encap);
+        let mut rig = Rig::start(&plan);
+        rig.traffic.send(300);
+        assert!(rig.filtered("cached") > 200, "{encap}");
+        rig.hold_counters([rig.traffic.sent, 0]);
+    }
+}
+
+#[test]
+fn what_the_kernel_cannot_send_is_shown_with_the_reason() {
+    if !root_or_skip("what_the_kernel_cannot_send_is_shown_with_the_reason") {
+        return;
+    }
+    let mut plan = plan(1, 11);
+    plan["services"][0]["idleTimeouts"] = json!({"tcpMs": 900_000, "udpMs": 10_000});
+    let mut rig = Rig::start(&plan);
+    rig.traffic.send(300);
+    assert_eq!(rig.filtered("cached"), 0);
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    let reason = "an idle timeout is shorter than 20 s";
+    assert_eq!((shown.state.as_str(), shown.targets), ("on", 0));
+    let lines: Vec<_> = shown
+        .not_cached
+        .iter()
+        .map(|line| (line.service.as_str(), line.reason.as_str(), line.backends))
+        .collect();
+    // The other backend is down, which is in no way.
+    assert_eq!(lines, [("dns", reason, 1)]);
+    assert_eq!(rig.forwarder.explain(flow()).not_cached, reason);
 }
 
 #[test]

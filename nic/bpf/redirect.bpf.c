@@ -130,7 +130,7 @@ int guideway_measure(struct xdp_md *ctx)
 		return XDP_TX;
 	if (!is_cached(ctx))
 		return XDP_DROP;
-	return bpf_xdp_adjust_head(ctx, ADDED_BYTES) ? XDP_ABORTED : XDP_TX;
+	return bpf_xdp_adjust_head(ctx, ADDED_BYTES_V4(GRE_WORDS)) ? XDP_ABORTED : XDP_TX;
 }
 
 /* None of the helpers used requires the GPL. */

@@ -12,9 +12,10 @@ use aya::maps::Map;
 use aya::{Ebpf, EbpfLoader};
 use ebpf::ObjectError;
 
-/// Words of a cache line: of a bucket of entries, of a target, of what stands beside a
-/// region.
+/// Words of a cache line: of a bucket of entries, of what stands beside a region.
 pub const LINE_WORDS: usize = 8;
+/// Words of a target.
+pub const TARGET_WORDS: usize = 2 * LINE_WORDS;
 /// Words that a target's traffic has on one processor: packets, bytes.
 pub const TRAFFIC_WORDS: usize = 2;
 
@@ -80,7 +81,7 @@ impl CacheMemory {
     /// The words of the targets.
     #[must_use]
     pub fn targets(&self) -> &'static [AtomicU64] {
-        &self.targets[..self.size.targets as usize * LINE_WORDS]
+        &self.targets[..self.size.targets as usize * TARGET_WORDS]
     }
 
     /// Packets that the kernel has handed to the device, by all targets.
@@ -161,7 +162,7 @@ impl Settings {
             key,
             entries: map("cache_entries", size.queues * size.buckets, line_bytes)?,
             lines: map("cache_lines", size.queues, line_bytes)?,
-            targets: map("cache_targets", size.targets, line_bytes)?,
+            targets: map("cache_targets", size.targets, TARGET_WORDS * WORD_BYTES)?,
             traffic: map("cache_traffic", processors * size.targets, TRAFFIC_WORDS * WORD_BYTES)?,
         })
     }

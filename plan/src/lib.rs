@@ -33,7 +33,7 @@ pub mod proto {
 }
 
 pub use decode::{PlanError, Planner, features};
-pub use group::{Admission, Group};
+pub use group::{Admission, Group, Member};
 pub use ids::{BackendId, Ids, ServiceId};
 pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};

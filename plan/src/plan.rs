@@ -83,6 +83,8 @@ pub struct Match {
     pub matched: Matched,
     /// Index of the Vip in the service.
     pub vip: u32,
+    /// The family of its packets.
+    pub family: Family,
     /// Address, or group and suffix.
     pub target: String,
     /// tcp, udp or any.

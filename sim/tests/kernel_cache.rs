@@ -23,6 +23,11 @@ use wire::checksum;
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978];
 const MTU: u16 = 1500;
 const CONNECTIONS: u64 = 10_000;
+const MTUS: [u16; 3] = [1500, 1400, 200];
+/// Of outer headers.
+const OUTER_BYTES: [u16; 4] = [24, 20, 32, 36];
+const ENCAPS: [proto::Encap; 4] =
+    [proto::Encap::Gre, proto::Encap::Ipip, proto::Encap::Gue, proto::Encap::Geneve];
 
 /// A machine with the filter in front of it, and one that forwards by the
 /// specification alone.
@@ -108,9 +113,8 @@ impl Pair {
         let (action, after) = self.run.run(frame).unwrap();
         let outcome = match action {
             Action::Transmit => {
-                let packet = &after[14 + 24..];
                 self.sent_by_kernel += 1;
-                self.bytes_by_kernel += packet.len() as u64;
+                self.bytes_by_kernel += u64::from(packet_bytes(frame));
                 let verdict = Verdict::Send(datapath::verdict::DeviceIndex(0));
                 Outcome { verdict, frame: after, by_kernel: true }
             }
@@ -165,6 +169,11 @@ fn view(
         std::net::IpAddr::V6(_) => resolve(0),
     };
     sim::view::view(plan, &secret(), 1, by_address)
+}
+
+/// The length that a frame's IPv4 header says.
+fn packet_bytes(frame: &[u8]) -> u16 {
+    u16::from_be_bytes([frame[16], frame[17]])
 }
 
 fn client(host: u8) -> u32 {
@@ -275,6 +284,26 @@ fn only_plain_data_that_fits_is_the_kernels() {
         assert!(!pair.forward(frame).by_kernel, "case {index}");
     }
     pair.check();
+}
+
+#[test]
+fn every_encapsulation_is_the_kernels_up_to_the_longest_packet_that_fits() {
+    let test = "every_encapsulation_is_the_kernels_up_to_the_longest_packet_that_fits";
+    for (encap, outer_bytes) in ENCAPS.into_iter().zip(OUTER_BYTES) {
+        let mut message = message(3);
+        message.services[0].set_encap(encap);
+        message.tunnel =
+            Some(proto::Tunnel { source_prefix: "10.9.0.0/16".into(), ..Default::default() });
+        let Some(mut pair) = pair_or_skip(test, message) else { return };
+        for port in 0..8 {
+            let data = tcp(client(0), port, Tcp::Ack);
+            pair.establish(&tcp(client(0), port, Tcp::Syn), &data);
+            let fits = usize::from(MTU - outer_bytes - packet_bytes(&data));
+            assert!(pair.forward(&longer(data.clone(), fits)).by_kernel, "{encap:?}");
+            assert!(!pair.forward(&longer(data, fits + 1)).by_kernel, "{encap:?}");
+        }
+        pair.check();
+    }
 }
 
 #[test]
@@ -422,9 +451,8 @@ fn random_message(random: &mut Random) -> proto::Plan {
     plan.services[0].dscp = random.pick(&[None, None, Some(46)]);
     plan.services[0].on_down = random.below(2) as i32;
     plan.services[0].connections_quota = random.pick(&[0, 0, 5]);
-    if random.one_in(8) {
-        plan.services[0].set_encap(proto::Encap::Ipip);
-    }
+    let encap = random.pick(&ENCAPS);
+    plan.services[0].set_encap(encap);
     if random.one_in(4) {
         plan.tunnel =
             Some(proto::Tunnel { source_prefix: "10.9.0.0/16".into(), ..Default::default() });
@@ -437,7 +465,7 @@ fn random_message(random: &mut Random) -> proto::Plan {
 
 fn change(random: &mut Random, pair: &mut Pair) {
     let message = random_message(random);
-    let (mtu, mac) = (random.pick(&[1500, 1400, 200]), random.below(3) as u8);
+    let (mtu, mac) = (random.pick(&MTUS), random.below(3) as u8);
     let hops = random.pick(&[0, 1, 1, 1, 1, 2]);
     let hop = move |_| {
         let destination = wire::MacAddress([2, 0, 0, 0, 0, mac]);
@@ -461,7 +489,11 @@ fn random_frame(random: &mut Random) -> Vec<u8> {
     };
     assert_eq!(frame[30..34], VIP);
     if random.one_in(3) {
-        let more = random.pick(&[1, 100, 185, 186, 187, 191, 192, 700, 1300, 1434, 1435, 1436]);
+        // Of the tracer's length, and of the longest that fit.
+        let lengths = [186, 187, 188, 226, 227, 228, 700, 1300];
+        let fit = random.pick(&MTUS) - random.pick(&OUTER_BYTES) + random.below(3) as u16 - 1;
+        let bytes = usize::from(if random.one_in(2) { fit } else { random.pick(&lengths) });
+        let more = bytes.saturating_sub(packet_bytes(&frame).into());
         frame = longer(frame, more);
     }
     if random.one_in(4) {

@@ -27,10 +27,12 @@
 
 pub mod entries;
 pub mod limits;
+mod target_fields;
 pub mod targets;
 mod tuple;
 
 pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, idle_ms, pause};
+pub use target_fields::TARGET_WORDS;
 pub use targets::{KernelTargets, TargetRef, TargetWriter, Targets};
 
 /// The kernel's program reads by plain loads, which only a processor that keeps the

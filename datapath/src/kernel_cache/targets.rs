@@ -1,17 +1,7 @@
 //! Targets: where the kernel sends packets of a match to a member, and their only
 //! writer, the control thread.
 //!
-//! ```text
-//!  target   one cache line
-//!  word 0   63 ...... 56 55 ....... 48 47 ... 32 31 .... 12 11 ..... 0
-//!           class bits   class mask    MTU       sequence   generation; zero: not valid
-//!  word 1   63 .................... 32 31 .................... 0
-//!           source mask                sum of the IPv4 header
-//!  word 2-6 the header from Ethernet on: 38 bytes, and two of zero
-//!  word 7   zero
-//! ```
-//!
-//! What the fields mean is with [`HeaderTemplate`].
+//! What the words of a target are: [`super::target_fields`].
 //!
 //! **Writing.** To write a target the control thread stores word 0 with generation zero
 //! and the next sequence number, then the others, then word 0 as it will be. The
@@ -25,20 +15,20 @@
 //! coalesced to 20 a second: after 200 seconds, while an entry that is not used goes
 //! within 40 ([`super::entries`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plan::{Admission, BackendId, Plan, Service, ServiceId, Tracking, proto};
+use plan::{Admission, BackendId, Match, Member, Plan, Service, ServiceId, Tracking, proto};
 use wire::Family;
 
-use super::LINE_WORDS;
 use super::limits::IDLE_TIMEOUT_MS_MIN;
+use super::target_fields::{TARGET_WORDS, TargetFields, fields_of};
 use crate::egress::Egress;
-use crate::encapsulate::{GRE_V4_FRONT_BYTES, GreV4Template, HeaderTemplate};
+use crate::not_cached::{NotCached, NotCachedCounts};
 
-/// Targets there may be: 20 bits of an entry name one, and 65,536 of them take 4 MiB.
+/// Targets there may be: 20 bits of an entry name one, and 65,536 of them take 8 MiB.
 /// Flows to further ones are not cached.
 pub const TARGETS_MAX: usize = 1 << 16;
 
@@ -85,8 +75,10 @@ impl TargetRef {
 /// The targets' memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Targets<'m> {
-    lines: &'m [[AtomicU64; LINE_WORDS]],
+    all: &'m [TargetCells],
 }
+
+type TargetCells = [AtomicU64; TARGET_WORDS];
 
 impl<'m> Targets<'m> {
     /// Those in that memory.
@@ -95,32 +87,32 @@ impl<'m> Targets<'m> {
     /// If there are none, or more than entries can name.
     #[must_use]
     pub fn new(words: &'m [AtomicU64]) -> Targets<'m> {
-        let (lines, rest) = words.as_chunks();
-        assert!(rest.is_empty() && (1..=TARGETS_MAX).contains(&lines.len()), "{}", words.len());
-        Targets { lines }
+        let (all, rest) = words.as_chunks();
+        assert!(rest.is_empty() && (1..=TARGETS_MAX).contains(&all.len()), "{}", words.len());
+        Targets { all }
     }
 
     /// True if the kernel sends by it.
     #[must_use]
     pub fn is_valid(&self, target: TargetRef) -> bool {
-        let line = self.lines.get(target.number());
-        line.is_some_and(|line| state(line) & GENERATION_MASK == target.generation())
+        let cells = self.all.get(target.number());
+        cells.is_some_and(|cells| state(cells) & GENERATION_MASK == target.generation())
     }
 }
 
-fn state(line: &[AtomicU64; LINE_WORDS]) -> u32 {
-    line[0].load(Ordering::Relaxed) as u32
+fn state(cells: &TargetCells) -> u32 {
+    cells[0].load(Ordering::Relaxed) as u32
 }
-
-/// What of a target the kernel sends by: word 0 without its state, and the others.
-pub(crate) type TargetFields = [u64; LINE_WORDS];
 
 /// The targets of one View, as workers look them up.
 #[derive(Debug, Default)]
 pub struct KernelTargets {
     /// By match: where its members begin.
     first: Box<[u32]>,
-    targets: Box<[Option<TargetRef>]>,
+    targets: Box<[Result<TargetRef, NotCached>]>,
+    /// By service and reason: its backends whose packets are not the kernel's. Of several
+    /// matches it is that with the most.
+    pub not_cached: Box<[(ServiceId, NotCached, u32)]>,
     /// Members of matches that have no target because there are no more of them.
     pub refused_full: u64,
     /// Targets were rewritten or are no longer valid: of each, the kernel may be about to
@@ -133,8 +125,14 @@ impl KernelTargets {
     #[inline]
     #[must_use]
     pub fn of(&self, matched: u32, member: u16) -> Option<TargetRef> {
+        self.decision(matched, member)?.ok()
+    }
+
+    /// The same, or why it may not; None: there is no such match or member.
+    #[must_use]
+    pub fn decision(&self, matched: u32, member: u16) -> Option<Result<TargetRef, NotCached>> {
         let first = *self.first.get(matched as usize)? as usize;
-        self.targets.get(first + usize::from(member)).copied().flatten()
+        self.targets.get(first + usize::from(member)).copied()
     }
 
     /// All of them, with the match and the member of each; one may be several members'.
@@ -143,7 +141,7 @@ impl KernelTargets {
         let ranges = self.first.iter().zip(ends.chain([self.targets.len()]));
         ranges.enumerate().flat_map(|(matched, (first, end))| {
             let members = (0..).zip(&self.targets[*first as usize..end]);
-            members.filter_map(move |(member, target)| Some((matched, member, (*target)?)))
+            members.filter_map(move |(member, target)| Some((matched, member, (*target).ok()?)))
         })
     }
 }
@@ -189,7 +187,7 @@ impl<'m> TargetWriter<'m> {
     /// The writer of targets none of which is valid.
     #[must_use]
     pub fn new(targets: Targets<'m>) -> TargetWriter<'m> {
-        let count = targets.lines.len();
+        let count = targets.all.len();
         TargetWriter {
             targets,
             generations: vec![0; count].into(),
@@ -209,91 +207,96 @@ impl<'m> TargetWriter<'m> {
         let is_same = self.matching.as_ref() == Some(&matching);
         let desired = desired(plan, egress);
         let retired: Vec<TargetKey> = {
-            let stays = |key: &TargetKey| is_same && desired.contains_key(key);
+            let stays = |key: &TargetKey| is_same && desired.contains(key);
             self.used.keys().filter(|key| !stays(key)).copied().collect()
         };
         retired.iter().for_each(|key| self.retire(key));
         self.has_changes = !retired.is_empty();
         self.matching = Some(matching);
-        let mut refused_full = 0;
         let mut first = Vec::with_capacity(plan.matches.len());
-        let mut targets = Vec::new();
-        for matched in plan.matches.iter().map(|entry| &entry.matched) {
-            first.push(targets.len() as u32);
-            for member in plan.group_of(matched).members() {
-                let key = (matched.matched, matched.service, member.backend);
-                let target = desired.get(&key).map(|fields| self.target(key, fields));
-                refused_full += u64::from(target == Some(None));
-                targets.push(target.flatten());
+        let (mut targets, mut not_cached) = (Vec::new(), NotCachedCounts::default());
+        for entry in &plan.matches {
+            let (begin, service) = (targets.len(), entry.matched.service);
+            first.push(begin as u32);
+            for member in plan.group_of(&entry.matched).members() {
+                let fields = fields_for(plan, egress, entry, member);
+                let key = key_of(entry, member);
+                targets.push(fields.and_then(|fields| self.target(key, &fields)));
             }
+            not_cached.add(service, targets[begin..].iter().filter_map(|target| target.err()));
         }
+        let is_refused = |target: &&Result<_, _>| **target == Err(NotCached::TargetsFull);
         Arc::new(KernelTargets {
             first: first.into(),
+            not_cached: not_cached.into_list(),
+            refused_full: targets.iter().filter(is_refused).count() as u64,
             targets: targets.into(),
-            refused_full,
             has_changes: self.has_changes,
         })
     }
 
-    /// The target with these fields; None: there are no more.
-    fn target(&mut self, key: TargetKey, fields: &TargetFields) -> Option<TargetRef> {
+    /// The target with these fields.
+    fn target(&mut self, key: TargetKey, fields: &TargetFields) -> Result<TargetRef, NotCached> {
         if let Some((target, current)) = self.used.get_mut(&key) {
             if current != fields {
                 self.has_changes = true;
                 *current = *fields;
-                write(&self.targets.lines[target.number()], target.generation(), fields);
+                write(&self.targets.all[target.number()], target.generation(), fields);
             }
-            return Some(*target);
+            return Ok(*target);
         }
-        let number = self.free.pop_front()?;
+        let number = self.free.pop_front().ok_or(NotCached::TargetsFull)?;
         let generation = &mut self.generations[number as usize];
         *generation = *generation % GENERATION_MASK as u16 + 1;
         let target = TargetRef::new(number, (*generation).into());
-        write(&self.targets.lines[number as usize], target.generation(), fields);
+        write(&self.targets.all[number as usize], target.generation(), fields);
         self.used.insert(key, (target, *fields));
-        Some(target)
+        Ok(target)
     }
 
     fn retire(&mut self, key: &TargetKey) {
         let Some((target, _)) = self.used.remove(key) else { return };
-        invalidate(&self.targets.lines[target.number()]);
+        invalidate(&self.targets.all[target.number()]);
         self.free.push_back(target.number() as u32);
     }
 }
 
-/// The fields of all targets that a plan and its next hops have.
-fn desired(plan: &Plan, egress: &Egress) -> HashMap<TargetKey, TargetFields> {
-    let mut desired = HashMap::new();
-    for matched in plan.matches.iter().map(|entry| &entry.matched) {
-        if matched.tracking != Tracking::Tracked || !lives_long(plan.service_of(matched)) {
-            continue;
-        }
-        for member in plan.group_of(matched).members() {
-            let template = egress.only_template(matched.profile, Family::V4, member.backend);
-            let fields =
-                template.and_then(HeaderTemplate::gre_v4).map(|template| fields_of(&template));
-            if let Some(fields) = fields
-                && member.admission != Admission::Nothing
-            {
-                desired.insert((matched.matched, matched.service, member.backend), fields);
-            }
-        }
-    }
-    desired
+/// All targets that a plan and its next hops have.
+fn desired(plan: &Plan, egress: &Egress) -> HashSet<TargetKey> {
+    let members = plan.matches.iter().flat_map(|entry| {
+        let members = plan.group_of(&entry.matched).members();
+        members.iter().map(move |member| (entry, member))
+    });
+    let cached = members.filter(|(entry, member)| fields_for(plan, egress, entry, member).is_ok());
+    cached.map(|(entry, member)| key_of(entry, member)).collect()
 }
 
-fn fields_of(template: &GreV4Template) -> TargetFields {
-    let mut front = [0; 8 * GRE_V4_FRONT_BYTES.div_ceil(8)];
-    front[..GRE_V4_FRONT_BYTES].copy_from_slice(&template.front);
-    let mut fields = [0; LINE_WORDS];
-    fields[0] = u64::from(template.class_bits) << 56
-        | u64::from(template.class_mask) << 48
-        | u64::from(template.mtu) << 32;
-    fields[1] = u64::from(template.source_host_mask) << 32 | u64::from(template.sum);
-    for (word, bytes) in fields[2..].iter_mut().zip(front.as_chunks().0) {
-        *word = u64::from_le_bytes(*bytes);
+fn key_of(Match { matched, .. }: &Match, member: &Member) -> TargetKey {
+    (matched.matched, matched.service, member.backend)
+}
+
+/// What the kernel sends a match's packets to a member by.
+fn fields_for(
+    plan: &Plan,
+    egress: &Egress,
+    entry: &Match,
+    member: &Member,
+) -> Result<TargetFields, NotCached> {
+    let Match { matched, family, .. } = entry;
+    if member.admission == Admission::Nothing {
+        return Err(NotCached::NoTraffic);
     }
-    fields
+    if matched.tracking != Tracking::Tracked {
+        return Err(NotCached::Untracked);
+    }
+    if !lives_long(plan.service_of(matched)) {
+        return Err(NotCached::IdleTimeout);
+    }
+    if *family == Family::V6 {
+        return Err(NotCached::InnerV6);
+    }
+    let template = egress.only_template(matched.profile, *family, member.backend)?;
+    Ok(fields_of(&template.for_kernel()?))
 }
 
 /// True where the sweep comes by often enough.
@@ -302,19 +305,19 @@ fn lives_long(service: &Service) -> bool {
 }
 
 /// Makes a target not valid; returns its next sequence number, in place.
-fn invalidate(line: &[AtomicU64; LINE_WORDS]) -> u32 {
-    let sequence = (state(line) & SEQUENCE_MASK).wrapping_add(1 << GENERATION_BITS);
-    line[0].store(sequence.into(), Ordering::Release);
+fn invalidate(cells: &TargetCells) -> u32 {
+    let sequence = (state(cells) & SEQUENCE_MASK).wrapping_add(1 << GENERATION_BITS);
+    cells[0].store(sequence.into(), Ordering::Release);
     sequence
 }
 
-fn write(line: &[AtomicU64; LINE_WORDS], generation: u32, fields: &TargetFields) {
-    let sequence = invalidate(line);
-    for (word, value) in line.iter().zip(fields).skip(1) {
-        word.store(*value, Ordering::Release);
+fn write(cells: &TargetCells, generation: u32, fields: &TargetFields) {
+    let sequence = invalidate(cells);
+    for (cell, value) in cells.iter().zip(fields).skip(1) {
+        cell.store(*value, Ordering::Release);
     }
     let word_0 = fields[0] & FIELDS_MASK | u64::from(sequence | generation);
-    line[0].store(word_0, Ordering::Release);
+    cells[0].store(word_0, Ordering::Release);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use datapath::explain::Details;
 use datapath::kernel_cache::targets::TARGETS_MAX;
 use datapath::outbox::Kind;
 use datapath::table::EntryClass;
-use datapath::{DropReason, Totals};
+use datapath::{DropReason, NotCached, Totals, View};
 use plan::{BackendId, Found, Plan, ServiceId};
 use wire::{Family, Protocol, ip};
 
@@ -311,6 +311,16 @@ fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::Pa
     paths.into_values().collect()
 }
 
+/// Backends by service to which the kernel sends nothing by itself.
+fn not_cached(view: &View) -> Vec<proto::NotCached> {
+    let line = |(service, reason, backends): &(ServiceId, NotCached, u32)| {
+        let service = view.plan.service(*service)?;
+        let (service, reason) = (service.name.clone(), reason.meaning().to_owned());
+        Some(proto::NotCached { service, reason, backends: *backends })
+    };
+    view.kernel_targets.not_cached.iter().filter_map(line).collect()
+}
+
 impl Forwarding {
     /// Frames that devices received, and what became of them: those, too, that the kernel
     /// sent by itself.
@@ -347,6 +357,7 @@ impl Forwarding {
             targets: targets.iter().count() as u64,
             targets_max: TARGETS_MAX as u64,
             targets_refused: targets.refused_full,
+            not_cached: not_cached(&self.view),
         }
     }
 

@@ -5,8 +5,8 @@ use datapath::connection_id::Explained;
 use datapath::explain::{self, Details, Tracked};
 use datapath::multipath::Selection;
 use datapath::table::TableReader;
-use datapath::{DropReason, FlowHash, NextHop, RecursionLimit, View};
-use plan::{Affinity, BackendId, Plan, Service, Tracking};
+use datapath::{DropReason, FlowHash, NextHop, NotCached, RecursionLimit, View};
+use plan::{Affinity, BackendId, Matched, Plan, Service, Tracking};
 use wire::FlowKey;
 
 use crate::proto;
@@ -53,6 +53,9 @@ pub fn explained(
         let entry = &plan.matches[matched.matched as usize];
         response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);
         describe_service(&mut response, service, matched.tracking);
+        response.not_cached = told.backend.map_or_else(String::new, |backend| {
+            not_cached(view, &matched, backend).map_or("", NotCached::meaning).to_owned()
+        });
     }
     let spill = match told.end {
         Some(DropReason::NoBackend) => service.and_then(|service| spill(view, service, key)),
@@ -62,6 +65,13 @@ pub fn explained(
     response.end = told.end.filter(|_| spill.is_none()).map(drop_of);
     response.spill = spill.unwrap_or_default();
     response
+}
+
+/// Why the kernel never sends packets of that match to a backend by itself.
+fn not_cached(view: &View, matched: &Matched, backend: BackendId) -> Option<NotCached> {
+    let members = view.plan.group_of(matched).members();
+    let member = members.iter().position(|member| member.backend == backend)?;
+    view.kernel_targets.decision(matched.matched, member as u16)?.err()
 }
 
 fn explained_connection_id(plan: &Plan, told: &Explained) -> proto::ExplainedConnectionId {

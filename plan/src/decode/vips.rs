@@ -56,12 +56,12 @@ impl<'m> Decoding<'m, '_> {
         of_service: Matched,
         info: AddressInfo,
     ) -> Result<(), PlanError> {
-        let (target, patterns) = self.patterns(path, vip)?;
+        let (family, target, patterns) = self.patterns(path, vip)?;
         for ports in ports {
             let matched = Matched { matched: self.matches.len() as u32, ..of_service };
             let (protocol, text) = ports_text(ports);
             let target = target.clone();
-            self.matches.push(Match { matched, vip: index, target, protocol, ports: text });
+            self.matches.push(Match { matched, vip: index, family, target, protocol, ports: text });
             for pattern in &patterns {
                 if let Err(conflict) = self.vips.add(*pattern, ports, matched, info) {
                     return self.refuse_conflict(path, &conflict.with);
@@ -83,19 +83,18 @@ impl<'m> Decoding<'m, '_> {
         )
     }
 
-    /// A Vip's address or suffixes, and how people write that.
+    /// A Vip's address or suffixes with their family, and how people write that.
     fn patterns(
         &self,
         path: &str,
         vip: &proto::Vip,
-    ) -> Result<(String, Vec<AddressPattern>), PlanError> {
+    ) -> Result<(Family, String, Vec<AddressPattern>), PlanError> {
         match &vip.target {
             Some(proto::vip::Target::Address(text)) => {
                 let address = parse_address(text, || format!("{path}.address"))?;
-                Ok((
-                    address.to_string(),
-                    vec![AddressPattern::Exact(Family::of(address), ip::address_bits(address))],
-                ))
+                let family = Family::of(address);
+                let pattern = AddressPattern::Exact(family, ip::address_bits(address));
+                Ok((family, address.to_string(), vec![pattern]))
             }
             Some(proto::vip::Target::PrefixSuffix(target)) => {
                 self.suffix_patterns(&format!("{path}.prefix_suffix"), target)
@@ -108,7 +107,7 @@ impl<'m> Decoding<'m, '_> {
         &self,
         path: &str,
         target: &proto::PrefixSuffix,
-    ) -> Result<(String, Vec<AddressPattern>), PlanError> {
+    ) -> Result<(Family, String, Vec<AddressPattern>), PlanError> {
         let Some(classes) = self.groups.get(target.prefix_group.as_str()) else {
             return refuse(
                 format!("{path}.prefix_group"),
@@ -130,7 +129,7 @@ impl<'m> Decoding<'m, '_> {
                 format!("no prefix of `{}` has its family", target.prefix_group),
             );
         }
-        Ok((format!("{}:{address}", target.prefix_group), patterns))
+        Ok((family, format!("{}:{address}", target.prefix_group), patterns))
     }
 }
 

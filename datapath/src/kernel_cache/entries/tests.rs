@@ -1,4 +1,5 @@
 use super::*;
+use crate::kernel_cache::TARGET_WORDS;
 
 /// What the kernel accepts where it loads the words after that many of the stores: the
 /// word that it goes by, if the tag is its packet's.
@@ -90,8 +91,8 @@ const NUMBER: usize = 3;
 
 fn region(buckets: usize) -> Region {
     let (entries, lines) = (words(buckets * LINE_WORDS), words(LINE_WORDS));
-    let target_words = words(16 * LINE_WORDS);
-    target_words[NUMBER * LINE_WORDS].store(1, Ordering::Relaxed);
+    let target_words = words(16 * TARGET_WORDS);
+    target_words[NUMBER * TARGET_WORDS].store(1, Ordering::Relaxed);
     let counters = Box::leak(Box::default());
     let region = CacheRegion {
         entries,
@@ -209,11 +210,11 @@ fn the_sweep_refreshes_what_was_used_and_clears_what_is_over() {
 
     region.enter(7);
     assert_eq!(begin(&mut region, 60_000, true), 0);
-    region.target_words[NUMBER * LINE_WORDS].store(2, Ordering::Relaxed);
+    region.target_words[NUMBER * TARGET_WORDS].store(2, Ordering::Relaxed);
     begin(&mut region, 70_000, true);
     assert_eq!(region.entries(), 0, "its target is another");
 
-    region.target_words[NUMBER * LINE_WORDS].store(1, Ordering::Relaxed);
+    region.target_words[NUMBER * TARGET_WORDS].store(1, Ordering::Relaxed);
     region.enter(7);
     for ms in [80_000, 90_000, 100_000] {
         assert_eq!(begin(&mut region, ms, true), 0);

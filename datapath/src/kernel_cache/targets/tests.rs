@@ -14,7 +14,7 @@ struct Writer {
 }
 
 fn writer(targets: usize) -> Writer {
-    let words = (0..targets * LINE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words = (0..targets * TARGET_WORDS).map(|_| AtomicU64::new(0)).collect();
     let words: &'static [AtomicU64] = Vec::leak(words);
     Writer { words, writer: TargetWriter::new(Targets::new(words)), planner: Planner::default() }
 }
@@ -50,7 +50,12 @@ impl Writer {
     }
 
     fn word(&self, target: TargetRef, word: usize) -> u64 {
-        self.words[target.number() * LINE_WORDS + word].load(Ordering::Relaxed)
+        self.words[target.number() * TARGET_WORDS + word].load(Ordering::Relaxed)
+    }
+
+    /// From Ethernet on.
+    fn front(&self, target: TargetRef) -> Vec<u8> {
+        (2..TARGET_WORDS).flat_map(|word| self.word(target, word).to_le_bytes()).collect()
     }
 
     fn is_valid(&self, target: TargetRef) -> bool {
@@ -64,12 +69,31 @@ fn a_target_is_laid_out_as_the_kernel_reads_it() {
     let targets = writer.follow(message(1), 0xfe, 1);
     let target = targets.of(0, 0).unwrap();
     assert_eq!((target.number(), target.generation()), (0, 1));
-    assert_eq!(writer.word(target, 0), 0x00ff_05dc_0000_1001);
-    let front: Vec<u8> = (2..7).flat_map(|word| writer.word(target, word).to_le_bytes()).collect();
+    // 1500 bytes less 24.
+    assert_eq!(writer.word(target, 0), 0x00ff_05c4_0000_1001);
+    let front = writer.front(target);
     assert_eq!(front[..14], [2, 0, 0, 0, 0, 0xfe, 2, 0, 0, 0, 0, 1, 8, 0]);
     assert_eq!((front[14], front[23]), (0x45, 47));
     assert_eq!(front[26..38], [10, 0, 0, 1, 10, 1, 0, 0, 0, 0, 8, 0]);
-    assert_eq!((front[38..].to_vec(), writer.word(target, 7)), (vec![0, 0], 0));
+    assert_eq!(front[38..], [0; 74]);
+    let sum = wire::checksum::fold(wire::checksum::sum(&front[14..34]));
+    assert_eq!(writer.word(target, 1), 1 << 16 | u64::from(sum));
+}
+
+#[test]
+fn a_target_has_the_shape_of_its_headers() {
+    let mut writer = writer(4);
+    let mut shape = |encap: &str| {
+        let mut message = message(1);
+        message["services"][0]["encap"] = encap.into();
+        let target = writer.follow(message, 0xfe, 1).of(0, 0).unwrap();
+        let (word_0, word_1) = (writer.word(target, 0), writer.word(target, 1));
+        (word_1 >> 16 & 0xff, word_0 >> 32 & 0xffff, writer.front(target)[23])
+    };
+    assert_eq!(shape("ENCAP_GRE"), (1, 1500 - 24, 47));
+    assert_eq!(shape("ENCAP_IPIP"), (0, 1500 - 20, 4));
+    assert_eq!(shape("ENCAP_GUE"), (1 << 4 | 3, 1500 - 32, 17));
+    assert_eq!(shape("ENCAP_GENEVE"), (1 << 4 | 4, 1500 - 36, 17));
 }
 
 #[test]
@@ -110,21 +134,49 @@ fn another_set_of_vips_leaves_no_target_valid() {
 }
 
 #[test]
-fn what_the_kernel_cannot_do_has_no_target() {
+fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
     let mut writer = writer(4);
-    assert_eq!(writer.follow(message(1), 0xfe, 0).of(0, 0), None, "no next hop");
-    assert_eq!(writer.follow(message(1), 0xfe, 2).of(0, 0), None, "two of them");
     let with = |field: &str, value: serde_json::Value| {
         let mut message = message(1);
         message["services"][0][field] = value;
         message
     };
-    assert_eq!(writer.follow(with("encap", "ENCAP_GUE".into()), 0xfe, 1).of(0, 0), None);
-    assert_eq!(writer.follow(with("encap", "ENCAP_IPIP".into()), 0xfe, 1).of(0, 0), None);
     let timeouts = |udp_ms: u32| serde_json::json!({"tcpMs": 900_000, "udpMs": udp_ms});
-    assert_eq!(writer.follow(with("idleTimeouts", timeouts(19_999)), 0xfe, 1).of(0, 0), None);
-    assert!(writer.follow(with("idleTimeouts", timeouts(20_000)), 0xfe, 1).of(0, 0).is_some());
-    assert_eq!(writer.follow(message(1), 0xfe, 1).of(7, 0), None, "no such match");
+    let mut stateless = with("mode", "MODE_STATELESS".into());
+    stateless["services"][0]["encap"] = "ENCAP_GENEVE".into();
+    stateless["services"][0]["bucketMap"] =
+        serde_json::json!({"generation": "1", "backends": ["b0"], "byBucket": vec![0; 256]});
+    let cases = [
+        (message(1), 0, NotCached::NoNextHop),
+        (message(1), 2, NotCached::SeveralNextHops),
+        (with("idleTimeouts", timeouts(19_999)), 1, NotCached::IdleTimeout),
+        (stateless, 1, NotCached::Untracked),
+    ];
+    for (message, hops, why) in cases {
+        let targets = writer.follow(message, 0xfe, hops);
+        assert_eq!(targets.decision(0, 0), Some(Err(why)));
+        let [(_, reason, 1)] = *targets.not_cached else { panic!("{targets:?}") };
+        assert_eq!(reason, why);
+    }
+    let targets = writer.follow(with("idleTimeouts", timeouts(20_000)), 0xfe, 1);
+    assert!(targets.of(0, 0).is_some() && targets.not_cached.is_empty());
+    assert_eq!(targets.decision(7, 0), None, "no such match");
+    let mut down = message(1);
+    down["groups"][0]["members"][0]["state"] = "BACKEND_STATE_DOWN".into();
+    let targets = writer.follow(down, 0xfe, 1);
+    assert_eq!(targets.decision(0, 0), Some(Err(NotCached::NoTraffic)));
+    assert!(targets.not_cached.is_empty(), "nothing is in the way");
+}
+
+#[test]
+fn backends_that_are_not_cached_are_counted_by_service_once() {
+    let mut writer = writer(2);
+    let mut message = message(5);
+    let vip = serde_json::json!({"address": "203.0.113.2"});
+    message["services"][0]["vips"].as_array_mut().unwrap().push(vip);
+    let targets = writer.follow(message, 0xfe, 1);
+    let [(_, NotCached::TargetsFull, 5)] = *targets.not_cached else { panic!("{targets:?}") };
+    assert_eq!(targets.refused_full, 8);
 }
 
 #[test]

@@ -3189,7 +3189,7 @@ type Forwarder struct {
 	ConnectionsMax *uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3,oneof" json:"connections_max,omitempty"`
 	// Whether the kernel sends data packets of steady flows by itself, past the
 	// workers, as these have decided (docs/performance.md): of IPv4 flows to backends
-	// with `encap: gre`, with one interface, its driver `af_xdp`, and `steering: rss`.
+	// with IPv4 addresses, with one interface, its driver `af_xdp`, and `steering: rss`.
 	// `auto`: if the interface has no zero-copy, where each packet that workers get
 	// is copied by the kernel. `on`: with zero-copy, too, and a warning says what is
 	// in the way. `off` takes effect at once, as does the way back; a forwarder that

@@ -815,8 +815,10 @@ type KernelCache struct {
 	TargetsMax uint64 `protobuf:"varint,7,opt,name=targets_max,json=targetsMax,proto3" json:"targets_max,omitempty"`
 	// Those of the plan that found no room.
 	TargetsRefused uint64 `protobuf:"varint,8,opt,name=targets_refused,json=targetsRefused,proto3" json:"targets_refused,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whose packets user space sends all.
+	NotCached     []*NotCached `protobuf:"bytes,9,rep,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KernelCache) Reset() {
@@ -905,6 +907,75 @@ func (x *KernelCache) GetTargetsRefused() uint64 {
 	return 0
 }
 
+func (x *KernelCache) GetNotCached() []*NotCached {
+	if x != nil {
+		return x.NotCached
+	}
+	return nil
+}
+
+// Backends of a service to which the kernel sends nothing by itself.
+type NotCached struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// For people.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Backends      uint32 `protobuf:"varint,3,opt,name=backends,proto3" json:"backends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotCached) Reset() {
+	*x = NotCached{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotCached) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotCached) ProtoMessage() {}
+
+func (x *NotCached) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotCached.ProtoReflect.Descriptor instead.
+func (*NotCached) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *NotCached) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *NotCached) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NotCached) GetBackends() uint32 {
+	if x != nil {
+		return x.Backends
+	}
+	return 0
+}
+
 // The device by which the kernel hands health checks over that go through the
 // tunnels.
 type ProbeDevice struct {
@@ -920,7 +991,7 @@ type ProbeDevice struct {
 
 func (x *ProbeDevice) Reset() {
 	*x = ProbeDevice{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1003,7 @@ func (x *ProbeDevice) String() string {
 func (*ProbeDevice) ProtoMessage() {}
 
 func (x *ProbeDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1016,7 @@ func (x *ProbeDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeDevice.ProtoReflect.Descriptor instead.
 func (*ProbeDevice) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProbeDevice) GetName() string {
@@ -981,7 +1052,7 @@ type UnresolvedPeer struct {
 
 func (x *UnresolvedPeer) Reset() {
 	*x = UnresolvedPeer{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1064,7 @@ func (x *UnresolvedPeer) String() string {
 func (*UnresolvedPeer) ProtoMessage() {}
 
 func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1077,7 @@ func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedPeer.ProtoReflect.Descriptor instead.
 func (*UnresolvedPeer) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UnresolvedPeer) GetName() string {
@@ -1047,7 +1118,7 @@ type PathMtu struct {
 
 func (x *PathMtu) Reset() {
 	*x = PathMtu{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1130,7 @@ func (x *PathMtu) String() string {
 func (*PathMtu) ProtoMessage() {}
 
 func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1143,7 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
 func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PathMtu) GetAddress() string {
@@ -1120,7 +1191,7 @@ type TakenOver struct {
 
 func (x *TakenOver) Reset() {
 	*x = TakenOver{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1203,7 @@ func (x *TakenOver) String() string {
 func (*TakenOver) ProtoMessage() {}
 
 func (x *TakenOver) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1216,7 @@ func (x *TakenOver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakenOver.ProtoReflect.Descriptor instead.
 func (*TakenOver) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TakenOver) GetTimeMs() uint64 {
@@ -1203,7 +1274,7 @@ type Thread struct {
 
 func (x *Thread) Reset() {
 	*x = Thread{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1286,7 @@ func (x *Thread) String() string {
 func (*Thread) ProtoMessage() {}
 
 func (x *Thread) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1299,7 @@ func (x *Thread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thread.ProtoReflect.Descriptor instead.
 func (*Thread) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Thread) GetRole() string {
@@ -1295,7 +1366,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1378,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1391,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Device) GetInterface() string {
@@ -1398,7 +1469,7 @@ type UnresolvedBackend struct {
 
 func (x *UnresolvedBackend) Reset() {
 	*x = UnresolvedBackend{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1481,7 @@ func (x *UnresolvedBackend) String() string {
 func (*UnresolvedBackend) ProtoMessage() {}
 
 func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1494,7 @@ func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedBackend.ProtoReflect.Descriptor instead.
 func (*UnresolvedBackend) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UnresolvedBackend) GetName() string {
@@ -1455,7 +1526,7 @@ type GetCountersRequest struct {
 
 func (x *GetCountersRequest) Reset() {
 	*x = GetCountersRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1538,7 @@ func (x *GetCountersRequest) String() string {
 func (*GetCountersRequest) ProtoMessage() {}
 
 func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1551,7 @@ func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersRequest.ProtoReflect.Descriptor instead.
 func (*GetCountersRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
 }
 
 type GetCountersResponse struct {
@@ -1503,7 +1574,7 @@ type GetCountersResponse struct {
 
 func (x *GetCountersResponse) Reset() {
 	*x = GetCountersResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1586,7 @@ func (x *GetCountersResponse) String() string {
 func (*GetCountersResponse) ProtoMessage() {}
 
 func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1599,7 @@ func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersResponse.ProtoReflect.Descriptor instead.
 func (*GetCountersResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetCountersResponse) GetReceived() uint64 {
@@ -1621,7 +1692,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1704,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1717,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Drop) GetReason() string {
@@ -1687,7 +1758,7 @@ type Originated struct {
 
 func (x *Originated) Reset() {
 	*x = Originated{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1770,7 @@ func (x *Originated) String() string {
 func (*Originated) ProtoMessage() {}
 
 func (x *Originated) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1783,7 @@ func (x *Originated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Originated.ProtoReflect.Descriptor instead.
 func (*Originated) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Originated) GetKind() string {
@@ -1744,7 +1815,7 @@ type ServiceCounters struct {
 
 func (x *ServiceCounters) Reset() {
 	*x = ServiceCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1827,7 @@ func (x *ServiceCounters) String() string {
 func (*ServiceCounters) ProtoMessage() {}
 
 func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1840,7 @@ func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCounters.ProtoReflect.Descriptor instead.
 func (*ServiceCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceCounters) GetService() string {
@@ -1836,7 +1907,7 @@ type BackendCounters struct {
 
 func (x *BackendCounters) Reset() {
 	*x = BackendCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +1919,7 @@ func (x *BackendCounters) String() string {
 func (*BackendCounters) ProtoMessage() {}
 
 func (x *BackendCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +1932,7 @@ func (x *BackendCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCounters.ProtoReflect.Descriptor instead.
 func (*BackendCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BackendCounters) GetService() string {
@@ -1909,7 +1980,7 @@ type GetConnectionsRequest struct {
 
 func (x *GetConnectionsRequest) Reset() {
 	*x = GetConnectionsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +1992,7 @@ func (x *GetConnectionsRequest) String() string {
 func (*GetConnectionsRequest) ProtoMessage() {}
 
 func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2005,7 @@ func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*GetConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetConnectionsRequest) GetLookup() *FlowKey {
@@ -1958,7 +2029,7 @@ type FlowKey struct {
 
 func (x *FlowKey) Reset() {
 	*x = FlowKey{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2041,7 @@ func (x *FlowKey) String() string {
 func (*FlowKey) ProtoMessage() {}
 
 func (x *FlowKey) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2054,7 @@ func (x *FlowKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowKey.ProtoReflect.Descriptor instead.
 func (*FlowKey) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FlowKey) GetSource() string {
@@ -2033,7 +2104,7 @@ type GetConnectionsResponse struct {
 
 func (x *GetConnectionsResponse) Reset() {
 	*x = GetConnectionsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2116,7 @@ func (x *GetConnectionsResponse) String() string {
 func (*GetConnectionsResponse) ProtoMessage() {}
 
 func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2129,7 @@ func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*GetConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetConnectionsResponse) GetConnectionsMax() uint64 {
@@ -2095,7 +2166,7 @@ type ConnectionCount struct {
 
 func (x *ConnectionCount) Reset() {
 	*x = ConnectionCount{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2178,7 @@ func (x *ConnectionCount) String() string {
 func (*ConnectionCount) ProtoMessage() {}
 
 func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2191,7 @@ func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionCount.ProtoReflect.Descriptor instead.
 func (*ConnectionCount) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConnectionCount) GetService() string {
@@ -2164,7 +2235,7 @@ type Connection struct {
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2247,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2260,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Connection) GetWorker() uint32 {
@@ -2235,7 +2306,7 @@ type TakeOverRequest struct {
 
 func (x *TakeOverRequest) Reset() {
 	*x = TakeOverRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2318,7 @@ func (x *TakeOverRequest) String() string {
 func (*TakeOverRequest) ProtoMessage() {}
 
 func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2331,7 @@ func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
 func (*TakeOverRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
 }
 
 type TakeOverResponse struct {
@@ -2273,7 +2344,7 @@ type TakeOverResponse struct {
 
 func (x *TakeOverResponse) Reset() {
 	*x = TakeOverResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2356,7 @@ func (x *TakeOverResponse) String() string {
 func (*TakeOverResponse) ProtoMessage() {}
 
 func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2369,7 @@ func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
 func (*TakeOverResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TakeOverResponse) GetPid() uint32 {
@@ -2319,7 +2390,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2402,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2415,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetMetricsRequest) GetFresh() bool {
@@ -2363,7 +2434,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2446,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2459,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetMetricsResponse) GetText() string {
@@ -2411,7 +2482,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2494,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2507,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExplainRequest) GetFlow() *FlowKey {
@@ -2513,14 +2584,16 @@ type ExplainResponse struct {
 	// the service has no Multipath TCP.
 	Multipath *ExplainedMultipath `protobuf:"bytes,23,opt,name=multipath,proto3" json:"multipath,omitempty"`
 	// Present: the kernel sends the flow's data packets by itself.
-	Cached        *CachedFlow `protobuf:"bytes,24,opt,name=cached,proto3" json:"cached,omitempty"`
+	Cached *CachedFlow `protobuf:"bytes,24,opt,name=cached,proto3" json:"cached,omitempty"`
+	// Not empty: why the kernel never sends packets of such flows by itself.
+	NotCached     string `protobuf:"bytes,25,opt,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2605,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2618,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainResponse) GetGeneration() uint64 {
@@ -2716,6 +2789,13 @@ func (x *ExplainResponse) GetCached() *CachedFlow {
 	return nil
 }
 
+func (x *ExplainResponse) GetNotCached() string {
+	if x != nil {
+		return x.NotCached
+	}
+	return ""
+}
+
 // A flow's entry in the kernel flow cache.
 type CachedFlow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2729,7 +2809,7 @@ type CachedFlow struct {
 
 func (x *CachedFlow) Reset() {
 	*x = CachedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2821,7 @@ func (x *CachedFlow) String() string {
 func (*CachedFlow) ProtoMessage() {}
 
 func (x *CachedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2834,7 @@ func (x *CachedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachedFlow.ProtoReflect.Descriptor instead.
 func (*CachedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CachedFlow) GetQueue() uint32 {
@@ -2790,7 +2870,7 @@ type ExplainedMultipath struct {
 
 func (x *ExplainedMultipath) Reset() {
 	*x = ExplainedMultipath{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2882,7 @@ func (x *ExplainedMultipath) String() string {
 func (*ExplainedMultipath) ProtoMessage() {}
 
 func (x *ExplainedMultipath) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2895,7 @@ func (x *ExplainedMultipath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedMultipath.ProtoReflect.Descriptor instead.
 func (*ExplainedMultipath) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExplainedMultipath) GetBy() string {
@@ -2865,7 +2945,7 @@ type ExplainedConnectionId struct {
 
 func (x *ExplainedConnectionId) Reset() {
 	*x = ExplainedConnectionId{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2877,7 +2957,7 @@ func (x *ExplainedConnectionId) String() string {
 func (*ExplainedConnectionId) ProtoMessage() {}
 
 func (x *ExplainedConnectionId) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2890,7 +2970,7 @@ func (x *ExplainedConnectionId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedConnectionId.ProtoReflect.Descriptor instead.
 func (*ExplainedConnectionId) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExplainedConnectionId) GetConfig() uint32 {
@@ -2942,7 +3022,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3034,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3047,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -3017,7 +3097,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3109,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3122,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -3074,7 +3154,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3166,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3179,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
 }
 
 type GetDropSamplesResponse struct {
@@ -3112,7 +3192,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3204,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3217,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -3162,7 +3242,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3254,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3267,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DropSample) GetReason() string {
@@ -3244,7 +3324,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3336,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3349,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -3319,7 +3399,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3411,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3424,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{45}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -3383,7 +3463,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3475,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3488,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{46}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -3482,7 +3562,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3574,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3587,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{47}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{48}
 }
 
 type WatchResponse struct {
@@ -3521,7 +3601,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3533,7 +3613,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3546,7 +3626,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{48}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WatchResponse) GetHandingOver() bool {
@@ -3623,7 +3703,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDevice\x120\n" +
 	"\x14controller_absent_ms\x18\x11 \x01(\x04R\x12controllerAbsentMs\x12E\n" +
 	"\fkernel_cache\x18\x12 \x01(\v2\".guideway.forwarder.v1.KernelCacheR\vkernelCacheJ\x04\b\n" +
-	"\x10\v\"\xf4\x01\n" +
+	"\x10\v\"\xb5\x02\n" +
 	"\vKernelCache\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3634,7 +3714,13 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\atargets\x18\x06 \x01(\x04R\atargets\x12\x1f\n" +
 	"\vtargets_max\x18\a \x01(\x04R\n" +
 	"targetsMax\x12'\n" +
-	"\x0ftargets_refused\x18\b \x01(\x04R\x0etargetsRefused\"\xc2\x01\n" +
+	"\x0ftargets_refused\x18\b \x01(\x04R\x0etargetsRefused\x12?\n" +
+	"\n" +
+	"not_cached\x18\t \x03(\v2 .guideway.forwarder.v1.NotCachedR\tnotCached\"Y\n" +
+	"\tNotCached\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bbackends\x18\x03 \x01(\rR\bbackends\"\xc2\x01\n" +
 	"\vProbeDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aproblem\x18\x02 \x01(\tR\aproblem\x12I\n" +
@@ -3762,7 +3848,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\x12#\n" +
 	"\rconnection_id\x18\x02 \x01(\fR\fconnectionId\x12\x1d\n" +
 	"\n" +
-	"tcp_header\x18\x03 \x01(\fR\ttcpHeader\"\x94\a\n" +
+	"tcp_header\x18\x03 \x01(\fR\ttcpHeader\"\xb3\a\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3791,7 +3877,9 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\rsecond_chance\x18\x15 \x01(\bR\fsecondChance\x12Q\n" +
 	"\rconnection_id\x18\x16 \x01(\v2,.guideway.forwarder.v1.ExplainedConnectionIdR\fconnectionId\x12G\n" +
 	"\tmultipath\x18\x17 \x01(\v2).guideway.forwarder.v1.ExplainedMultipathR\tmultipath\x129\n" +
-	"\x06cached\x18\x18 \x01(\v2!.guideway.forwarder.v1.CachedFlowR\x06cachedB\a\n" +
+	"\x06cached\x18\x18 \x01(\v2!.guideway.forwarder.v1.CachedFlowR\x06cached\x12\x1d\n" +
+	"\n" +
+	"not_cached\x18\x19 \x01(\tR\tnotCachedB\a\n" +
 	"\x05_slot\";\n" +
 	"\n" +
 	"CachedFlow\x12\x14\n" +
@@ -3880,7 +3968,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -3894,108 +3982,110 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),       // 9: guideway.forwarder.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),      // 10: guideway.forwarder.v1.GetStatusResponse
 	(*KernelCache)(nil),            // 11: guideway.forwarder.v1.KernelCache
-	(*ProbeDevice)(nil),            // 12: guideway.forwarder.v1.ProbeDevice
-	(*UnresolvedPeer)(nil),         // 13: guideway.forwarder.v1.UnresolvedPeer
-	(*PathMtu)(nil),                // 14: guideway.forwarder.v1.PathMtu
-	(*TakenOver)(nil),              // 15: guideway.forwarder.v1.TakenOver
-	(*Thread)(nil),                 // 16: guideway.forwarder.v1.Thread
-	(*Device)(nil),                 // 17: guideway.forwarder.v1.Device
-	(*UnresolvedBackend)(nil),      // 18: guideway.forwarder.v1.UnresolvedBackend
-	(*GetCountersRequest)(nil),     // 19: guideway.forwarder.v1.GetCountersRequest
-	(*GetCountersResponse)(nil),    // 20: guideway.forwarder.v1.GetCountersResponse
-	(*Drop)(nil),                   // 21: guideway.forwarder.v1.Drop
-	(*Originated)(nil),             // 22: guideway.forwarder.v1.Originated
-	(*ServiceCounters)(nil),        // 23: guideway.forwarder.v1.ServiceCounters
-	(*BackendCounters)(nil),        // 24: guideway.forwarder.v1.BackendCounters
-	(*GetConnectionsRequest)(nil),  // 25: guideway.forwarder.v1.GetConnectionsRequest
-	(*FlowKey)(nil),                // 26: guideway.forwarder.v1.FlowKey
-	(*GetConnectionsResponse)(nil), // 27: guideway.forwarder.v1.GetConnectionsResponse
-	(*ConnectionCount)(nil),        // 28: guideway.forwarder.v1.ConnectionCount
-	(*Connection)(nil),             // 29: guideway.forwarder.v1.Connection
-	(*TakeOverRequest)(nil),        // 30: guideway.forwarder.v1.TakeOverRequest
-	(*TakeOverResponse)(nil),       // 31: guideway.forwarder.v1.TakeOverResponse
-	(*GetMetricsRequest)(nil),      // 32: guideway.forwarder.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),     // 33: guideway.forwarder.v1.GetMetricsResponse
-	(*ExplainRequest)(nil),         // 34: guideway.forwarder.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 35: guideway.forwarder.v1.ExplainResponse
-	(*CachedFlow)(nil),             // 36: guideway.forwarder.v1.CachedFlow
-	(*ExplainedMultipath)(nil),     // 37: guideway.forwarder.v1.ExplainedMultipath
-	(*ExplainedConnectionId)(nil),  // 38: guideway.forwarder.v1.ExplainedConnectionId
-	(*TrackedFlow)(nil),            // 39: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 40: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 41: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 42: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 43: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 44: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 45: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 46: guideway.forwarder.v1.CapturedPacket
-	(*WatchRequest)(nil),           // 47: guideway.forwarder.v1.WatchRequest
-	(*WatchResponse)(nil),          // 48: guideway.forwarder.v1.WatchResponse
-	nil,                            // 49: guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	(*v1.Plan)(nil),                // 50: guideway.plan.v1.Plan
+	(*NotCached)(nil),              // 12: guideway.forwarder.v1.NotCached
+	(*ProbeDevice)(nil),            // 13: guideway.forwarder.v1.ProbeDevice
+	(*UnresolvedPeer)(nil),         // 14: guideway.forwarder.v1.UnresolvedPeer
+	(*PathMtu)(nil),                // 15: guideway.forwarder.v1.PathMtu
+	(*TakenOver)(nil),              // 16: guideway.forwarder.v1.TakenOver
+	(*Thread)(nil),                 // 17: guideway.forwarder.v1.Thread
+	(*Device)(nil),                 // 18: guideway.forwarder.v1.Device
+	(*UnresolvedBackend)(nil),      // 19: guideway.forwarder.v1.UnresolvedBackend
+	(*GetCountersRequest)(nil),     // 20: guideway.forwarder.v1.GetCountersRequest
+	(*GetCountersResponse)(nil),    // 21: guideway.forwarder.v1.GetCountersResponse
+	(*Drop)(nil),                   // 22: guideway.forwarder.v1.Drop
+	(*Originated)(nil),             // 23: guideway.forwarder.v1.Originated
+	(*ServiceCounters)(nil),        // 24: guideway.forwarder.v1.ServiceCounters
+	(*BackendCounters)(nil),        // 25: guideway.forwarder.v1.BackendCounters
+	(*GetConnectionsRequest)(nil),  // 26: guideway.forwarder.v1.GetConnectionsRequest
+	(*FlowKey)(nil),                // 27: guideway.forwarder.v1.FlowKey
+	(*GetConnectionsResponse)(nil), // 28: guideway.forwarder.v1.GetConnectionsResponse
+	(*ConnectionCount)(nil),        // 29: guideway.forwarder.v1.ConnectionCount
+	(*Connection)(nil),             // 30: guideway.forwarder.v1.Connection
+	(*TakeOverRequest)(nil),        // 31: guideway.forwarder.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),       // 32: guideway.forwarder.v1.TakeOverResponse
+	(*GetMetricsRequest)(nil),      // 33: guideway.forwarder.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),     // 34: guideway.forwarder.v1.GetMetricsResponse
+	(*ExplainRequest)(nil),         // 35: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 36: guideway.forwarder.v1.ExplainResponse
+	(*CachedFlow)(nil),             // 37: guideway.forwarder.v1.CachedFlow
+	(*ExplainedMultipath)(nil),     // 38: guideway.forwarder.v1.ExplainedMultipath
+	(*ExplainedConnectionId)(nil),  // 39: guideway.forwarder.v1.ExplainedConnectionId
+	(*TrackedFlow)(nil),            // 40: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 41: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 42: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 43: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 44: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 45: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 46: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 47: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 48: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 49: guideway.forwarder.v1.WatchResponse
+	nil,                            // 50: guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	(*v1.Plan)(nil),                // 51: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	50, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	50, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	50, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	51, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	51, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	51, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
 	6,  // 3: guideway.forwarder.v1.ComparePlanResponse.services:type_name -> guideway.forwarder.v1.ServiceComparison
 	7,  // 4: guideway.forwarder.v1.ServiceComparison.backends:type_name -> guideway.forwarder.v1.BackendShare
 	8,  // 5: guideway.forwarder.v1.ServiceComparison.established:type_name -> guideway.forwarder.v1.ConnectionOutcomes
 	8,  // 6: guideway.forwarder.v1.ServiceComparison.opening_or_closing:type_name -> guideway.forwarder.v1.ConnectionOutcomes
-	16, // 7: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
-	17, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
-	18, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
-	15, // 10: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
-	14, // 11: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
-	13, // 12: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
-	12, // 13: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
+	17, // 7: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
+	18, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
+	19, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
+	16, // 10: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
+	15, // 11: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
+	14, // 12: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
+	13, // 13: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
 	11, // 14: guideway.forwarder.v1.GetStatusResponse.kernel_cache:type_name -> guideway.forwarder.v1.KernelCache
-	49, // 15: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	21, // 16: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
-	22, // 17: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
-	23, // 18: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
-	24, // 19: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
-	26, // 20: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
-	28, // 21: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
-	29, // 22: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
-	26, // 23: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
-	21, // 24: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	39, // 25: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	40, // 26: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	38, // 27: guideway.forwarder.v1.ExplainResponse.connection_id:type_name -> guideway.forwarder.v1.ExplainedConnectionId
-	37, // 28: guideway.forwarder.v1.ExplainResponse.multipath:type_name -> guideway.forwarder.v1.ExplainedMultipath
-	36, // 29: guideway.forwarder.v1.ExplainResponse.cached:type_name -> guideway.forwarder.v1.CachedFlow
-	43, // 30: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	46, // 31: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
-	0,  // 32: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 33: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 34: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
-	9,  // 35: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	19, // 36: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	25, // 37: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	34, // 38: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	41, // 39: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	44, // 40: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	30, // 41: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
-	32, // 42: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	47, // 43: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
-	1,  // 44: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 45: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 46: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
-	10, // 47: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	20, // 48: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	27, // 49: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	35, // 50: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	42, // 51: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	45, // 52: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	31, // 53: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
-	33, // 54: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	48, // 55: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
-	44, // [44:56] is the sub-list for method output_type
-	32, // [32:44] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	12, // 15: guideway.forwarder.v1.KernelCache.not_cached:type_name -> guideway.forwarder.v1.NotCached
+	50, // 16: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	22, // 17: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
+	23, // 18: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
+	24, // 19: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
+	25, // 20: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
+	27, // 21: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
+	29, // 22: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
+	30, // 23: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
+	27, // 24: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
+	22, // 25: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
+	40, // 26: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	41, // 27: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	39, // 28: guideway.forwarder.v1.ExplainResponse.connection_id:type_name -> guideway.forwarder.v1.ExplainedConnectionId
+	38, // 29: guideway.forwarder.v1.ExplainResponse.multipath:type_name -> guideway.forwarder.v1.ExplainedMultipath
+	37, // 30: guideway.forwarder.v1.ExplainResponse.cached:type_name -> guideway.forwarder.v1.CachedFlow
+	44, // 31: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	47, // 32: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 33: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 34: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 35: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
+	9,  // 36: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	20, // 37: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	26, // 38: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	35, // 39: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	42, // 40: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	45, // 41: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	31, // 42: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
+	33, // 43: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	48, // 44: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 45: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 46: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 47: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
+	10, // 48: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	21, // 49: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	28, // 50: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	36, // 51: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	43, // 52: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	46, // 53: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	32, // 54: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
+	34, // 55: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	49, // 56: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	45, // [45:57] is the sub-list for method output_type
+	33, // [33:45] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -4003,16 +4093,16 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[35].OneofWrappers = []any{}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[37].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[38].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

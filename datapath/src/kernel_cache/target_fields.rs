@@ -1,0 +1,53 @@
+//! What of a target the kernel sends by, word by word.
+//!
+//! ```text
+//!  target     two cache lines; of IPv4 in GRE, IPIP over IPv4 all is in the first
+//!  word 0     63 ...... 56 55 ....... 48 47 ....... 32 31 .... 12 11 ..... 0
+//!             class bits   class mask    packet bytes  sequence   generation; zero:
+//!                                                                 not valid
+//!  word 1     63 ............... 32 31 ... 24 23 .. 16 15 ............ 0
+//!             mask of the source    zero      shape    sum of the IPv4 header
+//!  word 2-10  the headers from Ethernet on, and zeros
+//!  word 11-15 zero
+//!
+//!  shape      7 .. 5  4        3             2 ..................... 0
+//!             zero    UDP      IPv6 outside  words between IP and the inner packet
+//! ```
+//!
+//! *Packet bytes* are those of the longest inner packet that fits the path; behind the
+//! outer IP header stands that of UDP, or not. What the other fields mean is with
+//! [`crate::encapsulate::HeaderTemplate`].
+
+use super::LINE_WORDS;
+use crate::encapsulate::{FRONT_BYTES_MAX, KernelTemplate};
+
+/// Words of a target.
+pub const TARGET_WORDS: usize = 2 * LINE_WORDS;
+
+/// Words of the headers.
+const FRONT_WORDS: usize = FRONT_BYTES_MAX.div_ceil(8);
+/// Where they begin.
+const FRONT_AT: usize = 2;
+const _: () = assert!(FRONT_AT + FRONT_WORDS <= TARGET_WORDS, "the headers are too long");
+
+const SHAPE_UDP: u8 = 1 << 4;
+
+/// A target's words; of word 0 without its state.
+pub(super) type TargetFields = [u64; TARGET_WORDS];
+
+pub(super) fn fields_of(template: &KernelTemplate) -> TargetFields {
+    let mut front = [0; 8 * FRONT_WORDS];
+    front[..FRONT_BYTES_MAX].copy_from_slice(&template.front);
+    let shape = template.shape | if template.has_udp { SHAPE_UDP } else { 0 };
+    let mut fields = [0; TARGET_WORDS];
+    fields[0] = u64::from(template.class_bits) << 56
+        | u64::from(template.class_mask) << 48
+        | u64::from(template.inside_bytes_max) << 32;
+    fields[1] = u64::from(template.source_host_mask) << 32
+        | u64::from(shape) << 16
+        | u64::from(template.sum);
+    for (word, bytes) in fields[FRONT_AT..].iter_mut().zip(front.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    fields
+}

@@ -1,0 +1,72 @@
+//! Why the kernel sends no packets of a match to a member by itself: see
+//! [`crate::kernel_cache`].
+
+use std::collections::BTreeMap;
+
+use plan::ServiceId;
+
+/// What stands in the way: user space sends these packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotCached {
+    /// The member gets no packets, which stands in no way.
+    NoTraffic,
+    /// Nothing is tracked: the service is stateless, or the port is a backend's own.
+    Untracked,
+    /// The sweep comes by too rarely.
+    IdleTimeout,
+    /// The VIP is of IPv6.
+    InnerV6,
+    /// The backend's address is of IPv6.
+    OuterV6,
+    /// Some packets carry an option behind the tunnel's header.
+    Options,
+    /// The backend is not reached.
+    NoNextHop,
+    /// The flow hash would choose one.
+    SeveralNextHops,
+    /// There are as many targets as there may be.
+    TargetsFull,
+}
+
+impl NotCached {
+    /// For people: what to look at.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            NotCached::NoTraffic => "the backend gets no packets",
+            NotCached::Untracked => "its packets are not tracked",
+            NotCached::IdleTimeout => "an idle timeout is shorter than 20 s",
+            NotCached::InnerV6 => "the VIP's address is of IPv6",
+            NotCached::OuterV6 => "the backend's address is of IPv6",
+            NotCached::Options => "its tunnels have options",
+            NotCached::NoNextHop => "the backend has no next hop",
+            NotCached::SeveralNextHops => "the backend has several next hops",
+            NotCached::TargetsFull => "there are no more targets",
+        }
+    }
+}
+
+/// For each service the backends, at its match with the most, whose packets are not the
+/// kernel's, by reason.
+#[derive(Debug, Default)]
+pub(crate) struct NotCachedCounts(BTreeMap<(ServiceId, NotCached), u32>);
+
+impl NotCachedCounts {
+    /// Counts those of one match.
+    pub(crate) fn add(&mut self, service: ServiceId, members: impl Iterator<Item = NotCached>) {
+        let mut counts = BTreeMap::<NotCached, u32>::new();
+        for reason in members.filter(|reason| *reason != NotCached::NoTraffic) {
+            *counts.entry(reason).or_default() += 1;
+        }
+        for (reason, count) in counts {
+            let most = self.0.entry((service, reason)).or_default();
+            *most = count.max(*most);
+        }
+    }
+
+    /// Service, reason, backends.
+    pub(crate) fn into_list(self) -> Box<[(ServiceId, NotCached, u32)]> {
+        let lines = self.0.into_iter();
+        lines.map(|((service, reason), backends)| (service, reason, backends)).collect()
+    }
+}
