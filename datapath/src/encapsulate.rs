@@ -216,8 +216,8 @@ impl HeaderTemplate {
     /// Why its program cannot fill these headers.
     pub(crate) fn for_kernel(&self) -> Result<KernelTemplate, NotCached> {
         let is_v6 = self.shape.0 & Shape::V6 != 0;
-        if is_v6 {
-            return Err(NotCached::OuterV6);
+        if is_v6 && self.udp == UdpHeader::Checksum {
+            return Err(NotCached::Udp6Checksum);
         }
         if self.option_bytes != 0 {
             return Err(NotCached::Options);

@@ -14,10 +14,8 @@ pub enum NotCached {
     Untracked,
     /// The sweep comes by too rarely.
     IdleTimeout,
-    /// The VIP is of IPv6.
-    InnerV6,
-    /// The backend's address is of IPv6.
-    OuterV6,
+    /// A checksum over each packet is to be computed.
+    Udp6Checksum,
     /// Some packets carry an option behind the tunnel's header.
     Options,
     /// The backend is not reached.
@@ -36,8 +34,7 @@ impl NotCached {
             NotCached::NoTraffic => "the backend gets no packets",
             NotCached::Untracked => "its packets are not tracked",
             NotCached::IdleTimeout => "an idle timeout is shorter than 20 s",
-            NotCached::InnerV6 => "the VIP's address is of IPv6",
-            NotCached::OuterV6 => "the backend's address is of IPv6",
+            NotCached::Udp6Checksum => "udp6_checksum is on",
             NotCached::Options => "its tunnels have options",
             NotCached::NoNextHop => "the backend has no next hop",
             NotCached::SeveralNextHops => "the backend has several next hops",

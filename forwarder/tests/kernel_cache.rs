@@ -1,7 +1,8 @@
-//! The kernel flow cache in a running forwarder: one device, IPv4 in GRE, over veth.
+//! The kernel flow cache in a running forwarder: one device, over veth.
 //!
 //! ```text
 //!  client 10.0.0.2, backends 10.0.0.11, 10.0.0.12 ──eth0── eth0 10.0.0.1 balancer
+//!  and the same of fd00::
 //! ```
 
 mod common;
@@ -22,11 +23,10 @@ use serde_json::{Value, json};
 use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 
 const GRE: u32 = 47;
-const IPIP: u32 = 4;
+const IPV4: u32 = 4;
+const IPV6: u32 = 41;
 const UDP: u32 = 17;
 const PACKETS: u64 = 2_000;
-/// Of IPv4, UDP, and what is in it.
-const PACKET_BYTES: u64 = 20 + 8 + 8;
 
 /// A balancer whose one flow is sent to the backends of that number that are active.
 fn plan(generation: u64, active: u8) -> Value {
@@ -41,7 +41,7 @@ fn plan(generation: u64, active: u8) -> Value {
     json!({
         "generation": generation.to_string(),
         "cluster": {"name": "test", "keyId": "derived"},
-        "machine": {"name": "lb", "addresses": ["10.0.0.1"]},
+        "machine": {"name": "lb", "addresses": ["10.0.0.1", "fd00::1"]},
         "forwarder": {"interfaces": [{"name": "eth0"}], "kernelCache": "KERNEL_CACHE_ON", "connectionsMax": "10000"},
         "backends": backends,
         "groups": [{"name": "g", "members": members}],
@@ -49,12 +49,47 @@ fn plan(generation: u64, active: u8) -> Value {
     })
 }
 
-/// The protocol that the plan's tunnels are of.
-fn tunnel_protocol(plan: &Value) -> u32 {
-    match plan["services"][0]["encap"].as_str() {
-        None => GRE,
-        Some("ENCAP_IPIP") => IPIP,
-        Some(_) => UDP,
+/// What a plan's first service is reached by, and its first backend.
+#[derive(Clone, Copy)]
+struct Families {
+    is_inner_v6: bool,
+    is_outer_v6: bool,
+}
+
+impl Families {
+    fn of(plan: &Value) -> Families {
+        let has_colon = |text: &Value| text.as_str().unwrap().contains(':');
+        Families {
+            is_inner_v6: has_colon(&plan["services"][0]["vips"][0]["address"]),
+            is_outer_v6: has_colon(&plan["backends"][0]["address"]),
+        }
+    }
+
+    /// The raw socket of backends, which gets packets of the plan's tunnels.
+    fn backend(self, plan: &Value) -> OwnedFd {
+        let protocol = match plan["services"][0]["encap"].as_str() {
+            None | Some("ENCAP_GRE") => GRE,
+            Some("ENCAP_IPIP") if self.is_inner_v6 => IPV6,
+            Some("ENCAP_IPIP") => IPV4,
+            Some(_) => UDP,
+        };
+        let family = if self.is_outer_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let backend = raw_socket(family, protocol);
+        set_socket_timeout(&backend, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
+        backend
+    }
+
+    /// The client's address, and the service's.
+    fn flow(self) -> [&'static str; 2] {
+        match self.is_inner_v6 {
+            true => ["[fd00::2]:4000", "[2001:db8:f::10]:53"],
+            false => ["10.0.0.2:4000", "203.0.113.10:53"],
+        }
+    }
+
+    /// Of IP, UDP, and the number in it.
+    fn packet_bytes(self) -> u64 {
+        (if self.is_inner_v6 { 40 } else { 20 }) + 8 + 8
     }
 }
 
@@ -92,18 +127,20 @@ impl Rig {
         link(&client, "eth0", &balancer, "eth0", 1);
         let program = client.inside(program);
         change(&client);
-        for address in ["10.0.0.2", "10.0.0.11", "10.0.0.12"] {
-            client.run(&format!("ip addr add {address}/24 dev eth0"));
+        for host in [2, 11, 12] {
+            client.run(&format!("ip addr add 10.0.0.{host}/24 dev eth0"));
+            client.run(&format!("ip addr add fd00::{host}/64 dev eth0 nodad"));
         }
         balancer.run("ip addr add 10.0.0.1/24 dev eth0");
+        balancer.run("ip addr add fd00::1/64 dev eth0 nodad");
         client.run("ip route add 203.0.113.10 via 10.0.0.1");
+        client.run("ip route add 2001:db8:f::10 via fd00::1");
         let mut forwarder = Forwarder::start(&balancer);
         forwarder.set_plan(plan).unwrap();
-        let tunnel = tunnel_protocol(plan);
-        let backend = client.inside(|| raw_socket(AddressFamily::INET, tunnel));
-        set_socket_timeout(&backend, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
-        let socket = client.inside(|| UdpSocket::bind("10.0.0.2:4000").unwrap());
-        let traffic = Traffic { socket, backend, _program: program, sent: 0, padding: 0 };
+        let families = Families::of(plan);
+        let backend = client.inside(|| families.backend(plan));
+        let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
+        let traffic = Traffic { families, socket, backend, _program: program, sent: 0, padding: 0 };
         let mut rig = Rig { forwarder, traffic, balancer, _client: client };
         rig.confirm();
         rig
@@ -132,10 +169,11 @@ impl Rig {
         assert_eq!((counters.received, counters.sent, counters.unaccounted), (sent, sent, 0));
         let services: Vec<_> =
             counters.services.iter().map(|line| (line.packets, line.bytes)).collect();
-        assert_eq!(services, [(sent, sent * PACKET_BYTES)]);
+        let packet_bytes = self.traffic.families.packet_bytes();
+        assert_eq!(services, [(sent, sent * packet_bytes)]);
         let members: Vec<_> =
             counters.backends.iter().map(|line| (line.packets, line.bytes)).collect();
-        assert_eq!(members, backends.map(|packets| (packets, packets * PACKET_BYTES)));
+        assert_eq!(members, backends.map(|packets| (packets, packets * packet_bytes)));
         let metrics = self.forwarder.metrics();
         assert_eq!(sample(&metrics, "guideway_frames_total{verdict=\"sent\"} "), sent);
         let cached = sample(&metrics, "guideway_kernel_cache_packets_total ");
@@ -147,6 +185,7 @@ impl Rig {
 
 /// One flow, one packet at a time: none is lost in a full ring, and time goes on.
 struct Traffic {
+    families: Families,
     socket: UdpSocket,
     backend: OwnedFd,
     _program: Vec<nic::Device>,
@@ -156,11 +195,12 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Sends packets, each when the one before has come; the backend that had the last.
+    /// Sends packets, each when the one before has come; the backend that had the last,
+    /// if its address is of IPv4: the sockets of IPv6 do not say.
     fn send(&mut self, packets: u64) -> u8 {
         let (mut bytes, mut host) = ([0; 2048], 0);
         for _ in 0..packets {
-            self.socket.send_to(&self.datagram(), "203.0.113.10:53").unwrap();
+            self.socket.send_to(&self.datagram(), self.families.flow()[1]).unwrap();
             let received = receive(&self.backend, &mut bytes);
             let length =
                 received.unwrap_or_else(|error| panic!("packet {} was lost: {error}", self.sent));
@@ -173,7 +213,7 @@ impl Traffic {
     /// One packet, which may not come; nor does it count.
     fn send_without_waiting(&self) {
         // Its error is that of a packet before.
-        let _ = self.socket.send_to(&self.datagram(), "203.0.113.10:53");
+        let _ = self.socket.send_to(&self.datagram(), self.families.flow()[1]);
     }
 
     fn datagram(&self) -> Vec<u8> {
@@ -201,18 +241,49 @@ fn most_packets_of_a_busy_flow_never_reach_user_space_and_all_are_counted() {
     assert_eq!(sample(&rig.forwarder.metrics(), entered), 1);
 }
 
-#[test]
-fn each_encapsulation_is_sent_by_the_kernel() {
-    if !root_or_skip("each_encapsulation_is_sent_by_the_kernel") {
-        return;
-    }
-    for encap in ["ENCAP_IPIP", "ENCAP_GUE", "ENCAP_GENEVE"] {
+/// One flow of those families is the kernel's in each encapsulation.
+fn each_encapsulation_is_sent(is_inner_v6: bool, is_outer_v6: bool) {
+    for encap in ["ENCAP_GRE", "ENCAP_IPIP", "ENCAP_GUE", "ENCAP_GENEVE"] {
         let mut plan = plan(1, 11);
         plan["services"][0]["encap"] = json!(encap);
+        if is_inner_v6 {
+            plan["services"][0]["vips"] = json!([{"address": "2001:db8:f::10"}]);
+        }
+        if is_outer_v6 {
+            plan["backends"][0]["address"] = json!("fd00::11");
+        }
         let mut rig = Rig::start(&plan);
         rig.traffic.send(300);
         assert!(rig.filtered("cached") > 200, "{encap}");
         rig.hold_counters([rig.traffic.sent, 0]);
+    }
+}
+
+#[test]
+fn ipv4_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation() {
+    if root_or_skip("ipv4_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation") {
+        each_encapsulation_is_sent(false, false);
+    }
+}
+
+#[test]
+fn ipv6_in_ipv6_is_sent_by_the_kernel_in_each_encapsulation() {
+    if root_or_skip("ipv6_in_ipv6_is_sent_by_the_kernel_in_each_encapsulation") {
+        each_encapsulation_is_sent(true, true);
+    }
+}
+
+#[test]
+fn ipv4_in_ipv6_is_sent_by_the_kernel_in_each_encapsulation() {
+    if root_or_skip("ipv4_in_ipv6_is_sent_by_the_kernel_in_each_encapsulation") {
+        each_encapsulation_is_sent(false, true);
+    }
+}
+
+#[test]
+fn ipv6_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation() {
+    if root_or_skip("ipv6_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation") {
+        each_encapsulation_is_sent(true, false);
     }
 }
 

@@ -14,13 +14,9 @@
 #define GUIDEWAY_CACHE_H
 
 #include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/ip.h>
-#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "cache_front.h"
-#include "cache_hash.h"
 #include "cache_plain.h"
 
 /* Set before the program is loaded, so that without a cache the verifier takes
@@ -196,13 +192,10 @@ static __always_inline void note_use(const struct cached *cached, const struct c
 /* True if the packet was in the cache and is to be sent back by the device. */
 static __always_inline int is_cached(struct xdp_md *ctx)
 {
-	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, packet_bytes;
+	__u32 queue = ctx->rx_queue_index;
 	struct cached cached; /* each field is written before it is read */
 	const struct cache_line *line;
-	const struct iphdr *ip;
-	const __u32 *words;
-	__u8 class;
+	struct plain plain;
 
 	if (queue >= cache_queues)
 		return 0;
@@ -210,21 +203,16 @@ static __always_inline int is_cached(struct xdp_md *ctx)
 	line = bpf_map_lookup_elem(&cache_lines, &queue);
 	if (!line || READ_ONCE(line->paused))
 		return 0;
-	ip = read_plain(data, end);
-	/* Addresses and ports: read again, for the verifier's sake. */
-	if (!ip || (const void *)ip + 24 > end)
+	if (!read_plain(&plain, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return 0;
-	words = (const void *)ip;
-	if (!find_entry(&cached, queue, hash_tuple((__u64)words[4] << 32 | words[3], words[5], ip->protocol)))
+	if (!find_entry(&cached, queue, plain.hash) || !read_target(&cached))
 		return 0;
-	packet_bytes = bpf_ntohs(ip->tot_len);
-	class = ip->tos;
-	if (!read_target(&cached) || packet_bytes > cached.outer.packet_bytes_max)
+	if (plain.packet_bytes > cached.outer.packet_bytes_max)
 		return 0;
-	if (!encapsulate(ctx, &cached.outer, class, packet_bytes))
+	if (!encapsulate(ctx, &cached.outer, plain.class, plain.packet_bytes))
 		return 0;
 	note_use(&cached, line);
-	count_cached(cached.target & TARGET_NUMBER_MASK, packet_bytes);
+	count_cached(cached.target & TARGET_NUMBER_MASK, plain.packet_bytes);
 	return 1;
 }
 

@@ -9,17 +9,18 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "cache_plain.h"
 
-/* Ethernet, IP, UDP, Geneve; and of those without UDP over IPv4. */
+/* Of Ethernet, IPv6, UDP, Geneve; of GRE over IPv4 in Ethernet. */
 #define FRONT_WORDS 9
 #define SHORT_FRONT_WORDS 5
 
-/* What is behind the outer IP header: words of 4 bytes. */
+/* Words of 4 bytes behind the outer IP header; of IPIP there are none. */
 #define GRE_WORDS 1
 #define GUE_WORDS 3
 #define GENEVE_WORDS 4
@@ -28,12 +29,10 @@
 #define SHAPE_V6 (1 << 3)
 #define SHAPE_UDP (1 << 4)
 
-#define SHAPE_GRE_V4 GRE_WORDS
-#define SHAPE_IPIP_V4 0
-#define SHAPE_GUE_V4 (SHAPE_UDP | GUE_WORDS)
-#define SHAPE_GENEVE_V4 (SHAPE_UDP | GENEVE_WORDS)
-
 #define ADDED_BYTES_V4(words) (sizeof(struct iphdr) + 4 * (words))
+#define ADDED_BYTES_V6(words) (sizeof(struct ipv6hdr) + 4 * (words))
+
+#define FLOW_LABEL_MASK 0xfffff
 
 /* RFC 8085, section 5.1.1. */
 #define DYNAMIC_PORTS 0xc000
@@ -54,6 +53,12 @@ struct front_v4 {
 	struct ethhdr ethernet;
 	struct iphdr ip;
 	struct udphdr udp; /* if the shape has it */
+} __attribute__((packed));
+
+struct front_v6 {
+	struct ethhdr ethernet;
+	struct ipv6hdr ip;
+	struct udphdr udp;
 } __attribute__((packed));
 
 static __always_inline __u8 outer_class(const struct outer *outer, __u8 class)
@@ -106,6 +111,51 @@ static __always_inline int wrap_v4(struct xdp_md *ctx, struct outer *outer, __u8
 	return 1;
 }
 
+/* The same of IPv6. */
+static __always_inline int wrap_v6(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes,
+				   const __u32 words)
+{
+	struct front_v6 *front = (void *)outer->front;
+	void *data = make_room(ctx, ADDED_BYTES_V6(words));
+	__be16 payload_bytes = bpf_htons(packet_bytes + 4 * words);
+	__be32 start;
+
+	if (!data)
+		return 0;
+	/* RFC 6438: the fabric spreads flows by the flow label. */
+	start = bpf_htonl(6U << 28 | (__u32)outer_class(outer, class) << 20 | (outer->flow_hash & FLOW_LABEL_MASK));
+	__builtin_memcpy((void *)front + ETH_HLEN, &start, sizeof(start));
+	front->ip.payload_len = payload_bytes;
+	if (words >= GUE_WORDS) {
+		front->udp.source = source_port(outer);
+		front->udp.len = payload_bytes;
+	}
+	__builtin_memcpy(data, front, ETH_HLEN + ADDED_BYTES_V6(words));
+	return 1;
+}
+
+static __always_inline int wrap(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes)
+{
+	switch (outer->shape) {
+	case 0:
+		return wrap_v4(ctx, outer, class, packet_bytes, 0);
+	case SHAPE_UDP | GUE_WORDS:
+		return wrap_v4(ctx, outer, class, packet_bytes, GUE_WORDS);
+	case SHAPE_UDP | GENEVE_WORDS:
+		return wrap_v4(ctx, outer, class, packet_bytes, GENEVE_WORDS);
+	case SHAPE_V6 | GRE_WORDS:
+		return wrap_v6(ctx, outer, class, packet_bytes, GRE_WORDS);
+	case SHAPE_V6:
+		return wrap_v6(ctx, outer, class, packet_bytes, 0);
+	case SHAPE_V6 | SHAPE_UDP | GUE_WORDS:
+		return wrap_v6(ctx, outer, class, packet_bytes, GUE_WORDS);
+	case SHAPE_V6 | SHAPE_UDP | GENEVE_WORDS:
+		return wrap_v6(ctx, outer, class, packet_bytes, GENEVE_WORDS);
+	default:
+		return 0;
+	}
+}
+
 /* Makes the packet of a frame a tunnel's; false: it stays as it is, but for padding. */
 static __always_inline int encapsulate(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes)
 {
@@ -115,18 +165,9 @@ static __always_inline int encapsulate(struct xdp_md *ctx, struct outer *outer, 
 	if (frame_bytes > used_bytes && bpf_xdp_adjust_tail(ctx, (int)used_bytes - (int)frame_bytes))
 		return 0;
 	/* First what is most. */
-	if (outer->shape == SHAPE_GRE_V4)
+	if (outer->shape == GRE_WORDS)
 		return wrap_v4(ctx, outer, class, packet_bytes, GRE_WORDS);
-	switch (outer->shape) {
-	case SHAPE_IPIP_V4:
-		return wrap_v4(ctx, outer, class, packet_bytes, 0);
-	case SHAPE_GUE_V4:
-		return wrap_v4(ctx, outer, class, packet_bytes, GUE_WORDS);
-	case SHAPE_GENEVE_V4:
-		return wrap_v4(ctx, outer, class, packet_bytes, GENEVE_WORDS);
-	default:
-		return 0;
-	}
+	return wrap(ctx, outer, class, packet_bytes);
 }
 
 #endif

@@ -32,28 +32,58 @@ static __always_inline void sip_round(__u64 v[4])
 	v[2] = rotate(v[2], 32);
 }
 
-/* SipHash-1-3 of 13 bytes: addresses, ports, protocol. */
-static __always_inline __u64 hash_tuple(__u64 addresses, __u32 ports, __u8 protocol)
+static __always_inline void sip_begin(__u64 v[4])
 {
-	const __u64 last = 13ULL << 56 | (__u64)protocol << 32 | ports;
-	__u64 v[4] = {
-		cache_key_0 ^ 0x736f6d6570736575ULL,
-		cache_key_1 ^ 0x646f72616e646f6dULL,
-		cache_key_0 ^ 0x6c7967656e657261ULL,
-		cache_key_1 ^ 0x7465646279746573ULL,
-	};
+	v[0] = cache_key_0 ^ 0x736f6d6570736575ULL;
+	v[1] = cache_key_1 ^ 0x646f72616e646f6dULL;
+	v[2] = cache_key_0 ^ 0x6c7967656e657261ULL;
+	v[3] = cache_key_1 ^ 0x7465646279746573ULL;
+}
 
-	v[3] ^= addresses;
+static __always_inline void sip_word(__u64 v[4], __u64 word)
+{
+	v[3] ^= word;
 	sip_round(v);
-	v[0] ^= addresses;
-	v[3] ^= last;
-	sip_round(v);
-	v[0] ^= last;
+	v[0] ^= word;
+}
+
+static __always_inline __u64 sip_end(__u64 v[4])
+{
 	v[2] ^= 0xff;
 	sip_round(v);
 	sip_round(v);
 	sip_round(v);
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* The last word of a tuple of that many bytes: ports, protocol. */
+static __always_inline __u64 last_word(__u64 tuple_bytes, __u32 ports, __u8 protocol)
+{
+	return tuple_bytes << 56 | (__u64)protocol << 32 | ports;
+}
+
+/* SipHash-1-3 of 13 bytes: addresses, ports, protocol. */
+static __always_inline __u64 hash_tuple_v4(__u64 addresses, __u32 ports, __u8 protocol)
+{
+	__u64 v[4];
+
+	sip_begin(v);
+	sip_word(v, addresses);
+	sip_word(v, last_word(13, ports, protocol));
+	return sip_end(v);
+}
+
+/* The same of 37 bytes. */
+static __always_inline __u64 hash_tuple_v6(const __u64 addresses[4], __u32 ports, __u8 protocol)
+{
+	__u64 v[4];
+
+	sip_begin(v);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		sip_word(v, addresses[i]);
+	sip_word(v, last_word(37, ports, protocol));
+	return sip_end(v);
 }
 
 #endif

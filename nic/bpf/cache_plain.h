@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * Plain packets: those that the kernel flow cache may hold. What is not taken here
- * wire/src/plain.rs does not take either.
+ * Plain packets: those that the kernel flow cache may hold.
  */
 #ifndef GUIDEWAY_CACHE_PLAIN_H
 #define GUIDEWAY_CACHE_PLAIN_H
@@ -9,16 +8,20 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+#include "cache_hash.h"
 
 /* An IP packet of the tracer has this length (datapath/src/trace.rs). */
 #define TRACED_PACKET_BYTES 227
 
 #define IPV4_VERSION_AND_LENGTH 0x45
 #define IPV4_DONT_FRAGMENT 0x4000
+#define IPV6_VERSION 6
 #define TCP_FIN_SYN_RST 0x07
 #define TCP_FLAGS_AT 13
 #define TCP_OFFSET_AT 12
@@ -32,9 +35,16 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* False for data of a TCP segment or UDP datagram that is as most are; packet_bytes
- * is the IP packet's length, which lies in the frame. */
-static __always_inline int is_plain_tcp(const void *segment, const void *end, __u32 packet_bytes)
+/* What the cache goes by of a packet. */
+struct plain {
+	__u64 hash; /* of the five-tuple */
+	__u32 packet_bytes;
+	__u8 class;
+};
+
+/* True for data of a TCP segment or UDP datagram that is as most are, behind ip_bytes of an
+ * IP packet of packet_bytes, which lies in the frame. */
+static __always_inline int is_plain_tcp(const void *segment, const void *end, __u32 ip_bytes, __u32 packet_bytes)
 {
 	const __u8 *header = segment;
 	__u32 header_bytes;
@@ -42,28 +52,36 @@ static __always_inline int is_plain_tcp(const void *segment, const void *end, __
 	if (segment + sizeof(struct tcphdr) > end || header[TCP_FLAGS_AT] & TCP_FIN_SYN_RST)
 		return 0;
 	header_bytes = (header[TCP_OFFSET_AT] >> 4) * 4;
-	return header_bytes >= sizeof(struct tcphdr) && sizeof(struct iphdr) + header_bytes <= packet_bytes;
+	return header_bytes >= sizeof(struct tcphdr) && ip_bytes + header_bytes <= packet_bytes;
 }
 
-static __always_inline int is_plain_udp(const struct udphdr *udp, const void *end, __u32 packet_bytes)
+static __always_inline int is_plain_udp(const struct udphdr *udp, const void *end, __u32 ip_bytes, __u32 packet_bytes)
 {
 	__u32 bytes;
 
 	if ((const void *)(udp + 1) > end)
 		return 0;
 	bytes = bpf_ntohs(udp->len);
-	return bytes >= sizeof(*udp) && sizeof(struct iphdr) + bytes <= packet_bytes;
+	return bytes >= sizeof(*udp) && ip_bytes + bytes <= packet_bytes;
 }
 
-/* The IPv4 header of a frame whose packet may be in the cache; NULL: it is another. */
-static __always_inline const struct iphdr *read_plain(const void *data, const void *end)
+static __always_inline int is_plain_payload(__u8 protocol, const void *payload, const void *end, __u32 ip_bytes,
+					    __u32 packet_bytes)
 {
-	const struct ethhdr *ethernet = data;
-	const struct iphdr *ip = data + sizeof(*ethernet);
+	if (protocol == IPPROTO_TCP)
+		return is_plain_tcp(payload, end, ip_bytes, packet_bytes);
+	if (protocol == IPPROTO_UDP)
+		return is_plain_udp(payload, end, ip_bytes, packet_bytes);
+	return 0;
+}
+
+/* True for a packet that may be in the cache; it begins at ip. */
+static __always_inline int read_plain_v4(struct plain *plain, const struct iphdr *ip, const void *end)
+{
 	const __u32 *words = (const void *)ip;
 	__u32 packet_bytes;
 
-	if ((const void *)(ip + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP))
+	if ((const void *)(ip + 1) > end)
 		return 0;
 	packet_bytes = bpf_ntohs(ip->tot_len);
 	if (*(const __u8 *)ip != IPV4_VERSION_AND_LENGTH || ip->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT))
@@ -72,10 +90,53 @@ static __always_inline const struct iphdr *read_plain(const void *data, const vo
 		return 0;
 	if (fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]) != 0xffff)
 		return 0;
-	if (ip->protocol == IPPROTO_TCP)
-		return is_plain_tcp(ip + 1, end, packet_bytes) ? ip : 0;
-	if (ip->protocol == IPPROTO_UDP)
-		return is_plain_udp((const void *)(ip + 1), end, packet_bytes) ? ip : 0;
+	if (!is_plain_payload(ip->protocol, ip + 1, end, sizeof(*ip), packet_bytes))
+		return 0;
+	/* Ports: read again, for the verifier's sake. */
+	if ((const void *)(words + 6) > end)
+		return 0;
+	plain->hash = hash_tuple_v4((__u64)words[4] << 32 | words[3], words[5], ip->protocol);
+	plain->packet_bytes = packet_bytes;
+	plain->class = ip->tos;
+	return 1;
+}
+
+/* The same of IPv6; a longer packet than its length field has is none of these. */
+static __always_inline int read_plain_v6(struct plain *plain, const struct ipv6hdr *ip, const void *end)
+{
+	const __u32 *ports = (const void *)(ip + 1);
+	__u32 start, packet_bytes;
+
+	if ((const void *)(ip + 1) > end)
+		return 0;
+	start = bpf_ntohl(*(const __u32 *)ip);
+	packet_bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	if (start >> 28 != IPV6_VERSION || packet_bytes == TRACED_PACKET_BYTES)
+		return 0;
+	if (packet_bytes > 0xffff || packet_bytes > end - (const void *)ip)
+		return 0;
+	if (!is_plain_payload(ip->nexthdr, ip + 1, end, sizeof(*ip), packet_bytes))
+		return 0;
+	if ((const void *)(ports + 1) > end)
+		return 0;
+	plain->hash = hash_tuple_v6((const void *)&ip->saddr, *ports, ip->nexthdr);
+	plain->packet_bytes = packet_bytes;
+	plain->class = start >> 20;
+	return 1;
+}
+
+/* True for a frame whose packet may be in the cache. What is not taken wire/src/plain.rs
+ * does not take either. */
+static __always_inline int read_plain(struct plain *plain, const void *data, const void *end)
+{
+	const struct ethhdr *ethernet = data;
+
+	if ((const void *)(ethernet + 1) > end)
+		return 0;
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
+		return read_plain_v4(plain, data + sizeof(*ethernet), end);
+	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
+		return read_plain_v6(plain, data + sizeof(*ethernet), end);
 	return 0;
 }
 

@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{CLIENT, Random, Tcp, VIP, message, secret, tcp, udp};
+use common::{CLIENT, CLIENT_V6, Random, Tcp, message, secret, tcp, tcp_v6, udp, udp_v6};
 use datapath::kernel_cache::entries::ENTER_INTERVAL;
 use datapath::kernel_cache::limits::SWEEP_MS;
 use datapath::kernel_cache::{CacheRegion, TargetWriter, Targets};
@@ -24,7 +24,7 @@ const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978];
 const MTU: u16 = 1500;
 const CONNECTIONS: u64 = 10_000;
 const MTUS: [u16; 3] = [1500, 1400, 200];
-/// Of outer headers.
+/// Of each encapsulation's headers behind Ethernet, over IPv4; over IPv6 20 more.
 const OUTER_BYTES: [u16; 4] = [24, 20, 32, 36];
 const ENCAPS: [proto::Encap; 4] =
     [proto::Encap::Gre, proto::Encap::Ipip, proto::Encap::Gue, proto::Encap::Geneve];
@@ -171,17 +171,33 @@ fn view(
     sim::view::view(plan, &secret(), 1, by_address)
 }
 
-/// The length that a frame's IPv4 header says.
+fn is_v6(frame: &[u8]) -> bool {
+    frame[12..14] == [0x86, 0xdd]
+}
+
+fn ip_bytes(frame: &[u8]) -> usize {
+    if is_v6(frame) { 40 } else { 20 }
+}
+
+/// The length that a frame's IP header says.
 fn packet_bytes(frame: &[u8]) -> u16 {
-    u16::from_be_bytes([frame[16], frame[17]])
+    let at = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    if is_v6(frame) { 40 + at(18) } else { at(16) }
 }
 
 fn client(host: u8) -> u32 {
     u32::from_be_bytes(CLIENT) + u32::from(host)
 }
 
-/// Writes the header's checksum after a change.
+fn client_v6(host: u8) -> u128 {
+    CLIENT_V6 + u128::from(host)
+}
+
+/// Writes the header's checksum after a change, where it has one.
 fn sum(frame: &mut [u8]) {
+    if is_v6(frame) {
+        return;
+    }
     frame[24..26].fill(0);
     let sum = checksum::finish(checksum::sum(&frame[14..34]));
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -190,10 +206,15 @@ fn sum(frame: &mut [u8]) {
 /// The packet with that many bytes of payload more.
 fn longer(mut frame: Vec<u8>, more: usize) -> Vec<u8> {
     frame.resize(frame.len() + more, 0x77);
-    let packet_bytes = (frame.len() - 14) as u16;
-    frame[16..18].copy_from_slice(&packet_bytes.to_be_bytes());
-    if frame[23] == 17 {
-        frame[38..40].copy_from_slice(&(packet_bytes - 20).to_be_bytes());
+    let transport = 14 + ip_bytes(&frame);
+    let payload_bytes = (frame.len() - transport) as u16;
+    let (length_at, length, protocol) = match is_v6(&frame) {
+        true => (18, payload_bytes, frame[20]),
+        false => (16, payload_bytes + 20, frame[23]),
+    };
+    frame[length_at..][..2].copy_from_slice(&length.to_be_bytes());
+    if protocol == 17 {
+        frame[transport + 4..][..2].copy_from_slice(&payload_bytes.to_be_bytes());
     }
     sum(&mut frame);
     frame
@@ -266,6 +287,7 @@ fn only_plain_data_that_fits_is_the_kernels() {
         },
         changed(data.clone(), |frame| frame[14] = 0x65),
         changed(data.clone(), |frame| frame[17] += 1),
+        changed(data.clone(), |frame| frame[17] = 9),
         changed(data.clone(), |frame| frame[23] = 132),
         // Headers longer than their packets.
         changed(data.clone(), |frame| frame[46] = 0xf0),
@@ -287,21 +309,114 @@ fn only_plain_data_that_fits_is_the_kernels() {
 }
 
 #[test]
-fn every_encapsulation_is_the_kernels_up_to_the_longest_packet_that_fits() {
-    let test = "every_encapsulation_is_the_kernels_up_to_the_longest_packet_that_fits";
-    for (encap, outer_bytes) in ENCAPS.into_iter().zip(OUTER_BYTES) {
-        let mut message = message(3);
-        message.services[0].set_encap(encap);
-        message.tunnel =
-            Some(proto::Tunnel { source_prefix: "10.9.0.0/16".into(), ..Default::default() });
-        let Some(mut pair) = pair_or_skip(test, message) else { return };
-        for port in 0..8 {
-            let data = tcp(client(0), port, Tcp::Ack);
-            pair.establish(&tcp(client(0), port, Tcp::Syn), &data);
-            let fits = usize::from(MTU - outer_bytes - packet_bytes(&data));
-            assert!(pair.forward(&longer(data.clone(), fits)).by_kernel, "{encap:?}");
-            assert!(!pair.forward(&longer(data, fits + 1)).by_kernel, "{encap:?}");
+fn only_plain_data_of_ipv6_is_the_kernels() {
+    let Some(mut pair) = pair_or_skip("only_plain_data_of_ipv6_is_the_kernels", message(3)) else {
+        return;
+    };
+    let data = tcp_v6(client_v6(0), 1000, Tcp::Ack);
+    let datagram = udp_v6(client_v6(0), 1000);
+    pair.establish(&tcp_v6(client_v6(0), 1000, Tcp::Syn), &data);
+    pair.establish(&datagram, &datagram);
+    let kernels = [
+        data.clone(),
+        // Traffic class, flow label, hop limit.
+        changed(data.clone(), |frame| frame[14..18].copy_from_slice(&[0x6b, 0xb1, 0x23, 0x45])),
+        changed(data.clone(), |frame| frame[21] = 1),
+        changed(data.clone(), |frame| frame[67] = 0x18),
+        [data.clone(), vec![0xee; 9]].concat(),
+        [datagram.clone(), vec![0; 20]].concat(),
+        longer(data.clone(), 1000),
+        longer(datagram.clone(), 100),
+    ];
+    for (index, frame) in kernels.iter().enumerate() {
+        assert!(pair.forward(frame).by_kernel, "case {index}");
+    }
+    let traced = usize::from(PACKET_BYTES) - (data.len() - 14);
+    // An extension header of eight bytes in front of the transport's.
+    let extended = |kind: u8, header: [u8; 8]| {
+        changed(data.clone(), |frame| {
+            frame.splice(54..54, header);
+            (frame[20], frame[19]) = (kind, frame[19] + 8);
+        })
+    };
+    let others = [
+        longer(data.clone(), traced),
+        extended(0, [6, 0, 1, 4, 0, 0, 0, 0]),
+        extended(60, [6, 0, 1, 4, 0, 0, 0, 0]),
+        extended(44, [6, 0, 0, 1, 0, 0, 0, 9]),
+        changed(data.clone(), |frame| frame[14] = 0x40),
+        changed(data.clone(), |frame| frame[19] += 1),
+        changed(data.clone(), |frame| frame[20] = 132),
+        changed(data.clone(), |frame| frame[66] = 0xf0),
+        changed(data.clone(), |frame| frame[66] = 0x40),
+        changed(datagram.clone(), |frame| frame[59] += 1),
+        changed(datagram.clone(), |frame| frame[59] = 7),
+        data[..60].to_vec(),
+        // Another flow.
+        tcp_v6(client_v6(1), 1000, Tcp::Ack),
+        tcp_v6(client_v6(0), 1001, Tcp::Ack),
+        tcp(client(0), 1000, Tcp::Ack),
+        changed(data.clone(), |frame| frame[67] = 0x02),
+        changed(data.clone(), |frame| frame[67] = 0x11),
+    ];
+    for (index, frame) in others.iter().enumerate() {
+        assert!(!pair.forward(frame).by_kernel, "case {index}");
+    }
+    pair.check();
+}
+
+/// With that encapsulation; backends with IPv6 addresses.
+fn over(encap: proto::Encap, is_outer_v6: bool) -> proto::Plan {
+    let mut message = message(3);
+    message.services[0].set_encap(encap);
+    message.tunnel =
+        Some(proto::Tunnel { source_prefix: "10.9.0.0/16".into(), ..Default::default() });
+    for (backend, number) in message.backends.iter_mut().zip(1..) {
+        if is_outer_v6 {
+            backend.address = format!("2001:db8:be::{number}");
         }
+    }
+    message
+}
+
+#[test]
+fn every_encapsulation_of_both_families_is_the_kernels_up_to_the_longest_packet_that_fits() {
+    let test =
+        "every_encapsulation_of_both_families_is_the_kernels_up_to_the_longest_packet_that_fits";
+    let all = ENCAPS.into_iter().zip(OUTER_BYTES);
+    for ((encap, outer_bytes), is_outer_v6) in
+        all.flat_map(|one| [false, true].map(|is_outer_v6| (one, is_outer_v6)))
+    {
+        let Some(mut pair) = pair_or_skip(test, over(encap, is_outer_v6)) else { return };
+        let outer_bytes = outer_bytes + if is_outer_v6 { 20 } else { 0 };
+        for port in 0..4 {
+            let flow = |kind| [tcp(client(0), port, kind), tcp_v6(client_v6(0), port, kind)];
+            for (first, data) in flow(Tcp::Syn).iter().zip(flow(Tcp::Ack)) {
+                pair.establish(first, &data);
+                let case = format!("{encap:?} over {is_outer_v6}: {data:02x?}");
+                let fits = usize::from(MTU - outer_bytes - packet_bytes(&data));
+                assert!(pair.forward(&longer(data.clone(), fits)).by_kernel, "{case}");
+                assert!(!pair.forward(&longer(data, fits + 1)).by_kernel, "{case}");
+            }
+        }
+        pair.check();
+    }
+}
+
+#[test]
+fn what_has_a_checksum_over_its_payload_is_user_spaces() {
+    let test = "what_has_a_checksum_over_its_payload_is_user_spaces";
+    for (encap, is_outer_v6) in ENCAPS.into_iter().flat_map(|encap| [(encap, false), (encap, true)])
+    {
+        let mut message = over(encap, is_outer_v6);
+        message.tunnel = Some(proto::Tunnel { udp6_checksum: true, ..Default::default() });
+        let Some(mut pair) = pair_or_skip(test, message) else { return };
+        let has_checksum = is_outer_v6 && matches!(encap, proto::Encap::Gue | proto::Encap::Geneve);
+        let data = udp(client(0), 1000);
+        pair.forward(&data);
+        pair.wait(200);
+        let by_kernel = (0..100).filter(|_| pair.forward(&data).by_kernel).count();
+        assert_eq!(by_kernel == 0, has_checksum, "{encap:?} over {is_outer_v6}: {by_kernel}");
         pair.check();
     }
 }
@@ -453,12 +568,13 @@ fn random_message(random: &mut Random) -> proto::Plan {
     plan.services[0].connections_quota = random.pick(&[0, 0, 5]);
     let encap = random.pick(&ENCAPS);
     plan.services[0].set_encap(encap);
-    if random.one_in(4) {
-        plan.tunnel =
-            Some(proto::Tunnel { source_prefix: "10.9.0.0/16".into(), ..Default::default() });
-    }
-    if random.one_in(4) {
-        plan.backends[0].address = "2001:db8:be::1".into();
+    let source_prefix = random.pick(&["", "", "10.9.0.0/16"]).to_owned();
+    let udp6_checksum = random.one_in(8);
+    plan.tunnel = Some(proto::Tunnel { source_prefix, udp6_checksum });
+    for (backend, number) in plan.backends.iter_mut().zip(1..) {
+        if random.one_in(2) {
+            backend.address = format!("2001:db8:be::{number}");
+        }
     }
     plan
 }
@@ -483,21 +599,28 @@ fn random_frame(random: &mut Random) -> Vec<u8> {
         21..25 => Tcp::Rst,
         _ => Tcp::Ack,
     };
-    let mut frame = match random.below(3) {
-        0 => udp(client(host), port),
-        _ => tcp(client(host), port, kind),
+    let mut frame = match (random.below(3), random.one_in(2)) {
+        (0, false) => udp(client(host), port),
+        (0, true) => udp_v6(client_v6(host), port),
+        (_, false) => tcp(client(host), port, kind),
+        (_, true) => tcp_v6(client_v6(host), port, kind),
     };
-    assert_eq!(frame[30..34], VIP);
     if random.one_in(3) {
         // Of the tracer's length, and of the longest that fit.
-        let lengths = [186, 187, 188, 226, 227, 228, 700, 1300];
-        let fit = random.pick(&MTUS) - random.pick(&OUTER_BYTES) + random.below(3) as u16 - 1;
+        let lengths = [226, 227, 228, 700, 1300];
+        let outer_bytes = random.pick(&OUTER_BYTES) + random.pick(&[0, 20]);
+        let fit = random.pick(&MTUS) - outer_bytes + random.below(3) as u16 - 1;
         let bytes = usize::from(if random.one_in(2) { fit } else { random.pick(&lengths) });
         let more = bytes.saturating_sub(packet_bytes(&frame).into());
         frame = longer(frame, more);
     }
     if random.one_in(4) {
-        frame[15] = random.next() as u8;
+        // The traffic class.
+        let class = random.next() as u8;
+        match is_v6(&frame) {
+            true => (frame[14], frame[15]) = (0x60 | class >> 4, class << 4 | frame[15] & 0xf),
+            false => frame[15] = class,
+        }
         sum(&mut frame);
     }
     if random.one_in(8) {
@@ -506,9 +629,9 @@ fn random_frame(random: &mut Random) -> Vec<u8> {
     }
     match random.below(30) {
         0 => {
-            let at = random.below(frame.len().min(60) as u64) as usize;
+            let at = random.below(frame.len().min(80) as u64) as usize;
             frame[at] ^= 1 << random.below(8);
-            if random.one_in(2) && frame.len() > 34 {
+            if random.one_in(2) {
                 sum(&mut frame);
             }
         }

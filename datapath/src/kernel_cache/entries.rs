@@ -111,7 +111,7 @@ pub fn pause(line: &[AtomicU64; LINE_WORDS], reason: Pause, paused: bool) {
 #[must_use]
 pub fn idle_ms(region: &CacheRegion<'_>, key: &FlowKey) -> Option<u64> {
     let [key_0, key_1] = region.key;
-    let tuple = TupleHash::of(&SipHasher13::new_with_keys(key_0, key_1), key)?;
+    let tuple = TupleHash::of(&SipHasher13::new_with_keys(key_0, key_1), key);
     let (buckets, _) = region.entries.as_chunks::<LINE_WORDS>();
     let (entries, _) = buckets[tuple.bucket(buckets.len())].as_chunks::<ENTRY_WORDS>();
     let [word_0, word_1] = entries
@@ -208,7 +208,7 @@ impl<'m> EntryWriter<'m> {
     /// whose entries are all in use stays as it is: no flow displaces another that
     /// goes on.
     pub fn enter(&self, key: &FlowKey, hash: u64, service: ServiceId, target: TargetRef) {
-        let Some(tuple) = TupleHash::of(&self.hasher, key) else { return };
+        let tuple = TupleHash::of(&self.hasher, key);
         let number = tuple.bucket(self.buckets.len());
         let decision = decision(hash, target);
         if let Some(place) = self.find(number, tuple.tag()) {
@@ -229,7 +229,7 @@ impl<'m> EntryWriter<'m> {
 
     /// Takes a flow's entry out: its connection ends.
     pub(crate) fn remove(&self, key: &FlowKey) {
-        let Some(tuple) = TupleHash::of(&self.hasher, key) else { return };
+        let tuple = TupleHash::of(&self.hasher, key);
         let Some(place) = self.find(tuple.bucket(self.buckets.len()), tuple.tag()) else { return };
         self.clear(&place);
         self.counters.closed.add(1);

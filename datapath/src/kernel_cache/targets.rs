@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plan::{Admission, BackendId, Match, Member, Plan, Service, ServiceId, Tracking, proto};
-use wire::Family;
 
 use super::limits::IDLE_TIMEOUT_MS_MIN;
 use super::target_fields::{TARGET_WORDS, TargetFields, fields_of};
@@ -291,9 +290,6 @@ fn fields_for(
     }
     if !lives_long(plan.service_of(matched)) {
         return Err(NotCached::IdleTimeout);
-    }
-    if *family == Family::V6 {
-        return Err(NotCached::InnerV6);
     }
     let template = egress.only_template(matched.profile, *family, member.backend)?;
     Ok(fields_of(&template.for_kernel()?))

@@ -3,12 +3,13 @@
 //! cluster's, so that no sender can aim at a bucket. One round and three, as in
 //! the hash tables of Linux and of Rust: nothing is authenticated by it.
 
+use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
-use wire::{Family, FlowKey};
+use wire::FlowKey;
 
 /// Source, destination, ports, protocol: as they follow each other in a packet, but
-/// for the protocol.
-const TUPLE_BYTES: usize = 13;
+/// for the protocol. By its length a tuple of IPv4 is none of IPv6.
+type Tuple = ArrayVec<u8, 37>;
 
 /// Where an entry is, and what it is recognised by.
 ///
@@ -26,9 +27,8 @@ pub(super) struct TupleHash(u64);
 impl TupleHash {
     pub(super) const TAG_MASK: u64 = !0xffff;
 
-    /// None: IPv6, which is not cached.
-    pub(super) fn of(hasher: &SipHasher13, key: &FlowKey) -> Option<TupleHash> {
-        Some(TupleHash(hasher.hash(&bytes(key)?)))
+    pub(super) fn of(hasher: &SipHasher13, key: &FlowKey) -> TupleHash {
+        TupleHash(hasher.hash(&tuple(key)))
     }
 
     /// Never zero, which marks a free place.
@@ -45,15 +45,14 @@ impl TupleHash {
     }
 }
 
-fn bytes(key: &FlowKey) -> Option<[u8; TUPLE_BYTES]> {
-    if key.family != Family::V4 {
-        return None;
+fn tuple(key: &FlowKey) -> Tuple {
+    let mut tuple = Tuple::new();
+    for address in [key.source, key.destination] {
+        let bytes = address.to_be_bytes();
+        tuple.extend(bytes[bytes.len() - key.family.address_bits() as usize / 8..].iter().copied());
     }
-    let mut bytes = [0; TUPLE_BYTES];
-    bytes[..4].copy_from_slice(&(key.source as u32).to_be_bytes());
-    bytes[4..8].copy_from_slice(&(key.destination as u32).to_be_bytes());
-    bytes[8..10].copy_from_slice(&key.source_port.to_be_bytes());
-    bytes[10..12].copy_from_slice(&key.destination_port.to_be_bytes());
-    bytes[12] = key.protocol.0;
-    Some(bytes)
+    tuple.extend(key.source_port.to_be_bytes());
+    tuple.extend(key.destination_port.to_be_bytes());
+    tuple.push(key.protocol.0);
+    tuple
 }

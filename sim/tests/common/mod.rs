@@ -228,3 +228,31 @@ pub fn udp(client: u32, port: u16) -> Vec<u8> {
         .unwrap();
     frame
 }
+
+pub const CLIENT_V6: u128 = 0x2001_0db8_000c << 80 | 1;
+pub const VIP_V6: u128 = 0x2001_0db8_000f << 80 | 0x10;
+
+pub fn tcp_v6(client: u128, port: u16, kind: Tcp) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60)
+        .tcp(port, 80, 7, 1024);
+    let builder = match kind {
+        Tcp::Syn => builder.syn(),
+        Tcp::Ack => builder.ack(1),
+        Tcp::Fin => builder.ack(1).fin(),
+        Tcp::Rst => builder.rst(),
+    };
+    let mut frame = Vec::new();
+    builder.write(&mut frame, b"x").unwrap();
+    frame
+}
+
+pub fn udp_v6(client: u128, port: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60)
+        .udp(port, 53)
+        .write(&mut frame, b"question")
+        .unwrap();
+    frame
+}

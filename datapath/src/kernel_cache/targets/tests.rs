@@ -27,7 +27,7 @@ fn message(backends: usize) -> serde_json::Value {
     serde_json::json!({
         "generation": "1",
         "cluster": {"name": "test", "keyId": "derived"},
-        "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+        "machine": {"name": "lb-1", "addresses": ["10.0.0.1", "2001:db8::1"]},
         "backends": (0..backends).map(backend).collect::<Vec<_>>(),
         "groups": [{"name": "g", "members": (0..backends).map(member).collect::<Vec<_>>()}],
         "services": [{"name": "web", "vips": [{"address": "203.0.113.1"}], "group": "g", "tableSize": 251}],
@@ -83,17 +83,37 @@ fn a_target_is_laid_out_as_the_kernel_reads_it() {
 #[test]
 fn a_target_has_the_shape_of_its_headers() {
     let mut writer = writer(4);
-    let mut shape = |encap: &str| {
+    let mut shape = |encap: &str, address: &str| {
         let mut message = message(1);
         message["services"][0]["encap"] = encap.into();
+        message["backends"][0]["address"] = address.into();
         let target = writer.follow(message, 0xfe, 1).of(0, 0).unwrap();
-        let (word_0, word_1) = (writer.word(target, 0), writer.word(target, 1));
-        (word_1 >> 16 & 0xff, word_0 >> 32 & 0xffff, writer.front(target)[23])
+        let (word_0, word_1, front) =
+            (writer.word(target, 0), writer.word(target, 1), writer.front(target));
+        let protocol = front[if front[12] == 8 { 23 } else { 20 }];
+        (word_1 >> 16 & 0xff, word_0 >> 32 & 0xffff, protocol)
     };
-    assert_eq!(shape("ENCAP_GRE"), (1, 1500 - 24, 47));
-    assert_eq!(shape("ENCAP_IPIP"), (0, 1500 - 20, 4));
-    assert_eq!(shape("ENCAP_GUE"), (1 << 4 | 3, 1500 - 32, 17));
-    assert_eq!(shape("ENCAP_GENEVE"), (1 << 4 | 4, 1500 - 36, 17));
+    let (v4, v6) = ("10.1.0.1", "2001:db8:be::1");
+    assert_eq!(shape("ENCAP_GRE", v4), (1, 1500 - 24, 47));
+    assert_eq!(shape("ENCAP_IPIP", v4), (0, 1500 - 20, 4));
+    assert_eq!(shape("ENCAP_GUE", v4), (1 << 4 | 3, 1500 - 32, 17));
+    assert_eq!(shape("ENCAP_GENEVE", v4), (1 << 4 | 4, 1500 - 36, 17));
+    assert_eq!(shape("ENCAP_GRE", v6), (1 << 3 | 1, 1500 - 44, 47));
+    assert_eq!(shape("ENCAP_IPIP", v6), (1 << 3, 1500 - 40, 4));
+    assert_eq!(shape("ENCAP_GUE", v6), (1 << 4 | 1 << 3 | 3, 1500 - 52, 17));
+    assert_eq!(shape("ENCAP_GENEVE", v6), (1 << 4 | 1 << 3 | 4, 1500 - 56, 17));
+}
+
+#[test]
+fn a_match_of_ipv6_has_headers_of_its_own() {
+    let mut writer = writer(4);
+    let mut message = message(1);
+    message["services"][0]["encap"] = "ENCAP_IPIP".into();
+    let vip = serde_json::json!({"address": "2001:db8:f::1"});
+    message["services"][0]["vips"].as_array_mut().unwrap().push(vip);
+    let targets = writer.follow(message, 0xfe, 1);
+    let protocol = |matched| writer.front(targets.of(matched, 0).unwrap())[23];
+    assert_eq!((protocol(0), protocol(1)), (4, 41));
 }
 
 #[test]
@@ -146,7 +166,11 @@ fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
     stateless["services"][0]["encap"] = "ENCAP_GENEVE".into();
     stateless["services"][0]["bucketMap"] =
         serde_json::json!({"generation": "1", "backends": ["b0"], "byBucket": vec![0; 256]});
+    let mut checksum = with("encap", "ENCAP_GUE".into());
+    checksum["tunnel"] = serde_json::json!({"udp6Checksum": true});
+    checksum["backends"][0]["address"] = "2001:db8:be::1".into();
     let cases = [
+        (checksum, 1, NotCached::Udp6Checksum),
         (message(1), 0, NotCached::NoNextHop),
         (message(1), 2, NotCached::SeveralNextHops),
         (with("idleTimeouts", timeouts(19_999)), 1, NotCached::IdleTimeout),
