@@ -220,7 +220,7 @@ func (e explanation) lines() []explainedLine {
 		say("tracked", "%s", e.tracked())
 	}
 	if cached := t.GetCached(); cached != nil {
-		say("cached", "in queue %d (idle %s): the kernel sends its data packets by itself", cached.Queue, time.Duration(cached.IdleMs)*time.Millisecond)
+		say("cached", "in queue %d of %s (idle %s): the kernel sends its data packets by itself", cached.Queue, cached.Interface, time.Duration(cached.IdleMs)*time.Millisecond)
 	} else if why := t.GetNotCached(); why != "" {
 		say("cached", "never: %s", why)
 	}
@@ -405,8 +405,9 @@ type shownTracked struct {
 }
 
 type shownCached struct {
-	Queue  uint32 `json:"queue"`
-	IdleMs uint64 `json:"idle_ms"`
+	Interface string `json:"interface"`
+	Queue     uint32 `json:"queue"`
+	IdleMs    uint64 `json:"idle_ms"`
 }
 
 type shownQUICID struct {
@@ -442,7 +443,7 @@ func (e explanation) value() shownExplanation {
 		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}
 	}
 	if k := t.Cached; k != nil {
-		shown.Cached = &shownCached{Queue: k.Queue, IdleMs: k.IdleMs}
+		shown.Cached = &shownCached{Interface: k.Interface, Queue: k.Queue, IdleMs: k.IdleMs}
 	}
 	if id := t.ConnectionId; id != nil {
 		shown.ConnectionID = &shownQUICID{Config: id.Config, Encrypted: id.Encrypted, ServerID: id.ServerId, Backend: id.Backend, ByFlow: id.ByFlow}

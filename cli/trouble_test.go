@@ -33,7 +33,7 @@ func (*fakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) 
 	told := &forwarderv1.ExplainResponse{
 		Generation: 7, Verdict: "sent", Service: "web", Matched: "203.0.113.10 tcp 80", Hash: "0123456789abcdef", Selector: "0123456789abcdef",
 		Affinity: "flow", Slot: &slot, TableSize: 65537, BackendByHash: "web-2",
-		Cached:  &forwarderv1.CachedFlow{Queue: 1, IdleMs: 300},
+		Cached:  &forwarderv1.CachedFlow{Interface: "eth1", Queue: 1, IdleMs: 300},
 		Tracked: &forwarderv1.TrackedFlow{Worker: 1, Backend: "web-1", Class: "established", IdleMs: 1500, Decides: true},
 		Backend: "web-1", BackendAddress: "10.1.0.11", Encap: "gre", Outer: "02000000000102000000" + "00fe0800" + "4500002a",
 		NextHop: &forwarderv1.NextHop{Device: "eth1", Mac: "02:00:00:00:00:01", Mtu: 1600},
@@ -101,7 +101,7 @@ service     web, by its entry 203.0.113.10 tcp 80
 hash        0123456789abcdef
 slot        4711 of 65537, which is web-2
 tracked     worker 1 has it at web-1 (established, idle 1.5s), which overrides the hash
-cached      in queue 1 (idle 300ms): the kernel sends its data packets by itself
+cached      in queue 1 of eth1 (idle 300ms): the kernel sends its data packets by itself
 backend     web-1 at 10.1.0.11
 next hop    02:00:00:00:00:01 on eth1, MTU 1600
 outer       gre, of a packet without data:

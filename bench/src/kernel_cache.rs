@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use datapath::counters::CacheCounters;
 use datapath::kernel_cache::entries::BUCKET_ENTRIES;
-use datapath::kernel_cache::{CacheRegion, EntryWriter, IS_SUPPORTED, TargetWriter, Targets};
+use datapath::kernel_cache::{
+    CacheRegion, EntryWriter, IS_SUPPORTED, TargetMemory, TargetWriter, Targets,
+};
+use datapath::verdict::DeviceIndex;
 use datapath::{Now, Secret};
 use nic::drivers::af_xdp::{FilterRun, Measured};
-use nic::kernel_cache::CacheSize;
+use nic::kernel_cache::{CacheConfig, CacheSize};
 use plan::{Planner, ServiceId};
 use serde_json::json;
 use wire::{Family, FlowKey, Protocol};
@@ -63,8 +66,9 @@ fn sample(run: &FilterRun) -> Result<f64, String> {
 fn load(flows: u32, with_cache: bool) -> Result<FilterRun, String> {
     let buckets = (2 * flows).div_ceil(BUCKET_ENTRIES as u32).next_power_of_two();
     let size = CacheSize { queues: 1, buckets, targets: 1 };
+    let config = CacheConfig { size, key: KEY, devices: Vec::new() };
     let measured = Measured { flow_mask: flows - 1, with_cache };
-    let run = FilterRun::load_to_measure(size, KEY, measured).map_err(|error| error.to_string())?;
+    let run = FilterRun::load_to_measure(config, measured).map_err(|error| error.to_string())?;
     let targets = Targets::new(run.cache.targets());
     let message = json!({
         "generation": "1",
@@ -78,7 +82,9 @@ fn load(flows: u32, with_cache: bool) -> Result<FilterRun, String> {
     let plan = Planner::default().plan(message).map_err(|error| error.to_string())?;
     let secret = Secret::derived("test");
     let view = sim::view::view(Arc::new(plan), &secret, 1, |_| vec![sim::view::next_hop(1500)]);
-    let target = TargetWriter::new(targets).follow(&view.plan, &view.egress).of(0, 0);
+    let (device, sends_by) = (DeviceIndex(0), [true].into());
+    let memory = TargetMemory { targets, device, sends_by };
+    let target = TargetWriter::new(vec![memory]).follow(&view.plan, &view.egress).of(0, 0);
     let target = target.ok_or("no target")?;
     let (entries, line) = (run.cache.region(0), run.cache.line(0));
     let counters: &'static CacheCounters = Box::leak(Box::default());

@@ -43,7 +43,7 @@ use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
-use crate::kernel_cache::EntryWriter;
+use crate::kernel_cache::EntryWriters;
 use crate::multipath::{Opening, Selection};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
@@ -646,7 +646,7 @@ impl<'m> Datapath<'m> {
     #[inline]
     fn note_in_kernel_cache(
         &self,
-        cache: &EntryWriter<'_>,
+        caches: &EntryWriters<'_>,
         view: &View,
         matched: &Matched,
         frame: &Frame<'_>,
@@ -655,8 +655,9 @@ impl<'m> Datapath<'m> {
     ) {
         let ends = tcp::Flags(tcp::Flags::FIN.0 | tcp::Flags::RST.0);
         if meta.tcp_flags.has_any(ends) {
-            return cache.remove(&headers_of(frame, *meta).key);
+            return caches.remove(&headers_of(frame, *meta).key);
         }
+        let Some(cache) = caches.ingress() else { return };
         if meta.tcp_flags.has(tcp::Flags::SYN) || !cache.is_due() {
             return;
         }

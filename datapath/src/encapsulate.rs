@@ -226,6 +226,7 @@ impl HeaderTemplate {
             sum: self.sum as u16,
             source_host_mask: self.source_host_mask,
             inside_bytes_max: self.inside_bytes_max(),
+            device: self.device,
             class_mask: self.class_mask,
             class_bits: self.class_bits,
             shape: self.shape.0,
@@ -250,6 +251,7 @@ pub(crate) struct KernelTemplate {
     pub(crate) source_host_mask: u32,
     /// The longest inner packet, in bytes.
     pub(crate) inside_bytes_max: u16,
+    pub(crate) device: DeviceIndex,
     pub(crate) class_mask: u8,
     pub(crate) class_bits: u8,
     /// As [`Shape`] has it.

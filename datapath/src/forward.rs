@@ -16,7 +16,7 @@ use crate::decide::{
 };
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
-use crate::kernel_cache::{CacheRegion, EntryWriter};
+use crate::kernel_cache::{CacheRegion, EntryWriters};
 use crate::limiter::ServiceLimiters;
 use crate::match_cache::MatchCache;
 use crate::multipath::{Selection, is_requested};
@@ -28,7 +28,7 @@ use crate::secret::Secret;
 use crate::send::{AnswerLimits, Answering, OuterHeaders, redirect, send};
 use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks};
 use crate::trace::{Mark, Reporter, Traced, Tracer};
-use crate::verdict::Verdict;
+use crate::verdict::{DeviceIndex, Verdict};
 use crate::view::{View, WorkerCounters};
 
 /// What one worker forwards with.
@@ -56,8 +56,8 @@ pub struct Datapath<'m> {
     /// Some of the last batch's packets took more than one lookup to match.
     pub(crate) uses_match_cache: Cell<bool>,
     pub(crate) match_cache: MatchCache,
-    /// Of the worker's queue; None: there is none.
-    pub(crate) kernel_cache: Option<EntryWriter<'m>>,
+    /// Of the worker's queues; None: no device has one.
+    pub(crate) kernel_cache: Option<EntryWriters<'m>>,
 }
 
 impl<'m> Datapath<'m> {
@@ -91,9 +91,21 @@ impl<'m> Datapath<'m> {
         }
     }
 
-    /// From now on the kernel may send what the worker has entered there.
-    pub fn set_kernel_cache(&mut self, region: CacheRegion<'m>) {
-        self.kernel_cache = Some(EntryWriter::new(region, &self.counters.kernel_cache));
+    /// From now on the kernel may send what the worker has entered there: a region for
+    /// each device that has a cache.
+    pub fn set_kernel_cache(
+        &mut self,
+        regions: impl IntoIterator<Item = (DeviceIndex, CacheRegion<'m>)>,
+    ) {
+        self.kernel_cache = Some(EntryWriters::new(regions, &self.counters.kernel_cache));
+    }
+
+    /// The next frames come in by that device.
+    #[inline]
+    pub fn receive_from(&mut self, device: DeviceIndex) {
+        if let Some(cache) = &mut self.kernel_cache {
+            cache.receive_from(device);
+        }
     }
 
     /// The worker's connection table.

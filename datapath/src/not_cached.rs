@@ -22,6 +22,8 @@ pub enum NotCached {
     NoNextHop,
     /// The flow hash would choose one.
     SeveralNextHops,
+    /// From some of the interfaces that packets come in by, or from all.
+    Egress,
     /// There are as many targets as there may be.
     TargetsFull,
 }
@@ -38,6 +40,7 @@ impl NotCached {
             NotCached::Options => "its tunnels have options",
             NotCached::NoNextHop => "the backend has no next hop",
             NotCached::SeveralNextHops => "the backend has several next hops",
+            NotCached::Egress => "the kernel cannot send from every interface to its next hop's",
             NotCached::TargetsFull => "there are no more targets",
         }
     }

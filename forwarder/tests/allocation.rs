@@ -365,7 +365,7 @@ impl Rig {
             cpus: Vec::new(),
             busy_poll: false,
             inherited: Inherited::default(),
-            kernel_cache: None,
+            kernel_caches: None,
         };
         let engine = if rss {
             Engine::start(start)

@@ -58,7 +58,7 @@ impl Rig {
             cpus: Vec::new(),
             busy_poll: false,
             inherited: Inherited::default(),
-            kernel_cache: None,
+            kernel_caches: None,
         });
         Rig { engine: engine.unwrap(), peer, _folder: folder }
     }

@@ -1,8 +1,10 @@
-//! The kernel flow cache in a running forwarder: one device, over veth.
+//! The kernel flow cache in a running forwarder, over veth: one device, and two.
 //!
 //! ```text
 //!  client 10.0.0.2, backends 10.0.0.11, 10.0.0.12 ──eth0── eth0 10.0.0.1 balancer
 //!  and the same of fd00::
+//!
+//!  client 10.0.0.2 ──eth0── eth0 10.0.0.1 balancer 10.0.1.1 eth1 ──eth0── backend 10.0.1.11
 //! ```
 
 mod common;
@@ -98,7 +100,7 @@ struct Rig {
     forwarder: Forwarder,
     traffic: Traffic,
     balancer: Namespace,
-    _client: Namespace,
+    _others: Vec<Namespace>,
 }
 
 impl Rig {
@@ -112,9 +114,38 @@ impl Rig {
 
     /// The same with the client's end changed, after its program was attached.
     fn start_with(plan: &Value, change: impl FnOnce(&Namespace)) -> Rig {
-        let config = DeviceConfig { interface: "eth0".into(), ..DeviceConfig::default() };
-        let program = || nic::open(&[config], &QueueOptions::default()).unwrap().0;
         Rig::start_beside(plan, program, change)
+    }
+
+    /// The backend behind a link of its own, whose end has these devices opened; the
+    /// client's end changed, after its program was attached.
+    fn start_over_two_links(
+        plan: &Value,
+        at_backend: impl FnOnce() -> Vec<nic::Device> + Send,
+        change: impl FnOnce(&Namespace),
+    ) -> Rig {
+        let [client, balancer, backend] = ["client", "lb", "backend"].map(Namespace::new);
+        link(&client, "eth0", &balancer, "eth0", 1);
+        link(&balancer, "eth1", &backend, "eth0", 1);
+        let mut program = client.inside(program);
+        program.extend(backend.inside(at_backend));
+        change(&client);
+        client.run("ip addr add 10.0.0.2/24 dev eth0");
+        balancer.run("ip addr add 10.0.0.1/24 dev eth0");
+        balancer.run("ip addr add 10.0.1.1/24 dev eth1");
+        backend.run("ip addr add 10.0.1.11/24 dev eth0");
+        backend.run("ip route add 10.0.0.0/24 via 10.0.1.1");
+        client.run("ip route add 203.0.113.10 via 10.0.0.1");
+        let mut forwarder = Forwarder::start(&balancer);
+        forwarder.set_plan(plan).unwrap();
+        let families = Families::of(plan);
+        let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
+        let tunnel = backend.inside(|| families.backend(plan));
+        let traffic =
+            Traffic { families, socket, backend: tunnel, _program: program, sent: 0, padding: 0 };
+        let mut rig = Rig { forwarder, traffic, balancer, _others: vec![client, backend] };
+        rig.confirm();
+        rig
     }
 
     /// The same with these devices opened in the client's namespace.
@@ -141,7 +172,7 @@ impl Rig {
         let backend = client.inside(|| families.backend(plan));
         let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
         let traffic = Traffic { families, socket, backend, _program: program, sent: 0, padding: 0 };
-        let mut rig = Rig { forwarder, traffic, balancer, _client: client };
+        let mut rig = Rig { forwarder, traffic, balancer, _others: vec![client] };
         rig.confirm();
         rig
     }
@@ -181,6 +212,12 @@ impl Rig {
         assert_eq!(cached, self.filtered("cached"));
         counters
     }
+}
+
+/// A filter that takes nothing, at the other end of the balancer's link.
+fn program() -> Vec<nic::Device> {
+    let config = DeviceConfig { interface: "eth0".into(), ..DeviceConfig::default() };
+    nic::open(&[config], &QueueOptions::default()).unwrap().0
 }
 
 /// One flow, one packet at a time: none is lost in a full ring, and time goes on.
@@ -285,6 +322,74 @@ fn ipv6_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation() {
     if root_or_skip("ipv6_in_ipv4_is_sent_by_the_kernel_in_each_encapsulation") {
         each_encapsulation_is_sent(true, false);
     }
+}
+
+/// The flow's backend is behind the second of two interfaces.
+fn plan_of_two_links(encap: &str) -> Value {
+    let mut plan = plan(1, 11);
+    plan["forwarder"]["interfaces"] = json!([{"name": "eth0"}, {"name": "eth1"}]);
+    plan["services"][0]["encap"] = json!(encap);
+    plan["backends"][0]["address"] = json!("10.0.1.11");
+    plan
+}
+
+#[test]
+fn packets_leave_by_the_device_of_their_next_hop() {
+    if !root_or_skip("packets_leave_by_the_device_of_their_next_hop") {
+        return;
+    }
+    for encap in ["ENCAP_GRE", "ENCAP_GUE"] {
+        let mut rig = Rig::start_over_two_links(&plan_of_two_links(encap), program, |_| ());
+        rig.traffic.send(300);
+        assert!(rig.filtered("cached") > 200);
+        let shown = rig.forwarder.status().kernel_cache.unwrap();
+        assert_eq!((shown.state.as_str(), shown.reason.as_str()), ("on", ""));
+        assert!(shown.not_cached.is_empty());
+        let cached = rig.forwarder.explain(flow()).cached.unwrap();
+        assert_eq!((cached.interface.as_str(), cached.queue), ("eth0", 0));
+        rig.hold_counters([rig.traffic.sent, 0]);
+        // A successor's filters know the devices, too.
+        rig.forwarder.take_over(&[]);
+        let before = rig.filtered("cached");
+        rig.traffic.send(300);
+        assert!(rig.filtered("cached") > before + 200);
+    }
+}
+
+#[test]
+fn packets_leave_by_another_device_in_generic_mode() {
+    if !root_or_skip("packets_leave_by_another_device_in_generic_mode") {
+        return;
+    }
+    // Sent as the kernel's own are: the backend's end needs no program.
+    let mut rig = Rig::start_over_two_links(&plan_of_two_links("ENCAP_GRE"), Vec::new, |client| {
+        client.run("ip link set eth0 mtu 9000");
+    });
+    let modes = rig.forwarder.status().devices;
+    assert_eq!([&modes[0].mode, &modes[1].mode], ["generic", "native"]);
+    rig.traffic.send(300);
+    assert!(rig.filtered("cached") > 200);
+    rig.hold_counters([rig.traffic.sent, 0]);
+}
+
+#[test]
+fn what_would_leave_by_a_device_that_takes_nothing_from_programs_is_user_spaces() {
+    let test = "what_would_leave_by_a_device_that_takes_nothing_from_programs_is_user_spaces";
+    if !root_or_skip(test) {
+        return;
+    }
+    let mut rig = Rig::start_over_two_links(&plan_of_two_links("ENCAP_GRE"), Vec::new, |_| ());
+    rig.traffic.send(300);
+    assert_eq!(rig.filtered("cached"), 0);
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert_eq!((shown.state.as_str(), shown.targets), ("on", 0));
+    assert!(shown.reason.starts_with("the other end of veth eth1 has no XDP program"), "{shown:?}");
+    let reason = "the kernel cannot send from every interface to its next hop's";
+    let lines: Vec<_> =
+        shown.not_cached.iter().map(|line| (line.reason.as_str(), line.backends)).collect();
+    assert_eq!(lines, [(reason, 1)]);
+    assert_eq!(rig.forwarder.explain(flow()).not_cached, reason);
+    rig.hold_counters([rig.traffic.sent, 0]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Rig {
             cpus: Vec::new(),
             busy_poll: false,
             inherited: Inherited::default(),
-            kernel_cache: None,
+            kernel_caches: None,
         };
         let io = SharedIo { pool: Pool::new(16_384).unwrap(), queues: vec![vec![Box::new(queue)]] };
         let engine = Engine::start_steered(start, io, WORKERS, ring_frames).unwrap();

@@ -3,7 +3,7 @@
  * The kernel flow cache: plain data packets of flows that a worker has entered
  * are encapsulated and sent here, without user space.
  *
- *  five-tuple -> SipHash -> bucket in the queue's region -> entry -> target -> XDP_TX
+ *  five-tuple -> SipHash -> bucket in the queue's region -> entry -> target -> XDP_TX, XDP_REDIRECT
  *
  * The layouts, who writes what, and which races are left: datapath/src/kernel_cache.
  * What is read here twice is read in order, which x86 keeps for loads; elsewhere
@@ -58,7 +58,7 @@ struct cache_target {
 	__u8 class_bits;
 	__u16 sum;
 	__u8 shape;
-	__u8 unused;
+	__u8 egress;
 	__u32 source_host_mask;
 	__u64 front[FRONT_WORDS];
 	__u64 unused_words[5];
@@ -103,6 +103,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cache_traffic);
 } cache_traffic SEC(".maps");
+
+/* Devices that packets are sent by, by their number in the forwarder's list. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u32);
+} cache_devices SEC(".maps");
 
 #define READ_ONCE(x) (*(const volatile __typeof__(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile __typeof__(x) *)&(x) = (value))
@@ -161,6 +169,7 @@ static __always_inline int read_target(struct cached *cached)
 	outer->class_bits = READ_ONCE(target->class_bits);
 	outer->sum = READ_ONCE(target->sum);
 	outer->shape = READ_ONCE(target->shape);
+	outer->egress = READ_ONCE(target->egress);
 	outer->source_host_mask = READ_ONCE(target->source_host_mask);
 	is_long = outer->shape & (SHAPE_UDP | SHAPE_V6);
 #pragma unroll
@@ -189,31 +198,43 @@ static __always_inline void note_use(const struct cached *cached, const struct c
 		WRITE_ONCE(cached->entry->time, tick);
 }
 
-/* True if the packet was in the cache and is to be sent back by the device. */
-static __always_inline int is_cached(struct xdp_md *ctx)
+/* How the packet leaves; XDP_ABORTED: its device is no more. The kernel sends by the
+ * device after the program has ended, if it returns XDP_REDIRECT. */
+static __always_inline int egress_action(const struct outer *outer)
+{
+	return outer->egress ? bpf_redirect_map(&cache_devices, outer->egress - 1, XDP_ABORTED) : XDP_TX;
+}
+
+/* What sends the packet, if it was in the cache; else XDP_ABORTED. */
+static __always_inline int send_cached(struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
 	struct cached cached; /* each field is written before it is read */
 	const struct cache_line *line;
 	struct plain plain;
+	int action;
 
 	if (queue >= cache_queues)
-		return 0;
+		return XDP_ABORTED;
 	/* First, so that a cache that is not used costs next to nothing. */
 	line = bpf_map_lookup_elem(&cache_lines, &queue);
 	if (!line || READ_ONCE(line->paused))
-		return 0;
+		return XDP_ABORTED;
 	if (!read_plain(&plain, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return 0;
+		return XDP_ABORTED;
 	if (!find_entry(&cached, queue, plain.hash) || !read_target(&cached))
-		return 0;
+		return XDP_ABORTED;
 	if (plain.packet_bytes > cached.outer.packet_bytes_max)
-		return 0;
+		return XDP_ABORTED;
+	/* While nothing is changed yet. */
+	action = egress_action(&cached.outer);
+	if (action == XDP_ABORTED)
+		return XDP_ABORTED;
 	if (!encapsulate(ctx, &cached.outer, plain.class, plain.packet_bytes))
-		return 0;
+		return XDP_ABORTED;
 	note_use(&cached, line);
 	count_cached(cached.target & TARGET_NUMBER_MASK, plain.packet_bytes);
-	return 1;
+	return action;
 }
 
 #endif

@@ -47,94 +47,94 @@ struct outer {
 	__u8 class_mask;
 	__u8 class_bits;
 	__u8 shape;
+	__u8 egress; /* 0: the device that the packet came in by; else its place in the map, plus one */
 };
-
-struct front_v4 {
-	struct ethhdr ethernet;
-	struct iphdr ip;
-	struct udphdr udp; /* if the shape has it */
-} __attribute__((packed));
-
-struct front_v6 {
-	struct ethhdr ethernet;
-	struct ipv6hdr ip;
-	struct udphdr udp;
-} __attribute__((packed));
 
 static __always_inline __u8 outer_class(const struct outer *outer, __u8 class)
 {
 	return (class & outer->class_mask) | outer->class_bits;
 }
 
-static __always_inline void fill_v4(struct front_v4 *front, const struct outer *outer, __u8 class, __u32 packet_bytes)
+static __always_inline void fill_v4(struct iphdr *ip, const struct outer *outer, __u8 class, __u32 packet_bytes)
 {
 	__u32 host = outer->flow_hash & outer->source_host_mask;
 	__u32 sum = outer->sum + class + packet_bytes + (host >> 16) + (host & 0xffff);
 
-	front->ip.tos = class;
-	front->ip.tot_len = bpf_htons(packet_bytes);
-	front->ip.saddr |= bpf_htonl(host);
-	front->ip.check = bpf_htons(~fold(sum) & 0xffff);
+	ip->tos = class;
+	ip->tot_len = bpf_htons(packet_bytes);
+	ip->saddr |= bpf_htonl(host);
+	ip->check = bpf_htons(~fold(sum) & 0xffff);
 }
 
-static __always_inline __be16 source_port(const struct outer *outer)
+static __always_inline void fill_v6(struct ipv6hdr *ip, const struct outer *outer, __u8 class, __u32 payload_bytes)
 {
-	return bpf_htons(DYNAMIC_PORTS | (outer->flow_hash & ~DYNAMIC_PORTS & 0xffff));
+	/* RFC 6438: the fabric spreads flows by the flow label. */
+	__u32 start = 6U << 28 | (__u32)class << 20 | (outer->flow_hash & FLOW_LABEL_MASK);
+
+	*(__be32 *)ip = bpf_htonl(start);
+	ip->payload_len = bpf_htons(payload_bytes);
 }
 
-/* Makes room for the headers, the outer Ethernet header in the place of the inner one. */
-static __always_inline void *make_room(struct xdp_md *ctx, const __u32 added_bytes)
+static __always_inline void fill_udp(struct udphdr *udp, const struct outer *outer, __u32 datagram_bytes)
 {
+	udp->source = bpf_htons(DYNAMIC_PORTS | (outer->flow_hash & ~DYNAMIC_PORTS & 0xffff));
+	udp->len = bpf_htons(datagram_bytes);
+}
+
+/* Makes room for the headers, the outer Ethernet header in the place of the inner one,
+ * and writes what does not depend on the packet, by words wherever they lie: x86. */
+static __always_inline void *put_front(struct xdp_md *ctx, const struct outer *outer, const __u32 added_bytes)
+{
+	const __u32 bytes = ETH_HLEN + added_bytes, words = bytes / 8;
+	const void *front = outer->front;
 	void *data;
 
 	if (bpf_xdp_adjust_head(ctx, -(int)added_bytes))
 		return 0;
 	data = (void *)(long)ctx->data;
-	return data + ETH_HLEN + added_bytes > (void *)(long)ctx->data_end ? 0 : data;
+	if (data + bytes > (void *)(long)ctx->data_end)
+		return 0;
+#pragma unroll
+	for (__u32 i = 0; i < words; i++)
+		((__u64 *)data)[i] = outer->front[i];
+	/* What is left is 2 or 6 bytes. */
+	if (bytes % 8 == 6)
+		*(__u32 *)(data + 8 * words) = *(const __u32 *)(front + 8 * words);
+	*(__u16 *)(data + bytes - 2) = *(const __u16 *)(front + bytes - 2);
+	return data;
 }
 
 /* The outer headers of IPv4 with that many words behind it; false: there is no room. */
-static __always_inline int wrap_v4(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes,
+static __always_inline int wrap_v4(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes,
 				   const __u32 words)
 {
-	struct front_v4 *front = (void *)outer->front;
-	void *data = make_room(ctx, ADDED_BYTES_V4(words));
+	void *data = put_front(ctx, outer, ADDED_BYTES_V4(words));
+	struct iphdr *ip = data + ETH_HLEN;
 
 	if (!data)
 		return 0;
-	fill_v4(front, outer, outer_class(outer, class), packet_bytes + ADDED_BYTES_V4(words));
-	if (words >= GUE_WORDS) {
-		front->udp.source = source_port(outer);
-		front->udp.len = bpf_htons(packet_bytes + 4 * words);
-	}
-	__builtin_memcpy(data, front, ETH_HLEN + ADDED_BYTES_V4(words));
+	fill_v4(ip, outer, outer_class(outer, class), packet_bytes + ADDED_BYTES_V4(words));
+	if (words >= GUE_WORDS)
+		fill_udp((void *)(ip + 1), outer, packet_bytes + 4 * words);
 	return 1;
 }
 
 /* The same of IPv6. */
-static __always_inline int wrap_v6(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes,
+static __always_inline int wrap_v6(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes,
 				   const __u32 words)
 {
-	struct front_v6 *front = (void *)outer->front;
-	void *data = make_room(ctx, ADDED_BYTES_V6(words));
-	__be16 payload_bytes = bpf_htons(packet_bytes + 4 * words);
-	__be32 start;
+	void *data = put_front(ctx, outer, ADDED_BYTES_V6(words));
+	struct ipv6hdr *ip = data + ETH_HLEN;
 
 	if (!data)
 		return 0;
-	/* RFC 6438: the fabric spreads flows by the flow label. */
-	start = bpf_htonl(6U << 28 | (__u32)outer_class(outer, class) << 20 | (outer->flow_hash & FLOW_LABEL_MASK));
-	__builtin_memcpy((void *)front + ETH_HLEN, &start, sizeof(start));
-	front->ip.payload_len = payload_bytes;
-	if (words >= GUE_WORDS) {
-		front->udp.source = source_port(outer);
-		front->udp.len = payload_bytes;
-	}
-	__builtin_memcpy(data, front, ETH_HLEN + ADDED_BYTES_V6(words));
+	fill_v6(ip, outer, outer_class(outer, class), packet_bytes + 4 * words);
+	if (words >= GUE_WORDS)
+		fill_udp((void *)(ip + 1), outer, packet_bytes + 4 * words);
 	return 1;
 }
 
-static __always_inline int wrap(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes)
+static __always_inline int wrap(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes)
 {
 	switch (outer->shape) {
 	case 0:
@@ -157,7 +157,7 @@ static __always_inline int wrap(struct xdp_md *ctx, struct outer *outer, __u8 cl
 }
 
 /* Makes the packet of a frame a tunnel's; false: it stays as it is, but for padding. */
-static __always_inline int encapsulate(struct xdp_md *ctx, struct outer *outer, __u8 class, __u32 packet_bytes)
+static __always_inline int encapsulate(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes)
 {
 	__u32 frame_bytes = ctx->data_end - ctx->data;
 	__u32 used_bytes = ETH_HLEN + packet_bytes;

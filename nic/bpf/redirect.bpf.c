@@ -83,9 +83,11 @@ int guideway_filter(struct xdp_md *ctx)
 {
 	struct summary s = {};
 	__u32 queue = ctx->rx_queue_index;
+	int action;
 
-	if (is_cached(ctx))
-		return XDP_TX;
+	action = send_cached(ctx);
+	if (action != XDP_ABORTED)
+		return action;
 	if (!read_frame(&s, (void *)(long)ctx->data, (void *)(long)ctx->data_end) || !is_ours(&s)) {
 		count(COUNTER_PASSED);
 		return XDP_PASS;
@@ -128,7 +130,7 @@ int guideway_measure(struct xdp_md *ctx)
 			  ((__u32 *)ip)[3] + ((__u32 *)ip)[4]);
 	if (!measured_with_cache)
 		return XDP_TX;
-	if (!is_cached(ctx))
+	if (send_cached(ctx) != XDP_TX)
 		return XDP_DROP;
 	return bpf_xdp_adjust_head(ctx, ADDED_BYTES_V4(GRE_WORDS)) ? XDP_ABORTED : XDP_TX;
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::Map;
+use aya::maps::{DevMap, Map, MapData};
 use aya::{Ebpf, EbpfLoader};
 use ebpf::ObjectError;
 
@@ -33,7 +33,7 @@ pub struct CacheSize {
 }
 
 /// A cache in front of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheRequest {
     /// Buckets of each queue's region, a power of two.
     pub buckets: u32,
@@ -41,13 +41,30 @@ pub struct CacheRequest {
     pub targets: u32,
     /// The key of the hash: another at each start.
     pub key: [u64; 2],
+    /// The kernel's numbers of the interfaces that it may send by, at most
+    /// [`DEVICES_MAX`], in the order that targets name them.
+    pub devices: Vec<u32>,
+}
+
+/// Devices that a cache sends by.
+pub const DEVICES_MAX: usize = 64;
+
+/// The same for a number of queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// How large it is.
+    pub size: CacheSize,
+    /// As in the request.
+    pub key: [u64; 2],
+    /// As in the request.
+    pub devices: Vec<u32>,
 }
 
 impl CacheRequest {
     /// The same for that many queues.
-    pub(crate) fn of(self, queues: u32) -> (CacheSize, [u64; 2]) {
-        let CacheRequest { buckets, targets, key } = self;
-        (CacheSize { queues, buckets, targets }, key)
+    pub(crate) fn of(self, queues: u32) -> CacheConfig {
+        let CacheRequest { buckets, targets, key, devices } = self;
+        CacheConfig { size: CacheSize { queues, buckets, targets }, key, devices }
     }
 }
 
@@ -116,12 +133,14 @@ pub(crate) struct Settings {
     bucket_mask: u32,
     target_mask: u32,
     processors: u32,
+    devices: Vec<u32>,
 }
 
 impl Settings {
     /// # Panics
     /// If numbers are not powers of two.
-    pub(crate) fn new(size: CacheSize, key: [u64; 2]) -> io::Result<Settings> {
+    pub(crate) fn new(config: CacheConfig) -> io::Result<Settings> {
+        let CacheConfig { size, key, devices } = config;
         assert!(size.buckets.is_power_of_two() && size.targets.is_power_of_two(), "{size:?}");
         let processors = aya::util::nr_cpus().map_err(|(_, error)| error)? as u32;
         Ok(Settings {
@@ -130,12 +149,13 @@ impl Settings {
             bucket_mask: size.buckets - 1,
             target_mask: size.targets - 1,
             processors,
+            devices,
         })
     }
 
     /// Sizes the maps, and says so to the program.
     pub(crate) fn apply<'s>(&'s self, loader: &mut EbpfLoader<'s>) {
-        let Settings { size, key, bucket_mask, target_mask, processors } = self;
+        let Settings { size, key, bucket_mask, target_mask, processors, .. } = self;
         loader
             .override_global("cache_queues", &size.queues, true)
             .override_global("cache_bucket_mask", bucket_mask, true)
@@ -148,9 +168,24 @@ impl Settings {
             .map_max_entries("cache_traffic", processors * size.targets);
     }
 
+    /// Names the devices that the program may send by; the map goes with it.
+    pub(crate) fn connect(&self, object: &mut Ebpf) -> Result<(), ObjectError> {
+        let name = "cache_devices";
+        let mut map: DevMap<&mut MapData> = object
+            .map_mut(name)
+            .and_then(|map| map.try_into().ok())
+            .ok_or(ObjectError::Missing(name))?;
+        for (number, device) in (0..).zip(&self.devices) {
+            let set = map.set(number, *device, None, 0);
+            set.map_err(|error| ObjectError::Table { name, error: error.to_string() })?;
+        }
+        Ok(())
+    }
+
     /// Maps the tables of an object that was loaded with these.
     pub(crate) fn memory(&self, object: &Ebpf) -> Result<CacheMemory, ObjectError> {
-        let Settings { size, key, processors, .. } = *self;
+        let Settings { size, key, processors, .. } = self;
+        let (size, key, processors) = (*size, *key, *processors);
         let line_bytes = LINE_WORDS * WORD_BYTES;
         let map = |name, entries: u32, entry_bytes| {
             let bytes = entries as usize * entry_bytes;

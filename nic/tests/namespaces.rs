@@ -343,7 +343,8 @@ fn where_the_kernel_refuses_the_flow_cache_the_filter_is_attached_without() {
     }
     let lab = Lab::new();
     let cache = |buckets| {
-        let kernel_cache = Some(CacheRequest { buckets, targets: 16, key: [1, 2] });
+        let kernel_cache =
+            Some(CacheRequest { buckets, targets: 16, key: [1, 2], devices: Vec::new() });
         let native = config(&af_xdp::DRIVER, ModePreference::Native);
         let config = DeviceConfig { kernel_cache, ..native };
         let open = || nic::open(&[config], &QueueOptions::default()).unwrap();

@@ -174,9 +174,13 @@ impl LoadBalancer {
         }
     }
 
-    /// From now on that worker enters steady flows there.
-    pub fn set_kernel_cache(&mut self, worker: usize, region: CacheRegion<'static>) {
-        self.seats[worker].worker.decider().datapath.set_kernel_cache(region);
+    /// From now on that worker enters steady flows there, by the devices they come in by.
+    pub fn set_kernel_cache(
+        &mut self,
+        worker: usize,
+        regions: impl IntoIterator<Item = (DeviceIndex, CacheRegion<'static>)>,
+    ) {
+        self.seats[worker].worker.decider().datapath.set_kernel_cache(regions);
     }
 
     /// Counts a frame that no device would have received whole.

@@ -12,6 +12,7 @@
 //! caller begins a round with the time and the View.
 
 use datapath::outbox::{Accounting, Originated};
+use datapath::verdict::DeviceIndex;
 use datapath::{Counters, Datapath, DropReason, Verdict, View};
 use nic::{Pool, Queue};
 use wire::{Batch, Frame};
@@ -85,6 +86,7 @@ impl<P: Platform> Worker<P> {
             if !received.is_empty() {
                 frames += received.len();
                 decider.lend_chunks(&mut exit.pool);
+                decider.datapath.receive_from(DeviceIndex(device as u8));
                 exit.platform.decide(decider, view, received, device);
                 self.emit(device);
             }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use common::{CLIENT, CLIENT_V6, Random, Tcp, message, secret, tcp, tcp_v6, udp, udp_v6};
 use datapath::kernel_cache::entries::ENTER_INTERVAL;
 use datapath::kernel_cache::limits::SWEEP_MS;
-use datapath::kernel_cache::{CacheRegion, TargetWriter, Targets};
+use datapath::kernel_cache::{CacheRegion, TargetMemory, TargetWriter, Targets};
 use datapath::trace::PACKET_BYTES;
+use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, NextHop, Verdict, View};
 use nic::drivers::af_xdp::{Action, FilterRun};
-use nic::kernel_cache::CacheSize;
+use nic::kernel_cache::{CacheConfig, CacheSize};
 use plan::{Planner, proto};
 use sim::{LoadBalancer, Path, Setup};
 use wire::checksum;
@@ -23,6 +24,10 @@ use wire::checksum;
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978];
 const MTU: u16 = 1500;
 const CONNECTIONS: u64 = 10_000;
+/// Devices that targets name; the filter itself knows the first two, and not by their
+/// names: it sends nothing here.
+const DEVICES: usize = 3;
+const LOOPBACK: u32 = 1;
 const MTUS: [u16; 3] = [1500, 1400, 200];
 /// Of each encapsulation's headers behind Ethernet, over IPv4; over IPv6 20 more.
 const OUTER_BYTES: [u16; 4] = [24, 20, 32, 36];
@@ -63,7 +68,8 @@ fn pair_or_skip(test: &str, message: proto::Plan) -> Option<Pair> {
 
 impl Pair {
     fn new(message: proto::Plan, size: CacheSize) -> Pair {
-        let mut run = FilterRun::load(size, KEY).unwrap();
+        let devices = vec![LOOPBACK; 2];
+        let mut run = FilterRun::load(CacheConfig { size, key: KEY, devices }).unwrap();
         let prefixes = ["203.0.113.0/24", "2001:db8:f::/64"].map(|text| text.parse().unwrap());
         run.filter.set(&prefixes, &[], false).unwrap();
         let targets = Targets::new(run.cache.targets());
@@ -73,7 +79,7 @@ impl Pair {
         let balancer = |path| {
             let setup = Setup {
                 workers: 0..1,
-                devices: 1,
+                devices: DEVICES,
                 connections: CONNECTIONS,
                 secret: secret(),
                 path,
@@ -83,8 +89,10 @@ impl Pair {
         let (mut cached, plain) = (balancer(Path::Batch), balancer(Path::Specification));
         let entries = run.cache.region(0);
         let line = run.cache.line(0);
-        cached.set_kernel_cache(0, CacheRegion { entries, line, targets, key: KEY });
-        let targets = TargetWriter::new(targets);
+        let (device, sends_by) = (DeviceIndex(0), [true; DEVICES].into());
+        let memory = TargetMemory { targets, device, sends_by };
+        cached.set_kernel_cache(0, [(device, CacheRegion { entries, line, targets, key: KEY })]);
+        let targets = TargetWriter::new(vec![memory]);
         let (now_ms, sent_by_kernel, bytes_by_kernel) = (0, 0, 0);
         let mut pair =
             Pair { run, targets, planner, cached, plain, now_ms, sent_by_kernel, bytes_by_kernel };
@@ -112,10 +120,10 @@ impl Pair {
         let expected = self.plain.forward(0, 0, &[frame]).remove(0);
         let (action, after) = self.run.run(frame).unwrap();
         let outcome = match action {
-            Action::Transmit => {
+            Action::Transmit | Action::Redirect => {
                 self.sent_by_kernel += 1;
                 self.bytes_by_kernel += u64::from(packet_bytes(frame));
-                let verdict = Verdict::Send(datapath::verdict::DeviceIndex(0));
+                let verdict = Verdict::Send(DeviceIndex(u8::from(action == Action::Redirect)));
                 Outcome { verdict, frame: after, by_kernel: true }
             }
             Action::Drop | Action::Pass => {
@@ -166,7 +174,7 @@ fn view(
     let plan = Arc::new(planner.plan(message).unwrap());
     let by_address = |address| match address {
         std::net::IpAddr::V4(v4) => resolve(u32::from(v4) & 0xff),
-        std::net::IpAddr::V6(_) => resolve(0),
+        std::net::IpAddr::V6(v6) => resolve(u128::from(v6) as u32 & 0xff),
     };
     sim::view::view(plan, &secret(), 1, by_address)
 }
@@ -472,6 +480,32 @@ fn a_change_of_plan_or_next_hop_takes_effect_at_once() {
 }
 
 #[test]
+fn a_flow_leaves_by_the_device_of_its_next_hop() {
+    let Some(mut pair) = pair_or_skip("a_flow_leaves_by_the_device_of_its_next_hop", message(1))
+    else {
+        return;
+    };
+    let data = tcp(client(0), 1000, Tcp::Ack);
+    pair.establish(&tcp(client(0), 1000, Tcp::Syn), &data);
+    for device in [1, 0, 1].map(DeviceIndex) {
+        pair.set(message(1), &|_| vec![NextHop { device, ..common::hop(MTU) }]);
+        let outcome = pair.forward(&data);
+        assert!(outcome.by_kernel);
+        assert_eq!(outcome.verdict, Verdict::Send(device));
+        let fits = usize::from(MTU - 24 - packet_bytes(&data));
+        assert!(pair.forward(&longer(data.clone(), fits)).by_kernel);
+        assert!(!pair.forward(&longer(data.clone(), fits + 1)).by_kernel);
+    }
+    // One that the filter's map no longer has: the packet is left as it is.
+    let device = DeviceIndex(2);
+    pair.set(message(1), &|_| vec![NextHop { device, ..common::hop(MTU) }]);
+    let outcome = pair.forward(&[data, vec![0xee; 9]].concat());
+    assert!(!outcome.by_kernel);
+    assert_eq!(outcome.verdict, Verdict::Send(device));
+    pair.check();
+}
+
+#[test]
 fn what_the_kernel_sends_keeps_its_connection() {
     let Some(mut pair) = pair_or_skip("what_the_kernel_sends_keeps_its_connection", message(20))
     else {
@@ -583,9 +617,11 @@ fn change(random: &mut Random, pair: &mut Pair) {
     let message = random_message(random);
     let (mtu, mac) = (random.pick(&MTUS), random.below(3) as u8);
     let hops = random.pick(&[0, 1, 1, 1, 1, 2]);
-    let hop = move |_| {
+    let devices = [(); 8].map(|()| DeviceIndex(random.pick(&[0, 0, 0, 1, 1, 2])));
+    let hop = move |host: u32| {
         let destination = wire::MacAddress([2, 0, 0, 0, 0, mac]);
-        vec![NextHop { destination, ..common::hop(mtu) }; hops]
+        let device = devices[host as usize % devices.len()];
+        vec![NextHop { device, destination, ..common::hop(mtu) }; hops]
     };
     pair.set(message, &hop);
 }

@@ -253,7 +253,7 @@ impl Rig {
             // It stands for a worker under load: it does not sleep.
             busy_poll: true,
             inherited: Inherited::default(),
-            kernel_cache: None,
+            kernel_caches: None,
         })
         .map_err(|error| told(&error))?;
         Ok(Rig { engine, planner, message, plans_made: 1, line, since, _folder: folder })

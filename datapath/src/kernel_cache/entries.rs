@@ -208,6 +208,10 @@ impl<'m> EntryWriter<'m> {
     /// whose entries are all in use stays as it is: no flow displaces another that
     /// goes on.
     pub fn enter(&self, key: &FlowKey, hash: u64, service: ServiceId, target: TargetRef) {
+        if !self.targets.is_valid(target) {
+            // The kernel cannot send there from this device, or no longer.
+            return;
+        }
         let tuple = TupleHash::of(&self.hasher, key);
         let number = tuple.bucket(self.buckets.len());
         let decision = decision(hash, target);

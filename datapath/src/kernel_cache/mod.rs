@@ -14,6 +14,9 @@
 //!
 //! - An entry is a copy of what [`crate::forward`] decides about data of its flow, so an
 //!   empty cache is always right (the worker, which enters steady connections only).
+//! - Each device's filter has regions and targets of its own; a target has the same number
+//!   and generation in all, and its headers where the filter can send by its next hop's
+//!   device ([`by_device`], [`targets`]).
 //! - One region has one writer, the worker of its queue, and one reader at a time: the
 //!   kernel polls a queue on one processor at a time (native XDP).
 //! - An entry whose target is of another generation is a miss. So a plan, a drain or
@@ -25,15 +28,17 @@
 //! Only where loads are seen in order, and stores too (x86): [`IS_SUPPORTED`]. Knows
 //! no map of the kernel: memory comes in as words.
 
+pub mod by_device;
 pub mod entries;
 pub mod limits;
 mod target_fields;
 pub mod targets;
 mod tuple;
 
+pub use by_device::EntryWriters;
 pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, idle_ms, pause};
 pub use target_fields::TARGET_WORDS;
-pub use targets::{KernelTargets, TargetRef, TargetWriter, Targets};
+pub use targets::{KernelTargets, TargetMemory, TargetRef, TargetWriter, Targets};
 
 /// The kernel's program reads by plain loads, which only a processor that keeps the
 /// order of loads, and that of stores, makes right.

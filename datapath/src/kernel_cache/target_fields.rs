@@ -6,7 +6,7 @@
 //!             class bits   class mask    packet bytes  sequence   generation; zero:
 //!                                                                 not valid
 //!  word 1     63 ............... 32 31 ... 24 23 .. 16 15 ............ 0
-//!             mask of the source    zero      shape    sum of the IPv4 header
+//!             mask of the source    egress    shape    sum of the IPv4 header
 //!  word 2-10  the headers from Ethernet on, and zeros
 //!  word 11-15 zero
 //!
@@ -14,6 +14,8 @@
 //!             zero    UDP      IPv6 outside  words between IP and the inner packet
 //! ```
 //!
+//! *Egress* is zero where packets leave by the device that they came in by, and else the
+//! number of the next hop's device, plus one: where the filter's map of devices has it.
 //! *Packet bytes* are those of the longest inner packet that fits the path; behind the
 //! outer IP header stands that of UDP, or not. What the other fields mean is with
 //! [`crate::encapsulate::HeaderTemplate`].
@@ -35,6 +37,16 @@ const SHAPE_UDP: u8 = 1 << 4;
 /// A target's words; of word 0 without its state.
 pub(super) type TargetFields = [u64; TARGET_WORDS];
 
+const EGRESS_SHIFT: u32 = 24;
+
+/// The same with that egress.
+pub(super) fn with_egress(fields: &TargetFields, egress: u8) -> TargetFields {
+    let mut fields = *fields;
+    fields[1] |= u64::from(egress) << EGRESS_SHIFT;
+    fields
+}
+
+/// Without an egress.
 pub(super) fn fields_of(template: &KernelTemplate) -> TargetFields {
     let mut front = [0; 8 * FRONT_WORDS];
     front[..FRONT_BYTES_MAX].copy_from_slice(&template.front);

@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plan::{Admission, BackendId, Match, Member, Plan, Service, ServiceId, Tracking, proto};
 
 use super::limits::IDLE_TIMEOUT_MS_MIN;
-use super::target_fields::{TARGET_WORDS, TargetFields, fields_of};
+use super::target_fields::{TARGET_WORDS, TargetFields, fields_of, with_egress};
 use crate::egress::Egress;
 use crate::not_cached::{NotCached, NotCachedCounts};
+use crate::verdict::DeviceIndex;
 
 /// Targets there may be: 20 bits of an entry name one, and 65,536 of them take 8 MiB.
 /// Flows to further ones are not cached.
@@ -99,6 +100,25 @@ impl<'m> Targets<'m> {
     }
 }
 
+/// The targets of one device's filter.
+#[derive(Debug, Clone)]
+pub struct TargetMemory<'m> {
+    /// Where they are.
+    pub targets: Targets<'m>,
+    /// The device that its packets come in by.
+    pub device: DeviceIndex,
+    /// By device: whether the filter can send by it.
+    pub sends_by: Box<[bool]>,
+}
+
+impl TargetMemory<'_> {
+    /// How the filter sends by that device, as a target has it; None: not at all.
+    fn egress(&self, to: DeviceIndex) -> Option<u8> {
+        let can_send = self.sends_by.get(usize::from(to.0)).is_some_and(|can_send| *can_send);
+        can_send.then_some(if to == self.device { 0 } else { to.0 + 1 })
+    }
+}
+
 fn state(cells: &TargetCells) -> u32 {
     cells[0].load(Ordering::Relaxed) as u32
 }
@@ -148,14 +168,22 @@ impl KernelTargets {
 /// A packet's match and its backend: what a target is about.
 type TargetKey = (u32, ServiceId, BackendId);
 
+/// What packets are sent by, and the device that they leave by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Headers {
+    fields: TargetFields,
+    device: DeviceIndex,
+}
+
 /// Keeps targets as plans and next hops are.
 #[derive(Debug)]
 pub struct TargetWriter<'m> {
-    targets: Targets<'m>,
+    /// Of as many targets each.
+    memories: Vec<TargetMemory<'m>>,
     /// By number: the generation that was given out last.
     generations: Box<[u16]>,
     free: VecDeque<u32>,
-    used: HashMap<TargetKey, (TargetRef, TargetFields)>,
+    used: HashMap<TargetKey, (TargetRef, Headers)>,
     /// What the targets' matches belong to.
     matching: Option<Matching>,
     /// Of the latest plan and next hops: see [`KernelTargets`].
@@ -183,12 +211,16 @@ impl Matching {
 }
 
 impl<'m> TargetWriter<'m> {
-    /// The writer of targets none of which is valid.
+    /// The writer of targets none of which is valid, of as many of each device.
+    ///
+    /// # Panics
+    /// If there is no device.
     #[must_use]
-    pub fn new(targets: Targets<'m>) -> TargetWriter<'m> {
-        let count = targets.all.len();
+    pub fn new(memories: Vec<TargetMemory<'m>>) -> TargetWriter<'m> {
+        let counts = memories.iter().map(|memory| memory.targets.all.len());
+        let count = counts.min().expect("a cache is of a device");
         TargetWriter {
-            targets,
+            memories,
             generations: vec![0; count].into(),
             free: (0..count as u32).collect(),
             used: HashMap::new(),
@@ -204,7 +236,7 @@ impl<'m> TargetWriter<'m> {
     pub fn follow(&mut self, plan: &Plan, egress: &Egress) -> Arc<KernelTargets> {
         let matching = Matching::of(plan);
         let is_same = self.matching.as_ref() == Some(&matching);
-        let desired = desired(plan, egress);
+        let desired = self.desired(plan, egress);
         let retired: Vec<TargetKey> = {
             let stays = |key: &TargetKey| is_same && desired.contains(key);
             self.used.keys().filter(|key| !stays(key)).copied().collect()
@@ -215,14 +247,17 @@ impl<'m> TargetWriter<'m> {
         let mut first = Vec::with_capacity(plan.matches.len());
         let (mut targets, mut not_cached) = (Vec::new(), NotCachedCounts::default());
         for entry in &plan.matches {
-            let (begin, service) = (targets.len(), entry.matched.service);
-            first.push(begin as u32);
+            first.push(targets.len() as u32);
+            let mut reasons = Vec::new();
             for member in plan.group_of(&entry.matched).members() {
-                let fields = fields_for(plan, egress, entry, member);
+                let headers = self.headers_for(plan, egress, entry, member);
                 let key = key_of(entry, member);
-                targets.push(fields.and_then(|fields| self.target(key, &fields)));
+                let target = headers.and_then(|headers| self.target(key, &headers));
+                let is_partial = headers.is_ok_and(|headers| !self.is_sent_from_all(&headers));
+                reasons.extend(target.err().or(is_partial.then_some(NotCached::Egress)));
+                targets.push(target);
             }
-            not_cached.add(service, targets[begin..].iter().filter_map(|target| target.err()));
+            not_cached.add(entry.matched.service, reasons.into_iter());
         }
         let is_refused = |target: &&Result<_, _>| **target == Err(NotCached::TargetsFull);
         Arc::new(KernelTargets {
@@ -234,65 +269,91 @@ impl<'m> TargetWriter<'m> {
         })
     }
 
-    /// The target with these fields.
-    fn target(&mut self, key: TargetKey, fields: &TargetFields) -> Result<TargetRef, NotCached> {
+    /// The target with these headers.
+    fn target(&mut self, key: TargetKey, headers: &Headers) -> Result<TargetRef, NotCached> {
         if let Some((target, current)) = self.used.get_mut(&key) {
-            if current != fields {
+            let target = *target;
+            if current != headers {
                 self.has_changes = true;
-                *current = *fields;
-                write(&self.targets.all[target.number()], target.generation(), fields);
+                *current = *headers;
+                self.write(target, headers);
             }
-            return Ok(*target);
+            return Ok(target);
         }
         let number = self.free.pop_front().ok_or(NotCached::TargetsFull)?;
         let generation = &mut self.generations[number as usize];
         *generation = *generation % GENERATION_MASK as u16 + 1;
         let target = TargetRef::new(number, (*generation).into());
-        write(&self.targets.all[number as usize], target.generation(), fields);
-        self.used.insert(key, (target, *fields));
+        self.write(target, headers);
+        self.used.insert(key, (target, *headers));
         Ok(target)
+    }
+
+    /// In the memory of each filter; where that cannot send there it is not valid.
+    fn write(&self, target: TargetRef, headers: &Headers) {
+        for memory in &self.memories {
+            let cells = &memory.targets.all[target.number()];
+            match memory.egress(headers.device) {
+                Some(egress) => {
+                    write(cells, target.generation(), &with_egress(&headers.fields, egress));
+                }
+                None => _ = invalidate(cells),
+            }
+        }
     }
 
     fn retire(&mut self, key: &TargetKey) {
         let Some((target, _)) = self.used.remove(key) else { return };
-        invalidate(&self.targets.all[target.number()]);
+        for memory in &self.memories {
+            invalidate(&memory.targets.all[target.number()]);
+        }
         self.free.push_back(target.number() as u32);
     }
-}
 
-/// All targets that a plan and its next hops have.
-fn desired(plan: &Plan, egress: &Egress) -> HashSet<TargetKey> {
-    let members = plan.matches.iter().flat_map(|entry| {
-        let members = plan.group_of(&entry.matched).members();
-        members.iter().map(move |member| (entry, member))
-    });
-    let cached = members.filter(|(entry, member)| fields_for(plan, egress, entry, member).is_ok());
-    cached.map(|(entry, member)| key_of(entry, member)).collect()
+    /// All targets that a plan and its next hops have.
+    fn desired(&self, plan: &Plan, egress: &Egress) -> HashSet<TargetKey> {
+        let members = plan.matches.iter().flat_map(|entry| {
+            let members = plan.group_of(&entry.matched).members();
+            members.iter().map(move |member| (entry, member))
+        });
+        let is_cached = |(entry, member): &(&Match, &Member)| {
+            self.headers_for(plan, egress, entry, member).is_ok()
+        };
+        members.filter(is_cached).map(|(entry, member)| key_of(entry, member)).collect()
+    }
+
+    /// What a filter sends a match's packets to a member by: one of them at least.
+    fn headers_for(
+        &self,
+        plan: &Plan,
+        egress: &Egress,
+        Match { matched, family, .. }: &Match,
+        member: &Member,
+    ) -> Result<Headers, NotCached> {
+        if member.admission == Admission::Nothing {
+            return Err(NotCached::NoTraffic);
+        }
+        if matched.tracking != Tracking::Tracked {
+            return Err(NotCached::Untracked);
+        }
+        if !lives_long(plan.service_of(matched)) {
+            return Err(NotCached::IdleTimeout);
+        }
+        let template = egress.only_template(matched.profile, *family, member.backend)?;
+        let template = template.for_kernel()?;
+        if self.memories.iter().all(|memory| memory.egress(template.device).is_none()) {
+            return Err(NotCached::Egress);
+        }
+        Ok(Headers { fields: fields_of(&template), device: template.device })
+    }
+
+    fn is_sent_from_all(&self, headers: &Headers) -> bool {
+        self.memories.iter().all(|memory| memory.egress(headers.device).is_some())
+    }
 }
 
 fn key_of(Match { matched, .. }: &Match, member: &Member) -> TargetKey {
     (matched.matched, matched.service, member.backend)
-}
-
-/// What the kernel sends a match's packets to a member by.
-fn fields_for(
-    plan: &Plan,
-    egress: &Egress,
-    entry: &Match,
-    member: &Member,
-) -> Result<TargetFields, NotCached> {
-    let Match { matched, family, .. } = entry;
-    if member.admission == Admission::Nothing {
-        return Err(NotCached::NoTraffic);
-    }
-    if matched.tracking != Tracking::Tracked {
-        return Err(NotCached::Untracked);
-    }
-    if !lives_long(plan.service_of(matched)) {
-        return Err(NotCached::IdleTimeout);
-    }
-    let template = egress.only_template(matched.profile, *family, member.backend)?;
-    Ok(fields_of(&template.for_kernel()?))
 }
 
 /// True where the sweep comes by often enough.

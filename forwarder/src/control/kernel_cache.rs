@@ -17,12 +17,14 @@ use std::sync::{Arc, Mutex};
 use datapath::View;
 use datapath::kernel_cache::entries::{BUCKET_ENTRIES, buckets_for};
 use datapath::kernel_cache::targets::TARGETS_MAX;
-use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetWriter, Targets, pause};
-use nic::kernel_cache::{CacheMemory, CacheRequest};
-use nic::{Device, DeviceConfig, Driver, Interface, drivers};
+use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets, pause};
+use datapath::verdict::DeviceIndex;
+use nic::kernel_cache::{CacheRequest, DEVICES_MAX};
+use nic::{Device, DeviceConfig, Driver, Interface, Mode, drivers};
 use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::dataplane::kernel_caches::{DeviceCache, KernelCaches};
 use crate::netlink::veth_peer;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -30,8 +32,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 /// Why there is no cache, for people.
 pub type Missing = String;
 
-/// The memory of the cache, if there is one.
-pub type Found = std::result::Result<CacheMemory, Missing>;
+/// The devices' caches, if there are any.
+pub type Found = std::result::Result<KernelCaches, Missing>;
 
 /// True if the plan has it off: there may be one, which is paused then.
 #[must_use]
@@ -40,7 +42,17 @@ pub fn is_off(plan: &Plan) -> bool {
     forwarder.is_some_and(|forwarder| forwarder.kernel_cache() == proto::KernelCache::Off)
 }
 
-/// Has the interface opened with a cache, if the plan has one and nothing is in its way.
+/// An interface that may have a cache.
+pub struct Candidate<'a> {
+    /// Its name.
+    pub interface: &'a str,
+    /// Its driver.
+    pub driver: &'static Driver,
+    /// RX queues.
+    pub queues: u32,
+}
+
+/// Has the interfaces opened with caches, if the plan has them and nothing is in the way.
 ///
 /// # Errors
 /// What is.
@@ -49,45 +61,69 @@ pub fn request(
     connections: u64,
     configs: &mut [DeviceConfig],
 ) -> std::result::Result<(), Missing> {
-    let Some(config) = configs.first_mut() else { return Err("there is no interface".into()) };
-    let queues = Interface::find(&config.interface).map_or(1, |interface| interface.rx_queues);
-    config.kernel_cache = Some(request_for(asked, connections, config.driver, queues)?);
+    let candidate = |config: &'_ DeviceConfig| {
+        Interface::find(&config.interface).map_or(1, |found| found.rx_queues)
+    };
+    let queues: Vec<u32> = configs.iter().map(candidate).collect();
+    let candidates: Vec<Candidate<'_>> = configs
+        .iter()
+        .zip(queues)
+        .map(|(config, queues)| Candidate {
+            interface: &config.interface,
+            driver: config.driver,
+            queues,
+        })
+        .collect();
+    let requests = requests(asked, connections, &candidates)?;
+    for (config, request) in configs.iter_mut().zip(requests) {
+        config.kernel_cache = Some(request);
+    }
     Ok(())
 }
 
-/// The same for an interface with that many queues that is taken over.
-pub fn request_for(
+/// What each of these is to have.
+///
+/// # Errors
+/// What is in the way.
+pub fn requests(
     asked: &proto::Forwarder,
     connections: u64,
-    driver: &Driver,
-    queues: u32,
-) -> std::result::Result<CacheRequest, Missing> {
+    candidates: &[Candidate<'_>],
+) -> std::result::Result<Vec<CacheRequest>, Missing> {
     if asked.kernel_cache() == proto::KernelCache::Off {
         return Err(
             "kernel_cache was off when this forwarder started: its next start or upgrade makes one"
                 .into(),
         );
     }
-    refuse_what_cannot_work(asked, driver).map_err(|error| error.to_string())?;
+    refuse_what_cannot_work(asked, candidates).map_err(|error| error.to_string())?;
     let failed = |error: std::io::Error| error.to_string();
     let key = [random().map_err(failed)?, random().map_err(failed)?];
-    let memory_bytes = memory_bytes();
-    let buckets = buckets_within(memory_bytes, connections, queues.max(1).into());
-    if buckets < buckets_for(connections.div_ceil(queues.max(1).into())) {
-        tracing::warn!(
-            entries = u64::from(buckets) * BUCKET_ENTRIES as u64 * u64::from(queues),
-            "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the machine's memory"
-        );
-    }
-    Ok(CacheRequest { buckets, targets: TARGETS_MAX as u32, key })
+    let index = |one: &Candidate<'_>| Interface::find(one.interface).map(|found| found.index);
+    let devices = candidates.iter().map(index).collect::<std::result::Result<Vec<u32>, _>>();
+    let devices = devices.map_err(|error| error.to_string())?;
+    let memory_bytes = memory_bytes() / candidates.len() as u64;
+    let request = |candidate: &Candidate<'_>| {
+        let queues = u64::from(candidate.queues.max(1));
+        let buckets = buckets_within(memory_bytes, connections, queues);
+        if buckets < buckets_for(connections.div_ceil(queues)) {
+            tracing::warn!(
+                interface = candidate.interface,
+                entries = u64::from(buckets) * BUCKET_ENTRIES as u64 * queues,
+                "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the machine's memory"
+            );
+        }
+        CacheRequest { buckets, targets: TARGETS_MAX as u32, key, devices: devices.clone() }
+    };
+    Ok(candidates.iter().map(request).collect())
 }
 
-fn refuse_what_cannot_work(asked: &proto::Forwarder, driver: &Driver) -> Result<()> {
-    if asked.interfaces.len() > 1 {
-        return Err("there is more than one interface".into());
+fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>]) -> Result<()> {
+    if !(1..=DEVICES_MAX).contains(&candidates.len()) {
+        return Err(format!("there are {} interfaces", candidates.len()).into());
     }
-    if driver != &drivers::af_xdp::DRIVER {
-        return Err("the interface's driver is not af_xdp".into());
+    if let Some(other) = candidates.iter().find(|one| one.driver != &drivers::af_xdp::DRIVER) {
+        return Err(format!("the driver of {} is not af_xdp", other.interface).into());
     }
     if asked.steering() != proto::Steering::Rss {
         return Err("steering is not rss".into());
@@ -95,39 +131,69 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, driver: &Driver) -> Result<
     if !IS_SUPPORTED {
         return Err("this processor is no x86".into());
     }
-    let mut names = asked.interfaces.iter().map(|interface| &interface.name);
-    names.try_for_each(|name| veth_peer::takes_what_programs_send(name))
+    // One that can be sent by is enough.
+    let mut sends = candidates.iter().map(|one| veth_peer::takes_what_programs_send(one.interface));
+    let first = sends.next().expect("there is one");
+    first.or_else(|error| if sends.any(|other| other.is_ok()) { Ok(()) } else { Err(error) })
 }
 
-/// The memory of the devices' cache, if it is to be used; else why not, which is logged.
-/// Where the kernel has one that is not to be used, it sends nothing by it.
+/// The devices' caches, if they are to be used; else why not, which is logged. Where the
+/// kernel has one that is not to be used, it sends nothing by it.
 pub fn usable(
     asked: &proto::Forwarder,
     devices: &[Device],
     requested: std::result::Result<(), Missing>,
 ) -> Found {
-    let found = requested.and_then(|()| {
-        let cached = devices.iter().find_map(|device| Some((device, *device.kernel_cache()?)));
-        let refused = "the kernel refuses its memory or its program: the log says why";
-        let (device, memory) = cached.ok_or(refused)?;
-        if asked.kernel_cache() == proto::KernelCache::Auto && device.is_zero_copy() {
-            let lines = (0..memory.size.queues).map(|queue| memory.line(queue));
-            lines.for_each(|line| pause(line, Pause::Off, true));
-            return Err(
-                "the interface has zero-copy; `kernel_cache: on` has it all the same".into()
-            );
+    let found = requested.and_then(|()| caches(asked, devices));
+    match (&found, asked.kernel_cache()) {
+        (Ok(caches), _) => caches.problems.iter().for_each(|problem| {
+            tracing::warn!(problem, "the kernel flow cache cannot send by this interface from all others: user space does");
+        }),
+        (Err(why), proto::KernelCache::On) => {
+            tracing::warn!(why, "no kernel flow cache: user space sends all packets");
         }
-        Ok(memory)
-    });
-    if let Err(why) = &found {
-        match asked.kernel_cache() {
-            proto::KernelCache::On => {
-                tracing::warn!(why, "no kernel flow cache: user space sends all packets")
-            }
-            _ => tracing::info!(why, "no kernel flow cache: user space sends all packets"),
+        (Err(why), _) => {
+            tracing::info!(why, "no kernel flow cache: user space sends all packets");
         }
     }
     found
+}
+
+fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
+    let mut refused = "the kernel refuses its memory or its program: the log says why";
+    let native: Vec<_> = devices.iter().map(takes_what_drivers_send).collect();
+    let mut by_device = Vec::new();
+    for (number, device) in (0..).zip(devices) {
+        let Some(memory) = device.kernel_cache().copied() else { continue };
+        if asked.kernel_cache() == proto::KernelCache::Auto && device.is_zero_copy() {
+            let lines = (0..memory.size.queues).map(|queue| memory.line(queue));
+            lines.for_each(|line| pause(line, Pause::Off, true));
+            refused = "the interface has zero-copy; `kernel_cache: on` has it all the same";
+            continue;
+        }
+        // In generic mode packets are sent as the kernel's own are.
+        let is_generic = device.mode() == Some(Mode::Generic);
+        let sends_by = native.iter().map(|taken| is_generic || taken.is_ok()).collect();
+        by_device.push(DeviceCache { device: DeviceIndex(number), memory, sends_by });
+    }
+    if by_device.is_empty() {
+        return Err(refused.into());
+    }
+    let is_missed = by_device.iter().any(|cache| cache.sends_by.contains(&false));
+    let problems = native.into_iter().filter_map(|taken| taken.err().filter(|_| is_missed));
+    Ok(KernelCaches { problems: problems.collect(), by_device: by_device.into() })
+}
+
+/// Whether programs in drivers can send by that device, its own and those of others:
+/// such a packet passes its driver alone, which takes it where it has a program itself.
+fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
+    let interface = &device.interface().name;
+    if device.mode() != Some(Mode::Native) {
+        return Err(format!(
+            "the XDP program of {interface} is in generic mode, so that those in drivers cannot send by it"
+        ));
+    }
+    veth_peer::takes_what_programs_send(interface).map_err(|error| error.to_string())
 }
 
 /// The cache's entries, and what workers keep of each beside them, take at most this
@@ -156,16 +222,21 @@ pub struct KernelCache {
 }
 
 impl KernelCache {
-    /// In that memory, with no target yet.
+    /// In their memory, with no target yet.
     #[must_use]
-    pub fn new(memory: CacheMemory) -> KernelCache {
-        let targets = TargetWriter::new(Targets::new(memory.targets()));
+    pub fn new(caches: KernelCaches) -> KernelCache {
+        let memory = |cache: &DeviceCache| TargetMemory {
+            targets: Targets::new(cache.memory.targets()),
+            device: cache.device,
+            sends_by: cache.sends_by.clone(),
+        };
+        let targets = TargetWriter::new(caches.iter().map(memory).collect());
         let counted = Mutex::new(Counted {
             view: None,
-            by_target: vec![[0; 2]; memory.size.targets as usize].into(),
+            by_target: vec![[0; 2]; TARGETS_MAX].into(),
             packets: 0,
         });
-        KernelCache { targets, traffic: Arc::new(CachedTraffic { memory, counted }) }
+        KernelCache { targets, traffic: Arc::new(CachedTraffic { caches, counted }) }
     }
 
     /// What it sends.
@@ -184,7 +255,7 @@ impl KernelCache {
             wait_for_kernel();
         }
         let mut counted = self.traffic.lock();
-        counted.collect(&self.traffic.memory);
+        counted.collect(&self.traffic.caches);
         counted.view = Some(Arc::clone(&view));
         drop(counted);
         view
@@ -203,7 +274,7 @@ fn wait_for_kernel() {
 
 /// What the kernel sent by the cache.
 pub struct CachedTraffic {
-    memory: CacheMemory,
+    caches: KernelCaches,
     counted: Mutex<Counted>,
 }
 
@@ -220,15 +291,22 @@ impl CachedTraffic {
     /// Counts what was sent up to now in the latest View; packets since the start.
     pub fn collect(&self) -> u64 {
         let mut counted = self.lock();
-        counted.collect(&self.memory);
+        counted.collect(&self.caches);
         counted.packets
     }
 
     /// Entries there is room for.
     #[must_use]
     pub fn entries_max(&self) -> u64 {
-        let size = &self.memory.size;
-        u64::from(size.queues) * u64::from(size.buckets) * BUCKET_ENTRIES as u64
+        let sizes = self.caches.iter().map(|cache| cache.memory.size);
+        let buckets = sizes.map(|size| u64::from(size.queues) * u64::from(size.buckets));
+        buckets.sum::<u64>() * BUCKET_ENTRIES as u64
+    }
+
+    /// Why packets of some devices cannot leave by others, for people.
+    #[must_use]
+    pub fn problems(&self) -> String {
+        self.caches.problems.join("; ")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counted> {
@@ -237,12 +315,13 @@ impl CachedTraffic {
 }
 
 impl Counted {
-    fn collect(&mut self, memory: &CacheMemory) {
+    fn collect(&mut self, caches: &KernelCaches) {
         let Some(view) = &self.view else { return };
         let Some(counters) = &view.kernel_counters else { return };
         for (matched, member, target) in view.kernel_targets.iter() {
             let counted = &mut self.by_target[target.number()];
-            let latest = memory.traffic_of(target.number());
+            let latest = caches.iter().map(|cache| cache.memory.traffic_of(target.number()));
+            let latest = latest.fold([0; 2], |sum, more| [0, 1].map(|word| sum[word] + more[word]));
             let [packets, bytes] = [latest[0] - counted[0], latest[1] - counted[1]];
             *counted = latest;
             counters.count_all(&view.plan.matches[matched].matched, member, packets, bytes);

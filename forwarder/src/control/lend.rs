@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{FlowHash, Secret, View};
 use nic::driver::Held;
+use nic::kernel_cache::CacheRequest;
 use nic::memory::Pages;
 use nic::take_over::{DeviceState, MemoryState, Successor};
 use nic::{Driver, Mode, Tap, drivers};
@@ -14,7 +15,7 @@ use plan::Plan;
 use rustix::fd::{BorrowedFd, OwnedFd};
 
 use crate::control::handover::{Device, Memory, QuiescedState, Requirements, Running, Xdp};
-use crate::control::kernel_cache::{self, KernelCache};
+use crate::control::kernel_cache::{self, Candidate, KernelCache};
 use crate::control::machine::{Machine, connections_max, set_filters};
 use crate::control::view::{self, Network};
 use crate::control::{Changes, Control, Forwarding, egress};
@@ -255,6 +256,21 @@ struct Lent {
     cache_requested: std::result::Result<(), kernel_cache::Missing>,
 }
 
+/// The kernel flow cache of each device.
+fn cache_requests(
+    running: &Running,
+) -> std::result::Result<Vec<CacheRequest>, kernel_cache::Missing> {
+    let candidates = running.devices.iter().map(candidate).collect::<Result<Vec<_>>>();
+    let candidates = candidates.map_err(|error| error.to_string())?;
+    let asked = running.plan.forwarder.clone().unwrap_or_default();
+    kernel_cache::requests(&asked, connections_max(&asked), &candidates)
+}
+
+fn candidate(device: &Device) -> Result<Candidate<'_>> {
+    let (interface, queues) = (device.interface.as_str(), device.sockets as u32);
+    Ok(Candidate { interface, driver: driver_of(device)?, queues })
+}
+
 /// Takes the descriptors apart, in the order of [`Running`].
 fn successor(running: &Running, descriptors: Vec<OwnedFd>) -> Result<Lent> {
     let mut descriptors = descriptors.into_iter();
@@ -265,20 +281,20 @@ fn successor(running: &Running, descriptors: Vec<OwnedFd>) -> Result<Lent> {
         memories.push(MemoryState { file: next()?, chunks, pages });
     }
     let mut devices = Vec::new();
-    let mut cache_requested = Ok(());
+    let (cache_requested, requests) = match cache_requests(running) {
+        Ok(requests) => (Ok(()), requests),
+        Err(why) => (Err(why), Vec::new()),
+    };
+    let mut requests = requests.into_iter();
     for device in &running.devices {
         let claim = next()?;
         let link = if device.has_link { Some(next()?) } else { None };
         let sockets: Vec<OwnedFd> =
             (0..device.sockets).map(|_| next()).collect::<std::result::Result<_, _>>()?;
-        let (driver, queues) = (driver_of(device)?, sockets.len() as u32);
-        let asked = running.plan.forwarder.clone().unwrap_or_default();
-        let request = kernel_cache::request_for(&asked, connections_max(&asked), driver, queues);
-        let request = request.map_err(|why| cache_requested = Err(why)).ok();
         devices.push(DeviceState {
-            kernel_cache: request,
+            kernel_cache: requests.next(),
             interface: device.interface.clone(),
-            driver,
+            driver: driver_of(device)?,
             mode: device.xdp.map(|xdp| match xdp {
                 Xdp::Native => Mode::Native,
                 Xdp::Generic => Mode::Generic,

@@ -160,7 +160,7 @@ impl Machine {
         &self.devices
     }
 
-    /// The memory of the kernel flow cache, or why there is none.
+    /// The kernel flow caches, or why there are none.
     pub fn kernel_cache(&self) -> kernel_cache::Found {
         self.kernel_cache.clone()
     }
@@ -198,7 +198,7 @@ impl Machine {
             cpus: if options.pin { threads::cpus() } else { Vec::new() },
             busy_poll: options.busy_poll,
             inherited,
-            kernel_cache: self.kernel_cache().ok(),
+            kernel_caches: self.kernel_cache().ok(),
         };
         match io {
             Io::PerWorker(io) => Engine::start(Start { io, ..start }),

@@ -191,7 +191,10 @@ impl Control {
         };
         let cached = running.engine.cached(&key);
         Ok(proto::ExplainResponse {
-            cached: cached.map(|(queue, idle_ms)| proto::CachedFlow { queue, idle_ms }),
+            cached: cached.map(|(device, queue, idle_ms)| {
+                let interface = devices.get(usize::from(device.0)).map_or("", |name| *name);
+                proto::CachedFlow { queue, idle_ms, interface: interface.to_owned() }
+            }),
             ..explained(&running.view, &running.hash, tables, &devices, &key, details)
         })
     }
@@ -350,7 +353,7 @@ impl Forwarding {
         let targets = &self.view.kernel_targets;
         proto::KernelCache {
             state: state.to_owned(),
-            reason: String::new(),
+            reason: traffic.problems(),
             packets: traffic.collect(),
             entries: caches.map(CacheCounters::held).sum(),
             entries_max: traffic.entries_max(),

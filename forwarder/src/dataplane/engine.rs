@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use datapath::kernel_cache::{self, CacheRegion, Pause, Targets};
+use datapath::kernel_cache::Pause;
 use datapath::slow::SlowPath;
 use datapath::table::TableReader;
+use datapath::verdict::DeviceIndex;
 use datapath::{Clock, Counters, Datapath, FlowHash, Now, Secret, Totals, View};
-use nic::kernel_cache::CacheMemory;
 use nic::wait::{Waiter, Waker};
 use nic::{Interface, Meter, SharedIo, WorkerIo};
 use rustix::fd::OwnedFd;
 
 use crate::dataplane::accounts::Accounts;
 use crate::dataplane::capture::{self, Filter, Source, Switch};
+use crate::dataplane::kernel_caches::KernelCaches;
 use crate::dataplane::punt;
 use crate::dataplane::samples::DropSamples;
 use crate::dataplane::slow_path;
@@ -62,7 +63,7 @@ pub struct Start<'a> {
     /// What a predecessor that ran until just now had.
     pub inherited: Inherited,
     /// What the kernel may send by itself, a region for each worker; None: nothing.
-    pub kernel_cache: Option<CacheMemory>,
+    pub kernel_caches: Option<KernelCaches>,
 }
 
 /// What there is to go on with, beside queues and tables.
@@ -95,7 +96,7 @@ pub struct Engine {
     ports: Arc<[punt::Port]>,
     captures: Arc<Switch>,
     /// What the kernel sends by itself, while nothing is captured.
-    kernel_cache: Option<CacheMemory>,
+    kernel_caches: Option<KernelCaches>,
     /// None: a capture is under way, and has them.
     sources: Mutex<Option<Vec<Source>>>,
     /// Views that a hanging worker may still use.
@@ -179,8 +180,8 @@ impl Engine {
         let (punts, punting) = punt::prepare(&start.interfaces, workers, taps)?;
         let publisher = ViewPublisher::new(start.view, workers, hub.is_some());
         let (is_steered, ports) = (hub.is_some(), punting.ports());
-        let mut engine =
-            Engine::without_workers(publisher, queues, is_steered, ports, start.kernel_cache);
+        let caches = start.kernel_caches;
+        let mut engine = Engine::without_workers(publisher, queues, is_steered, ports, caches);
         engine.wakers.push(slow_waiter.waker());
         let (mut parts, mut servers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, punt)) in start.io.into_iter().zip(punts).enumerate() {
@@ -204,8 +205,8 @@ impl Engine {
             servers.push((server, waiter.waker()));
             let mut datapath =
                 Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
-            if let Some(cache) = &start.kernel_cache {
-                datapath.set_kernel_cache(region(cache, index));
+            if let Some(caches) = &engine.kernel_caches {
+                datapath.set_kernel_cache(caches.regions(index));
             }
             parts.push(worker::Parts {
                 index,
@@ -243,7 +244,7 @@ impl Engine {
         queues: Vec<QueueMeter>,
         steered: bool,
         ports: Arc<[punt::Port]>,
-        kernel_cache: Option<CacheMemory>,
+        kernel_caches: Option<KernelCaches>,
     ) -> Engine {
         Engine {
             publisher: Arc::new(publisher),
@@ -259,7 +260,7 @@ impl Engine {
             samples: Vec::new(),
             ports,
             captures: Arc::default(),
-            kernel_cache,
+            kernel_caches,
             sources: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -443,9 +444,9 @@ impl Engine {
 
     /// Has all packets come to the workers for that reason, or not for it any more.
     pub fn pause_kernel_cache(&self, reason: Pause, paused: bool) {
-        let Some(cache) = &self.kernel_cache else { return };
-        let lines = (0..cache.size.queues).map(|queue| cache.line(queue));
-        lines.for_each(|line| kernel_cache::pause(line, reason, paused));
+        if let Some(caches) = &self.kernel_caches {
+            caches.pause(reason, paused);
+        }
     }
 
     /// True while packets are captured.
@@ -454,13 +455,11 @@ impl Engine {
         self.lock_sources().is_none()
     }
 
-    /// A flow's entry in the kernel flow cache: the queue whose packets find it, and how
-    /// long it was not used.
+    /// A flow's entry in the kernel flow cache: the device and the queue whose packets
+    /// find it, and how many milliseconds it was not used.
     #[must_use]
-    pub fn cached(&self, key: &FlowKey) -> Option<(u32, u64)> {
-        let cache = self.kernel_cache.as_ref()?;
-        let idle_ms = |queue| kernel_cache::idle_ms(&region(cache, queue as usize), key);
-        (0..cache.size.queues).find_map(|queue| Some((queue, idle_ms(queue)?)))
+    pub fn cached(&self, key: &FlowKey) -> Option<(DeviceIndex, u32, u64)> {
+        self.kernel_caches.as_ref()?.find(key)
     }
 
     fn lock_sources(&self) -> std::sync::MutexGuard<'_, Option<Vec<Source>>> {
@@ -497,17 +496,6 @@ impl Engine {
 
     fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().expect("no holder of this lock panics")
-    }
-}
-
-/// A worker's part of the kernel flow cache: that of the queue it owns.
-fn region(cache: &CacheMemory, worker: usize) -> CacheRegion<'static> {
-    let queue = worker as u32;
-    CacheRegion {
-        entries: cache.region(queue),
-        line: cache.line(queue),
-        targets: Targets::new(cache.targets()),
-        key: cache.key,
     }
 }
 

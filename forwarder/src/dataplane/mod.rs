@@ -12,6 +12,7 @@
 pub mod accounts;
 pub mod capture;
 pub mod engine;
+pub mod kernel_caches;
 pub mod liveness;
 pub mod probe;
 pub mod punt;

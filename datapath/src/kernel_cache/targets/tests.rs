@@ -16,7 +16,9 @@ struct Writer {
 fn writer(targets: usize) -> Writer {
     let words = (0..targets * TARGET_WORDS).map(|_| AtomicU64::new(0)).collect();
     let words: &'static [AtomicU64] = Vec::leak(words);
-    Writer { words, writer: TargetWriter::new(Targets::new(words)), planner: Planner::default() }
+    let (targets, device) = (Targets::new(words), DeviceIndex(0));
+    let memory = TargetMemory { targets, device, sends_by: [true].into() };
+    Writer { words, writer: TargetWriter::new(vec![memory]), planner: Planner::default() }
 }
 
 fn message(backends: usize) -> serde_json::Value {
@@ -59,7 +61,7 @@ impl Writer {
     }
 
     fn is_valid(&self, target: TargetRef) -> bool {
-        self.writer.targets.is_valid(target)
+        self.writer.memories[0].targets.is_valid(target)
     }
 }
 
@@ -221,4 +223,45 @@ fn generations_come_round_without_zero() {
         writer.follow(message(1), 0xfe, 0);
         assert!(!writer.is_valid(target));
     }
+}
+
+#[test]
+fn each_filter_has_the_targets_that_it_can_send_by() {
+    let words = || -> &'static [AtomicU64] {
+        Vec::leak((0..2 * TARGET_WORDS).map(|_| AtomicU64::new(0)).collect())
+    };
+    let memory = |device: u8, sends_by: [bool; 3]| TargetMemory {
+        targets: Targets::new(words()),
+        device: DeviceIndex(device),
+        sends_by: sends_by.into(),
+    };
+    let memories = vec![memory(0, [true, true, false]), memory(1, [false, true, false])];
+    let all: Vec<Targets<'static>> = memories.iter().map(|memory| memory.targets).collect();
+    let mut writer = TargetWriter::new(memories);
+    let mut planner = Planner::default();
+    // The target by a next hop on that device, and its egress in each memory.
+    let mut follow = |device: u8| {
+        let plan = planner.plan(serde_json::from_value(message(1)).unwrap()).unwrap();
+        let hop = NextHop {
+            device: DeviceIndex(device),
+            source: MacAddress([2, 0, 0, 0, 0, 1]),
+            destination: MacAddress([2, 0, 0, 0, 0, 2]),
+            mtu: 1500,
+            path_mtu: None,
+        };
+        let hash = FlowHash::new(&Secret::derived("test"));
+        let targets = writer.follow(&plan, &Egress::new(&plan, &hash, |_| vec![hop]));
+        let egress = targets.decision(0, 0).unwrap().map(|target| {
+            let egress = |cells: &TargetCells| cells[1].load(Ordering::Relaxed) >> 24 & 0xff;
+            all.iter()
+                .map(|one| one.is_valid(target).then(|| egress(&one.all[target.number()])))
+                .collect::<Vec<_>>()
+        });
+        (egress, targets.not_cached.iter().map(|line| line.1).collect::<Vec<_>>())
+    };
+    assert_eq!(follow(1), (Ok(vec![Some(2), Some(0)]), vec![]));
+    assert_eq!(follow(0), (Ok(vec![Some(0), None]), vec![NotCached::Egress]));
+    assert_eq!(follow(1), (Ok(vec![Some(2), Some(0)]), vec![]));
+    assert_eq!(follow(2), (Err(NotCached::Egress), vec![NotCached::Egress]));
+    assert_eq!(follow(7), (Err(NotCached::Egress), vec![NotCached::Egress]), "no such device");
 }

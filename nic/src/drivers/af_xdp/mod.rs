@@ -74,7 +74,7 @@ fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
     let interface = Interface::find(&config.interface)?;
     refuse_what_cannot_work(&interface)?;
     let claim = Claim::new(&interface)?;
-    let cache = config.kernel_cache.map(|request| request.of(queues));
+    let cache = config.kernel_cache.clone().map(|request| request.of(queues));
     let (program, filter, cache) = Program::attach(&interface, config.mode, cache)?;
     tracing::info!(
         interface = interface.name,

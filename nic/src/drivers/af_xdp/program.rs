@@ -12,7 +12,7 @@ use ebpf::{Link, ObjectError};
 use crate::error::ProgramFailure;
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::kernel_cache::{CacheMemory, CacheSize, Settings};
+use crate::kernel_cache::{CacheConfig, CacheMemory, Settings};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
 
@@ -33,7 +33,7 @@ impl Program {
     pub(super) fn attach(
         interface: &Interface,
         preference: ModePreference,
-        cache: Option<(CacheSize, [u64; 2])>,
+        cache: Option<CacheConfig>,
     ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
         let (mut object, sockets, filter, cache) = load_for(interface, cache)?;
         let program = fd(&mut object)?;
@@ -47,7 +47,7 @@ impl Program {
         interface: &Interface,
         link: OwnedFd,
         mode: Mode,
-        cache: Option<(CacheSize, [u64; 2])>,
+        cache: Option<CacheConfig>,
     ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
         let (object, sockets, filter, cache) = load_for(interface, cache)?;
         Ok((Program { object, sockets, mode, link: Link::inherit(link) }, filter, cache))
@@ -80,10 +80,7 @@ type Loaded = (Ebpf, XskMap<MapData>, Filter, Option<CacheMemory>);
 
 /// With a kernel flow cache, if the kernel has what that takes; where it has not, a
 /// warning says what, and user space sends all packets.
-fn load_for(
-    interface: &Interface,
-    cache: Option<(CacheSize, [u64; 2])>,
-) -> Result<Loaded, ObjectError> {
+fn load_for(interface: &Interface, cache: Option<CacheConfig>) -> Result<Loaded, ObjectError> {
     if cache.is_none() {
         return load(None, &[]);
     }
@@ -94,14 +91,14 @@ fn load_for(
     })
 }
 
-/// With a kernel flow cache of that size, under that key, or without one; and
+/// With a kernel flow cache of that config, or without one; and
 /// with these constants.
 pub(super) fn load(
-    cache: Option<(CacheSize, [u64; 2])>,
+    cache: Option<CacheConfig>,
     constants: &[(&'static str, u32)],
 ) -> Result<Loaded, ObjectError> {
     let failed = |error: io::Error| ObjectError::Load(error.to_string());
-    let settings = cache.map(|(size, key)| Settings::new(size, key)).transpose().map_err(failed)?;
+    let settings = cache.map(Settings::new).transpose().map_err(failed)?;
     let mut object = ebpf::load_with(OBJECT, |loader| {
         if let Some(settings) = &settings {
             settings.apply(loader);
@@ -113,6 +110,7 @@ pub(super) fn load(
     let filter = Filter::take(&mut object)?;
     let sockets = ebpf::table(&mut object, "sockets")?;
     let memory = settings.as_ref().map(|settings| settings.memory(&object)).transpose()?;
+    settings.as_ref().map(|settings| settings.connect(&mut object)).transpose()?;
     ebpf::verify(FILTER, ebpf::program::<Xdp>(&mut object, FILTER)?.load())?;
     Ok((object, sockets, filter, memory))
 }

@@ -15,7 +15,7 @@ use ebpf::ObjectError;
 
 use super::program::{self, FILTER};
 use crate::filter::Filter;
-use crate::kernel_cache::{CacheMemory, CacheSize};
+use crate::kernel_cache::{CacheConfig, CacheMemory};
 
 const MEASURE: &str = "guideway_measure";
 
@@ -48,6 +48,8 @@ pub enum Action {
     Pass,
     /// It is sent by the device that it came in on.
     Transmit,
+    /// It is sent by another device.
+    Redirect,
     /// Another, which the filter has none of.
     Other(u32),
 }
@@ -59,29 +61,29 @@ impl From<u32> for Action {
             1 => Action::Drop,
             2 => Action::Pass,
             3 => Action::Transmit,
+            4 => Action::Redirect,
             other => Action::Other(other),
         }
     }
 }
 
 impl FilterRun {
-    /// Loads a filter with a cache of that size.
-    pub fn load(size: CacheSize, key: [u64; 2]) -> Result<FilterRun, ObjectError> {
-        let (object, _, filter, cache) = program::load(Some((size, key)), &[])?;
+    /// Loads a filter with that cache.
+    pub fn load(config: CacheConfig) -> Result<FilterRun, ObjectError> {
+        let (object, _, filter, cache) = program::load(Some(config), &[])?;
         let cache = cache.ok_or(ObjectError::Missing("cache_entries"))?;
         Ok(FilterRun { object, name: FILTER, filter, cache })
     }
 
     /// Loads the filter's wrapper, which is repeated on one frame.
     pub fn load_to_measure(
-        size: CacheSize,
-        key: [u64; 2],
+        config: CacheConfig,
         measured: Measured,
     ) -> Result<FilterRun, ObjectError> {
         let Measured { flow_mask, with_cache } = measured;
         let constants =
             [("measured_flow_mask", flow_mask), ("measured_with_cache", with_cache.into())];
-        let (mut object, _, filter, cache) = program::load(Some((size, key)), &constants)?;
+        let (mut object, _, filter, cache) = program::load(Some(config), &constants)?;
         let cache = cache.ok_or(ObjectError::Missing("cache_entries"))?;
         ebpf::verify(MEASURE, ebpf::program::<Xdp>(&mut object, MEASURE)?.load())?;
         Ok(FilterRun { object, name: MEASURE, filter, cache })

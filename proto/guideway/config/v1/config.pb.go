@@ -3188,8 +3188,8 @@ type Forwarder struct {
 	// bytes each and a little more) is taken at start. Default: 1000000.
 	ConnectionsMax *uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3,oneof" json:"connections_max,omitempty"`
 	// Whether the kernel sends data packets of steady flows by itself, past the
-	// workers, as these have decided (docs/performance.md), with one interface, its
-	// driver `af_xdp`, and `steering: rss`. `auto`: if the interface has no
+	// workers, as these have decided (docs/performance.md), with `driver: af_xdp`
+	// on all interfaces and `steering: rss`. `auto`: on interfaces that have no
 	// zero-copy, where each packet that workers get is copied by the kernel. `on`:
 	// with zero-copy, too, and a warning says what is in the way. `off` takes effect
 	// at once, as does the way back; a forwarder that started with `off` has no cache

@@ -804,7 +804,7 @@ type KernelCache struct {
 	// on; paused: while packets are captured, workers get them all; off: by the plan;
 	// none
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// Of none: why.
+	// Of none: why. Of the others: why it cannot send by some interfaces; empty if it can.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Packets that the kernel sent since the start or take-over.
 	Packets    uint64 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"`
@@ -2802,7 +2802,9 @@ type CachedFlow struct {
 	// The RX queue whose packets find it.
 	Queue uint32 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Since the kernel last sent by it, in steps of 100 ms.
-	IdleMs        uint64 `protobuf:"varint,2,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	IdleMs uint64 `protobuf:"varint,2,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	// The interface that the queue is of.
+	Interface     string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2849,6 +2851,13 @@ func (x *CachedFlow) GetIdleMs() uint64 {
 		return x.IdleMs
 	}
 	return 0
+}
+
+func (x *CachedFlow) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
 }
 
 // What selects a TCP packet of a service with Multipath TCP.
@@ -3880,11 +3889,12 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x06cached\x18\x18 \x01(\v2!.guideway.forwarder.v1.CachedFlowR\x06cached\x12\x1d\n" +
 	"\n" +
 	"not_cached\x18\x19 \x01(\tR\tnotCachedB\a\n" +
-	"\x05_slot\";\n" +
+	"\x05_slot\"Y\n" +
 	"\n" +
 	"CachedFlow\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\rR\x05queue\x12\x17\n" +
-	"\aidle_ms\x18\x02 \x01(\x04R\x06idleMs\"t\n" +
+	"\aidle_ms\x18\x02 \x01(\x04R\x06idleMs\x12\x1c\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\"t\n" +
 	"\x12ExplainedMultipath\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
