@@ -25,7 +25,7 @@ use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::dataplane::kernel_caches::{DeviceCache, KernelCaches};
-use crate::netlink::veth_peer;
+use crate::netlink::xdp_egress;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -132,7 +132,8 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>
         return Err("this processor is no x86".into());
     }
     // One that can be sent by is enough.
-    let mut sends = candidates.iter().map(|one| veth_peer::takes_what_programs_send(one.interface));
+    let mut sends =
+        candidates.iter().map(|one| xdp_egress::takes_what_programs_send(one.interface));
     let first = sends.next().expect("there is one");
     first.or_else(|error| if sends.any(|other| other.is_ok()) { Ok(()) } else { Err(error) })
 }
@@ -161,7 +162,8 @@ pub fn usable(
 
 fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
     let mut refused = "the kernel refuses its memory or its program: the log says why";
-    let native: Vec<_> = devices.iter().map(takes_what_drivers_send).collect();
+    let from_itself: Vec<_> = devices.iter().map(takes_what_drivers_send).collect();
+    let from_others: Vec<_> = devices.iter().map(takes_what_drivers_redirect).collect();
     let mut by_device = Vec::new();
     for (number, device) in (0..).zip(devices) {
         let Some(memory) = device.kernel_cache().copied() else { continue };
@@ -173,19 +175,22 @@ fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
         }
         // In generic mode packets are sent as the kernel's own are.
         let is_generic = device.mode() == Some(Mode::Generic);
-        let sends_by = native.iter().map(|taken| is_generic || taken.is_ok()).collect();
+        let own = usize::from(number);
+        let taken = |by| if by == own { &from_itself[by] } else { &from_others[by] };
+        let sends_by = (0..devices.len()).map(|by| is_generic || taken(by).is_ok()).collect();
         by_device.push(DeviceCache { device: DeviceIndex(number), memory, sends_by });
     }
     if by_device.is_empty() {
         return Err(refused.into());
     }
     let is_missed = by_device.iter().any(|cache| cache.sends_by.contains(&false));
-    let problems = native.into_iter().filter_map(|taken| taken.err().filter(|_| is_missed));
+    let taken = if devices.len() == 1 { from_itself } else { from_others };
+    let problems = taken.into_iter().filter_map(|taken| taken.err().filter(|_| is_missed));
     Ok(KernelCaches { problems: problems.collect(), by_device: by_device.into() })
 }
 
-/// Whether programs in drivers can send by that device, its own and those of others:
-/// such a packet passes its driver alone, which takes it where it has a program itself.
+/// Whether a program in that device's driver can send by it: such a packet passes the
+/// driver alone.
 fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
     let interface = &device.interface().name;
     if device.mode() != Some(Mode::Native) {
@@ -193,7 +198,15 @@ fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
             "the XDP program of {interface} is in generic mode, so that those in drivers cannot send by it"
         ));
     }
-    veth_peer::takes_what_programs_send(interface).map_err(|error| error.to_string())
+    xdp_egress::takes_what_programs_send(interface).map_err(|error| error.to_string())
+}
+
+/// Whether programs in other devices' drivers can send by that device: its driver takes
+/// such a packet where it has a program itself.
+fn takes_what_drivers_redirect(device: &Device) -> std::result::Result<(), String> {
+    takes_what_drivers_send(device)?;
+    xdp_egress::takes_what_is_redirected(&device.interface().name)
+        .map_err(|error| error.to_string())
 }
 
 /// The cache's entries, and what workers keep of each beside them, take at most this

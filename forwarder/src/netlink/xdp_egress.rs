@@ -1,11 +1,12 @@
-//! The other end of a veth pair, as far as the kernel flow cache hangs on it.
+//! Whether what an XDP program sends by an interface arrives: as far as the other end of
+//! a veth pair decides that, or the driver.
 //!
 //! What an XDP program sends by a veth interface is taken at the other end only if that
 //! has an XDP program in its driver as well; without one it is lost. That end is mostly
 //! in another network namespace, for which the kernel has a number in ours.
 
 use std::error::Error;
-use std::io;
+use std::{fs, io};
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -32,6 +33,45 @@ pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + S
         return Ok(());
     }
     Err(format!("the other end of veth {interface} has no XDP program, so that what the kernel sends there would be lost").into())
+}
+
+/// Drivers that send what programs of other interfaces redirect to theirs, where these have
+/// a program themselves (`ndo_xdp_xmit`, Linux 6.1 and later). What is redirected to a
+/// driver without it is lost, and nothing tells the program.
+const TAKE_REDIRECTED: [&str; 14] = [
+    "bnxt_en",
+    "ena",
+    "gve",
+    "hv_netvsc",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "mlx5_core",
+    "mvneta",
+    "sfc",
+    "virtio_net",
+    "xen_netfront",
+];
+
+/// The same of what programs of other interfaces redirect there.
+///
+/// # Errors
+/// As before; and if it is not known that the interface's driver takes it.
+pub fn takes_what_is_redirected(interface: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    takes_what_programs_send(interface)?;
+    let mut requests = Requests::open()?;
+    let by_name = vec![LinkAttribute::IfName(interface.to_owned())];
+    if is_veth(&get(&mut requests, 0, by_name)?) {
+        return Ok(());
+    }
+    let driver = fs::read_link(format!("/sys/class/net/{interface}/device/driver")).ok();
+    let name = driver.as_ref().and_then(|path| path.file_name()?.to_str()).unwrap_or("unknown");
+    if TAKE_REDIRECTED.contains(&name) {
+        return Ok(());
+    }
+    Err(format!("the driver of {interface} ({name}) is not known to send what is redirected from other interfaces").into())
 }
 
 fn other_end(requests: &mut Requests, link: &LinkMessage) -> io::Result<LinkMessage> {
@@ -77,4 +117,16 @@ fn has_program(link: &LinkMessage) -> bool {
         }),
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_redirected_to_a_driver_that_is_not_known_to_send_it() {
+        takes_what_programs_send("lo").unwrap();
+        let refused = takes_what_is_redirected("lo").unwrap_err().to_string();
+        assert!(refused.starts_with("the driver of lo (unknown) is not known"), "{refused}");
+    }
 }
