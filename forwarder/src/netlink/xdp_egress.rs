@@ -37,7 +37,7 @@ pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + S
 
 /// Drivers that send what programs of other interfaces redirect to theirs, where these have
 /// a program themselves (`ndo_xdp_xmit`, Linux 6.1 and later). What is redirected to a
-/// driver without it is lost, and nothing tells the program.
+/// driver without it is lost, and the program does not learn of it.
 const TAKE_REDIRECTED: [&str; 14] = [
     "bnxt_en",
     "ena",
