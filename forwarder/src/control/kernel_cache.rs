@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex};
 use datapath::View;
 use datapath::kernel_cache::entries::{BUCKET_ENTRIES, buckets_for};
 use datapath::kernel_cache::targets::TARGETS_MAX;
-use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets, pause};
+use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets};
 use datapath::verdict::DeviceIndex;
 use nic::kernel_cache::{CacheRequest, DEVICES_MAX};
 use nic::{Device, DeviceConfig, Driver, Interface, Mode, drivers};
 use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::dataplane::kernel_caches::{DeviceCache, KernelCaches};
+use crate::dataplane::kernel_caches::{DeviceCache, KernelCaches, pause_all};
 use crate::netlink::xdp_egress;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -61,19 +61,12 @@ pub fn request(
     connections: u64,
     configs: &mut [DeviceConfig],
 ) -> std::result::Result<(), Missing> {
-    let candidate = |config: &'_ DeviceConfig| {
-        Interface::find(&config.interface).map_or(1, |found| found.rx_queues)
+    let candidate = |config| {
+        let DeviceConfig { interface, driver, .. }: &DeviceConfig = config;
+        let queues = Interface::find(interface).map_or(1, |found| found.rx_queues);
+        Candidate { interface, driver, queues }
     };
-    let queues: Vec<u32> = configs.iter().map(candidate).collect();
-    let candidates: Vec<Candidate<'_>> = configs
-        .iter()
-        .zip(queues)
-        .map(|(config, queues)| Candidate {
-            interface: &config.interface,
-            driver: config.driver,
-            queues,
-        })
-        .collect();
+    let candidates: Vec<Candidate<'_>> = configs.iter().map(candidate).collect();
     let requests = requests(asked, connections, &candidates)?;
     for (config, request) in configs.iter_mut().zip(requests) {
         config.kernel_cache = Some(request);
@@ -163,13 +156,16 @@ pub fn usable(
 fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
     let mut refused = "the kernel refuses its memory or its program: the log says why";
     let from_itself: Vec<_> = devices.iter().map(takes_what_drivers_send).collect();
-    let from_others: Vec<_> = devices.iter().map(takes_what_drivers_redirect).collect();
+    let from_others: Vec<_> = devices
+        .iter()
+        .zip(&from_itself)
+        .map(|(device, taken)| taken.clone().and_then(|()| takes_what_drivers_redirect(device)))
+        .collect();
     let mut by_device = Vec::new();
     for (number, device) in (0..).zip(devices) {
         let Some(memory) = device.kernel_cache().copied() else { continue };
         if asked.kernel_cache() == proto::KernelCache::Auto && device.is_zero_copy() {
-            let lines = (0..memory.size.queues).map(|queue| memory.line(queue));
-            lines.for_each(|line| pause(line, Pause::Off, true));
+            pause_all(&memory, Pause::Off, true);
             refused = "the interface has zero-copy; `kernel_cache: on` has it all the same";
             continue;
         }
@@ -201,10 +197,9 @@ fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
     xdp_egress::takes_what_programs_send(interface).map_err(|error| error.to_string())
 }
 
-/// Whether programs in other devices' drivers can send by that device: its driver takes
-/// such a packet where it has a program itself.
+/// Whether programs in other devices' drivers can send by a device that its own can send
+/// by: its driver takes such a packet.
 fn takes_what_drivers_redirect(device: &Device) -> std::result::Result<(), String> {
-    takes_what_drivers_send(device)?;
     xdp_egress::takes_what_is_redirected(&device.interface().name)
         .map_err(|error| error.to_string())
 }

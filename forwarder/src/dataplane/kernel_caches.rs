@@ -43,9 +43,7 @@ impl KernelCaches {
 
     /// Has the kernel send nothing by them, or go on where no other reason is left.
     pub fn pause(&self, reason: Pause, paused: bool) {
-        for DeviceCache { memory, .. } in self.iter() {
-            (0..memory.size.queues).for_each(|queue| pause(memory.line(queue), reason, paused));
-        }
+        self.iter().for_each(|cache| pause_all(&cache.memory, reason, paused));
     }
 
     /// A flow's entry: the device and the queue whose packets find it, and how many
@@ -69,4 +67,9 @@ impl DeviceCache {
             key: memory.key,
         }
     }
+}
+
+/// The same of all queues of one cache.
+pub fn pause_all(memory: &CacheMemory, reason: Pause, paused: bool) {
+    (0..memory.size.queues).for_each(|queue| pause(memory.line(queue), reason, paused));
 }

@@ -22,8 +22,7 @@ use nexthops::socket::Requests;
 /// flow cache".
 pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut requests = Requests::open()?;
-    let by_name = vec![LinkAttribute::IfName(interface.to_owned())];
-    let link = get(&mut requests, 0, by_name)?;
+    let link = by_name(&mut requests, interface)?;
     if !is_veth(&link) {
         return Ok(());
     }
@@ -55,15 +54,13 @@ const TAKE_REDIRECTED: [&str; 14] = [
     "xen_netfront",
 ];
 
-/// The same of what programs of other interfaces redirect there.
+/// Whether the driver of an interface, by which programs of its own can send, also sends
+/// what those of other interfaces redirect there.
 ///
 /// # Errors
-/// As before; and if it is not known that the interface's driver takes it.
+/// If that is not known: in words that stand alone.
 pub fn takes_what_is_redirected(interface: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-    takes_what_programs_send(interface)?;
-    let mut requests = Requests::open()?;
-    let by_name = vec![LinkAttribute::IfName(interface.to_owned())];
-    if is_veth(&get(&mut requests, 0, by_name)?) {
+    if is_veth(&by_name(&mut Requests::open()?, interface)?) {
         return Ok(());
     }
     let driver = fs::read_link(format!("/sys/class/net/{interface}/device/driver")).ok();
@@ -72,6 +69,10 @@ pub fn takes_what_is_redirected(interface: &str) -> Result<(), Box<dyn Error + S
         return Ok(());
     }
     Err(format!("the driver of {interface} ({name}) is not known to send what is redirected from other interfaces").into())
+}
+
+fn by_name(requests: &mut Requests, interface: &str) -> io::Result<LinkMessage> {
+    get(requests, 0, vec![LinkAttribute::IfName(interface.to_owned())])
 }
 
 fn other_end(requests: &mut Requests, link: &LinkMessage) -> io::Result<LinkMessage> {
