@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use datapath::{DropReason, Egress, FlowHash, Journey, NextHop, Secret, Verdict, View};
-use etherparse::PacketBuilder;
+use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep};
 use plan::{Planner, proto};
 use sim::{LoadBalancer, OriginatedFrame, Path, Setup};
 
@@ -205,9 +205,12 @@ pub fn tcp(client: u32, port: u16, kind: Tcp) -> Vec<u8> {
 }
 
 pub fn tcp_to(vip: [u8; 4], client: u32, port: u16, kind: Tcp) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv4(client.to_be_bytes(), vip, 60)
-        .tcp(port, 80, 7, 1024);
+    let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    tcp_in(ethernet.ipv4(client.to_be_bytes(), vip, 60), port, kind)
+}
+
+fn tcp_in(ip: PacketBuilderStep<IpHeaders>, port: u16, kind: Tcp) -> Vec<u8> {
+    let builder = ip.tcp(port, 80, 7, 1024);
     let builder = match kind {
         Tcp::Syn => builder.syn(),
         Tcp::Ack => builder.ack(1),
@@ -220,12 +223,13 @@ pub fn tcp_to(vip: [u8; 4], client: u32, port: u16, kind: Tcp) -> Vec<u8> {
 }
 
 pub fn udp(client: u32, port: u16) -> Vec<u8> {
+    let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    udp_in(ethernet.ipv4(client.to_be_bytes(), VIP, 60), port)
+}
+
+fn udp_in(ip: PacketBuilderStep<IpHeaders>, port: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv4(client.to_be_bytes(), VIP, 60)
-        .udp(port, 53)
-        .write(&mut frame, b"question")
-        .unwrap();
+    ip.udp(port, 53).write(&mut frame, b"question").unwrap();
     frame
 }
 
@@ -233,26 +237,11 @@ pub const CLIENT_V6: u128 = 0x2001_0db8_000c << 80 | 1;
 pub const VIP_V6: u128 = 0x2001_0db8_000f << 80 | 0x10;
 
 pub fn tcp_v6(client: u128, port: u16, kind: Tcp) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60)
-        .tcp(port, 80, 7, 1024);
-    let builder = match kind {
-        Tcp::Syn => builder.syn(),
-        Tcp::Ack => builder.ack(1),
-        Tcp::Fin => builder.ack(1).fin(),
-        Tcp::Rst => builder.rst(),
-    };
-    let mut frame = Vec::new();
-    builder.write(&mut frame, b"x").unwrap();
-    frame
+    let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    tcp_in(ethernet.ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60), port, kind)
 }
 
 pub fn udp_v6(client: u128, port: u16) -> Vec<u8> {
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2([1; 6], [2; 6])
-        .ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60)
-        .udp(port, 53)
-        .write(&mut frame, b"question")
-        .unwrap();
-    frame
+    let ethernet = PacketBuilder::ethernet2([1; 6], [2; 6]);
+    udp_in(ethernet.ipv6(client.to_be_bytes(), VIP_V6.to_be_bytes(), 60), port)
 }
