@@ -291,7 +291,7 @@ func sameValue(t *testing.T, asJSON, asYAML string) {
 func TestShowCache(t *testing.T) {
 	runDir := both(t, nil, &fakeForwarder{})
 	out, _, err := guideway(t, "show", "cache", "--run-dir", runDir)
-	if want := "STATE PACKETS OF ALL SENT ENTRIES TARGETS REASON on 742 74.9 % 12 of 4096 3 of 65536 - not cached: service dns, 2 backends: the backend has several next hops"; err != nil || fields(out) != want {
+	if want := "STATE PACKETS OF ALL SENT LOST ENTRIES TARGETS REASON on 742 74.9 % 5 12 of 4096 3 of 65536 - not cached: service dns, 2 backends: the backend has several next hops"; err != nil || fields(out) != want {
 		t.Errorf("%v\n%s\nwant %s", err, fields(out), want)
 	}
 	for _, c := range []struct {

@@ -4,5 +4,5 @@
 mod compile;
 
 fn main() {
-    compile::compile_all(&["redirect", "packet", "reflect"]);
+    compile::compile_all(&["redirect", "losses", "packet", "reflect"]);
 }

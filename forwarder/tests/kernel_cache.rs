@@ -141,8 +141,7 @@ impl Rig {
         let families = Families::of(plan);
         let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
         let tunnel = backend.inside(|| families.backend(plan));
-        let traffic =
-            Traffic { families, socket, backend: tunnel, _program: program, sent: 0, padding: 0 };
+        let traffic = Traffic { families, socket, backend: tunnel, program, sent: 0, padding: 0 };
         let mut rig = Rig { forwarder, traffic, balancer, _others: vec![client, backend] };
         rig.confirm();
         rig
@@ -171,7 +170,7 @@ impl Rig {
         let families = Families::of(plan);
         let backend = client.inside(|| families.backend(plan));
         let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
-        let traffic = Traffic { families, socket, backend, _program: program, sent: 0, padding: 0 };
+        let traffic = Traffic { families, socket, backend, program, sent: 0, padding: 0 };
         let mut rig = Rig { forwarder, traffic, balancer, _others: vec![client] };
         rig.confirm();
         rig
@@ -225,7 +224,8 @@ struct Traffic {
     families: Families,
     socket: UdpSocket,
     backend: OwnedFd,
-    _program: Vec<nic::Device>,
+    /// At the other ends of the balancer's links.
+    program: Vec<nic::Device>,
     sent: u64,
     /// Bytes of each packet in front of its number.
     padding: usize,
@@ -370,6 +370,33 @@ fn packets_leave_by_another_device_in_generic_mode() {
     rig.traffic.send(300);
     assert!(rig.filtered("cached") > 200);
     rig.hold_counters([rig.traffic.sent, 0]);
+}
+
+#[test]
+fn what_an_interface_does_not_send_of_the_caches_packets_is_counted() {
+    if !root_or_skip("what_an_interface_does_not_send_of_the_caches_packets_is_counted") {
+        return;
+    }
+    is_counted_as_lost(Rig::start(&plan(1, 11)), "eth0");
+    let two_links = plan_of_two_links("ENCAP_GRE");
+    is_counted_as_lost(Rig::start_over_two_links(&two_links, program, |_| ()), "eth1");
+}
+
+/// The interface by which the flow leaves loses what the kernel sends.
+fn is_counted_as_lost(mut rig: Rig, interface: &str) {
+    rig.traffic.send(300);
+    let cached = rig.filtered("cached");
+    let lost = format!("guideway_tx_lost_packets_total{{interface=\"{interface}\",queue=\"-\"}} ");
+    assert_eq!(sample(&rig.forwarder.metrics(), &lost), 0);
+    // An end of veth without a program takes nothing that another program sends.
+    rig.traffic.program.clear();
+    (0..50).for_each(|_| rig.traffic.send_without_waiting());
+    rig.forwarder.at_rest();
+    let cached = rig.filtered("cached") - cached;
+    assert!(cached > 40, "{cached}");
+    assert_eq!(sample(&rig.forwarder.metrics(), &lost), cached);
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert_eq!(shown.lost, Some(cached));
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod folder;
 pub mod interface;
 pub mod kernel_cache;
 mod link_sender;
+pub mod losses;
 pub mod mapping;
 pub mod memory;
 pub mod open;

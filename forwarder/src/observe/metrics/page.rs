@@ -7,6 +7,7 @@ use datapath::counters::{CacheCounters, ConnectionIdCounters, Counters, Fragment
 use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::{DropReason, Totals};
+use nic::kernel_cache::DEVICES_MAX;
 use nic::{FilterCounters, QueueCounters};
 use plan::{BackendId, Plan, ServiceId};
 
@@ -29,6 +30,8 @@ pub struct Running<'a> {
     pub totals: (u64, Totals),
     /// Packets that the kernel flow cache sent; None: there is none.
     pub cached: Option<u64>,
+    /// Those among them that each device did not send; None: they cannot be counted.
+    pub cached_lost: Option<[u64; DEVICES_MAX]>,
     /// Names of the devices' interfaces, in their order.
     pub interfaces: Vec<&'a str>,
     /// What the filters did, by interface.
@@ -469,9 +472,17 @@ impl Running<'_> {
             queue.transmitted
         });
         each("guideway_tx_bytes_total", "Their bytes.", |queue| queue.transmitted_bytes);
-        each("guideway_tx_lost_packets_total", "Frames the kernel refused to send.", |queue| {
-            queue.tx_invalid
-        });
+        let mut unsent = page.metric(
+            "guideway_tx_lost_packets_total",
+            Counter,
+            "Frames the kernel refused to send; of queue -: those of the kernel flow cache that the interface did not send.",
+        );
+        for (interface, queue, counters) in &queues {
+            unsent.sample(&[("interface", interface), ("queue", queue)], counters.tx_invalid);
+        }
+        for (interface, lost) in self.interfaces.iter().zip(self.cached_lost.iter().flatten()) {
+            unsent.sample(&[("interface", interface), ("queue", "-")], *lost);
+        }
         let mut lost = page.metric(
             "guideway_rx_lost_packets_total",
             Counter,
