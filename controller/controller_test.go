@@ -76,8 +76,9 @@ type peer struct {
 	forwarderv1.UnimplementedForwarderServer
 	mu   sync.Mutex
 	plan *planv1.Plan
-	// Plans are.
-	refuse atomic.Bool
+	// Plans are; or those alone that have fewer backends.
+	refuse      atomic.Bool
+	backendsMin atomic.Int32
 	// To be compared.
 	offered *planv1.Plan
 	dead    atomic.Bool
@@ -105,7 +106,7 @@ func (p *peer) jam(ctx context.Context) error {
 func (p *peer) SetPlan(_ context.Context, r *forwarderv1.SetPlanRequest) (*forwarderv1.SetPlanResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refuse.Load() {
+	if p.refuse.Load() || len(r.Plan.Backends) < int(p.backendsMin.Load()) {
 		return nil, status.Error(codes.InvalidArgument, "services[0]: refused by the test")
 	}
 	if r.Plan.Generation <= p.plan.GetGeneration() {

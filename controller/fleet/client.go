@@ -140,7 +140,8 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("etcd refuses user %s with the password in %s: %w", s.settings.User, s.settings.PasswordFile, err)
 	case errors.Is(known, rpctypes.ErrUserEmpty):
 		return fmt.Errorf("etcd demands a user and no `etcd.user` or client certificate is given: %w", err)
-	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable:
+	// Canceled: another request has failed meanwhile, and closed the connection.
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled:
 		return fmt.Errorf("etcd does not answer: %s: %w", s.diagnose(), err)
 	}
 	return fmt.Errorf("etcd: %w", err)

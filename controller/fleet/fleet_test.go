@@ -224,6 +224,18 @@ func TestAFollowerCatchesUpAfterEtcdWasAway(t *testing.T) {
 	}
 }
 
+func TestARequestWhoseConnectionAnotherClosedSaysWhyEtcdIsAway(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := storeAt(t, server)
+	publish(t, s, "first")
+	server.Kill()
+	time.AfterFunc(100*time.Millisecond, s.Close)
+	_, err := s.See(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "etcd does not answer") || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAFollowerCatchesUpBehindACompaction(t *testing.T) {
 	server := etcdtest.Start(t)
 	s := storeAt(t, server)
