@@ -162,7 +162,7 @@ int gw_agent_in(struct __sk_buff *skb)
 
 	if (!read_multipath_segment(skb, RECEIVED, &s))
 		return TC_ACT_UNSPEC;
-	if (s.flags & TCP_ACK && echoes_other_key(skb, &s))
+	if (s.flags & TCP_ACK && is_refused(skb, &s))
 		return TC_ACT_SHOT;
 	restore_echo(skb, &s);
 	return TC_ACT_UNSPEC;

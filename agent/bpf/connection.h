@@ -27,6 +27,7 @@
 #define WINDOW_MAX (1 << 30) /* the largest that RFC 7323 can express */
 #define TCP_FLAG_BYTE 13
 #define TCP_SYN 0x02
+#define TCP_RST 0x04
 #define TCP_ACK 0x10
 #define TCP_FIN 0x01
 

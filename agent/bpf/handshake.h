@@ -44,6 +44,7 @@ enum multipath_event {
 	SYN_ACK_KEYED,        /* has the load balancer's key now */
 	SYN_ACK_STRIPPED,     /* of MP_CAPABLE: the kernel took no cookie for it */
 	ACK_OTHER_KEY,        /* dropped: it echoes a key that was not sent */
+	ACK_TOO_EARLY,        /* dropped: what it is behind opens the connection, and was lost */
 	MULTIPATH_EVENTS,
 };
 
@@ -358,20 +359,42 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct mult
 /* True for an ACK by which the kernel would make a connection with a key that the load
  * balancer did not choose. */
 static __always_inline int echoes_other_key(struct __sk_buff *skb,
-					    const struct multipath_segment *s)
+					    const struct multipath_segment *s,
+					    const struct keyed_handshake *handshake)
 {
-	struct keyed_handshake *handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
 	struct tcp_options *options = load_options(skb, s);
 	__be64 echoed;
 	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
-	if (at >= 0 && options->bytes[(at & 63) + 1] >= CAPABLE_ACK_BYTES) {
-		__builtin_memcpy(&echoed, options->bytes + (at & 63) + CAPABLE_ECHO_AT,
-				 sizeof(echoed));
-		if (handshake ? echoed != handshake->key : has_listener_only(skb, s)) {
-			count_event(ACK_OTHER_KEY);
-			return 1;
-		}
+	if (at < 0 || options->bytes[(at & 63) + 1] < CAPABLE_ACK_BYTES)
+		return 0;
+	__builtin_memcpy(&echoed, options->bytes + (at & 63) + CAPABLE_ECHO_AT, sizeof(echoed));
+	return handshake ? echoed != handshake->key : has_listener_only(skb, s);
+}
+
+/* True for a segment that is not right behind the SYN, of a handshake that nothing has
+ * answered: of that the kernel knows nothing, and would reset the connection. The client
+ * repeats what was lost. */
+static __always_inline int comes_too_early(struct __sk_buff *skb,
+					   const struct multipath_segment *s,
+					   const struct keyed_handshake *handshake)
+{
+	return handshake && !handshake->is_answered && !(s->flags & TCP_RST) &&
+	       s->sequence != handshake->sequence + 1 && has_listener_only(skb, s);
+}
+
+/* True if the kernel must not have this ACK. */
+static __always_inline int is_refused(struct __sk_buff *skb, const struct multipath_segment *s)
+{
+	struct keyed_handshake *handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
+
+	if (echoes_other_key(skb, s, handshake)) {
+		count_event(ACK_OTHER_KEY);
+		return 1;
+	}
+	if (comes_too_early(skb, s, handshake)) {
+		count_event(ACK_TOO_EARLY);
+		return 1;
 	}
 	if (handshake && !handshake->is_answered)
 		handshake->is_answered = 1;

@@ -28,7 +28,6 @@
 #define SIGHTINGS_MAX 16384
 #define SIGHTING_HELD 150000000 /* ns: a rule is here by then, or a resent segment */
 #define SIGHTING_MAX 60000000000 /* ns */
-#define TCP_RST 0x04
 
 /* Where packets of a flow go. User space writes it as bytes. */
 struct rule {

@@ -103,6 +103,14 @@ pub fn usual_echo(segment: &[u8]) -> Option<u32> {
     (is_usual && echo != 0).then_some(echo)
 }
 
+/// True if the segment that begins `segment` has timestamps, wherever they are.
+#[must_use]
+pub fn has_timestamps(segment: &[u8]) -> bool {
+    let end = segment.get(12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    let options = segment.get(HEADER_BYTES..end).unwrap_or_default();
+    Options(options).any(|option| option.is_ok_and(|option| option[0] == TIMESTAMPS))
+}
+
 fn of_syn(options: &[u8], initial_sequence: u32) -> Result<Signal, Malformed> {
     let mut found = None;
     for option in Options(options) {
@@ -243,6 +251,17 @@ mod tests {
         assert_eq!(read(SYN, &[30, 4, 0x02, 1]), Ok(Signal::None), "a version that there is not");
         assert_eq!(read(SYN, &[&[END], &V1[..]].concat()), Ok(Signal::None), "behind the end");
         assert_eq!(read(SYN | ACK, &V1), Ok(Signal::None), "a server's");
+    }
+
+    #[test]
+    fn timestamps_are_seen_wherever_they_are() {
+        let with = |options: &[u8]| has_timestamps(&segment(SYN, options));
+        assert!(with(&[&[1, 1][..], &ECHO].concat()));
+        assert!(with(&[&MSS[..], &V1, &ECHO].concat()));
+        assert!(!with(&[&MSS[..], &V1].concat()));
+        assert!(!with(&[&[END], &ECHO[..]].concat()), "behind the end");
+        assert!(!has_timestamps(&[0; 12]));
+        assert!(!has_timestamps(&segment(SYN, &ECHO)[..25]), "cut off");
     }
 
     #[test]

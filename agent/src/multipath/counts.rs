@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aya::maps::{MapData, PerCpuArray};
 
 /// The programs' events: `enum multipath_event` in bpf/handshake.h, in the same order.
-pub const PROGRAM_EVENTS: [&str; 8] = [
+pub const PROGRAM_EVENTS: [&str; 9] = [
     "syn_handed",
     "syn_stripped_rate",
     "syn_stripped_silence",
@@ -17,6 +17,7 @@ pub const PROGRAM_EVENTS: [&str; 8] = [
     "syn_ack_keyed",
     "syn_ack_stripped",
     "ack_other_key",
+    "ack_too_early",
 ];
 
 /// What the injector does, one counter each.

@@ -65,6 +65,10 @@ const RETRY: Duration = Duration::from_secs(5);
 const REPEAT_FIRST: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 4;
 
+/// Once before that for a client without timestamps: the rule that its ACK goes by may have
+/// come after it.
+const REPEAT_UNTIMED: Duration = Duration::from_millis(30);
+
 /// Handshakes that may wait to be repeated; of others the client repeats the SYN.
 const PENDING_MAX: usize = 16_384;
 
@@ -391,15 +395,16 @@ impl Pending {
     }
 
     fn again(&mut self, syn: Syn, attempt: u32, now: Instant) {
-        if attempt + 1 < REPEATS {
+        if attempt + 1 < REPEATS + u32::from(!syn.is_timed) {
             self.schedule(&syn, attempt + 1, now);
             self.by_flow.insert(syn.flow, syn);
         }
     }
 
     fn schedule(&mut self, syn: &Syn, attempt: u32, now: Instant) {
-        let at = now + REPEAT_FIRST * (1 << attempt);
-        self.due.push(Reverse((at, syn.flow, syn.sequence, attempt)));
+        let doubled = if syn.is_timed { Some(attempt) } else { attempt.checked_sub(1) };
+        let pause = doubled.map_or(REPEAT_UNTIMED, |times| REPEAT_FIRST * (1 << times));
+        self.due.push(Reverse((now + pause, syn.flow, syn.sequence, attempt)));
     }
 
     fn next_due(&self) -> Option<Instant> {

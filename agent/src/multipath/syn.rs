@@ -21,6 +21,8 @@ pub struct Syn {
     pub sequence: u32,
     /// True if it has MP_CAPABLE of the version that kernels know.
     pub is_capable: bool,
+    /// True if its client has timestamps.
+    pub is_timed: bool,
     packet: Vec<u8>,
     tcp_at: usize,
 }
@@ -40,6 +42,7 @@ impl Syn {
             flow,
             sequence: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
             is_capable: matches!(signal, Ok(Signal::Capable { version: Version::V1, .. })),
+            is_timed: tcp_options::has_timestamps(segment),
             packet: packet.to_vec(),
             tcp_at,
         })

@@ -96,6 +96,30 @@ fn a_lost_syn_and_a_lost_ack_cost_time_only() {
     });
 }
 
+/// With a cookie the kernel keeps nothing of the handshake, and would reset what is not right
+/// behind the SYN.
+#[test]
+fn a_request_whose_beginning_was_lost_with_the_ack_costs_time_only() {
+    if !root_or_skip("a_request_whose_beginning_was_lost_with_the_ack_costs_time_only") {
+        return;
+    }
+    each(&BOTH_FAMILIES, |&is_v6| {
+        let net = Net::new();
+        let _agent = net.agent();
+        net.serve(is_v6, false);
+        let mut lost = 0;
+        net.loses(move |tcp| {
+            let is_lost = tcp[13] & (SYN | ACK) == ACK && lost < 2;
+            lost += u32::from(is_lost);
+            is_lost
+        });
+        transfer(&net.connect(is_v6, MPTCP), 4000);
+        assert_eq!(net.at_backend("MPCapableACKRX"), 1);
+        assert!(net.event("ack_too_early") > 0);
+        net.assert_no_complaints();
+    });
+}
+
 /// The kernel repeats no SYN/ACK of a cookie, and the client waits for the server.
 #[test]
 fn a_server_that_speaks_first_does_so_though_the_clients_ack_was_lost() {
