@@ -44,7 +44,7 @@ enum multipath_event {
 	SYN_ACK_KEYED,        /* has the load balancer's key now */
 	SYN_ACK_STRIPPED,     /* of MP_CAPABLE: the kernel took no cookie for it */
 	ACK_OTHER_KEY,        /* dropped: it echoes a key that was not sent */
-	ACK_TOO_EARLY,        /* dropped: what it is behind opens the connection, and was lost */
+	ACK_TOO_EARLY,        /* dropped: the kernel has not got what opens the connection */
 	MULTIPATH_EVENTS,
 };
 
@@ -94,11 +94,18 @@ struct {
 	__type(value, struct rate);
 } syn_rate SEC(".maps");
 
+/* How far a handshake has come. */
+enum progress {
+	SILENT,    /* user space has the SYN/ACK repeated */
+	ANSWERED,  /* by the client */
+	CONNECTED, /* the kernel has a connection */
+};
+
 /* One that user space gave to the kernel. It writes it as bytes. */
 struct keyed_handshake {
 	__be64 key;
 	__u32 sequence; /* of the SYN */
-	__u32 is_answered; /* by the client, so that no SYN/ACK has to be repeated */
+	__u32 progress;
 };
 
 struct {
@@ -372,15 +379,23 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
 	return handshake ? echoed != handshake->key : has_listener_only(skb, s);
 }
 
-/* True for a segment that is not right behind the SYN, of a handshake that nothing has
- * answered: of that the kernel knows nothing, and would reset the connection. The client
- * repeats what was lost. */
+/* True for a segment that is not right behind the SYN, of a handshake of which the kernel
+ * has no connection: what opens it was lost, or the listener had no room. The kernel knows
+ * nothing of the handshake, and would reset it; the client repeats what is missing. */
 static __always_inline int comes_too_early(struct __sk_buff *skb,
 					   const struct multipath_segment *s,
-					   const struct keyed_handshake *handshake)
+					   struct keyed_handshake *handshake)
 {
-	return handshake && !handshake->is_answered && !(s->flags & TCP_RST) &&
-	       s->sequence != handshake->sequence + 1 && has_listener_only(skb, s);
+	if (!handshake || handshake->progress == CONNECTED || s->flags & TCP_RST)
+		return 0;
+	if (!has_listener_only(skb, s)) {
+		handshake->progress = CONNECTED;
+		return 0;
+	}
+	if (s->sequence != handshake->sequence + 1)
+		return 1;
+	handshake->progress = ANSWERED;
+	return 0;
 }
 
 /* True if the kernel must not have this ACK. */
@@ -396,8 +411,6 @@ static __always_inline int is_refused(struct __sk_buff *skb, const struct multip
 		count_event(ACK_TOO_EARLY);
 		return 1;
 	}
-	if (handshake && !handshake->is_answered)
-		handshake->is_answered = 1;
 	return 0;
 }
 

@@ -75,7 +75,7 @@ const PENDING_MAX: usize = 16_384;
 /// Of `struct handed_syn` in bpf/handshake.h: key, length, zero.
 const RECORD_HEADER_BYTES: usize = 16;
 
-/// Of `struct keyed_handshake` there: key, sequence, whether it was answered.
+/// Of `struct keyed_handshake` there: key, sequence, how far it has come.
 const HANDSHAKE_BYTES: usize = 16;
 
 /// Of `struct injector` there: heartbeat, SYNs in a window.

@@ -9,7 +9,7 @@ use testnet::root_or_skip;
 use wire::tcp_options::Version;
 
 use crate::balancing::{ACK, SYN, first, forge_echo, is_capable_syn};
-use crate::net::{MIB, MPTCP, Net, TCP, each, kernel, transfer};
+use crate::net::{MIB, MPTCP, Net, TCP, each, echo_by, kernel, listener_at, transfer, vip};
 
 const BOTH_FAMILIES: [bool; 2] = [false, true];
 
@@ -118,6 +118,31 @@ fn a_request_whose_beginning_was_lost_with_the_ack_costs_time_only() {
         assert!(net.event("ack_too_early") > 0);
         net.assert_no_complaints();
     });
+}
+
+/// The kernel drops ACKs and requests while its server has no room for more connections,
+/// and keeps nothing of those handshakes either.
+#[test]
+fn connections_that_the_server_has_no_room_for_wait() {
+    if !root_or_skip("connections_that_the_server_has_no_room_for_wait") {
+        return;
+    }
+    let net = Net::new();
+    let _agent = net.agent();
+    // All SYNs are there before the first ACK.
+    net.balances(|balancing| balancing.delay = Duration::from_millis(50));
+    let listener = listener_at(&net.backend, vip(false));
+    rustix::net::listen(&listener, 0).unwrap();
+    std::thread::scope(|scope| {
+        let transfers: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| transfer(&net.connect(false, MPTCP), 4000))).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        echo_by(listener, false);
+        transfers.into_iter().for_each(|transfer| transfer.join().unwrap());
+    });
+    assert!(kernel(&net.backend, "TcpExt", "ListenOverflows") > 0);
+    assert_eq!(net.at_backend("MPCapableACKRX"), 4);
+    net.assert_no_complaints();
 }
 
 /// The kernel repeats no SYN/ACK of a cookie, and the client waits for the server.

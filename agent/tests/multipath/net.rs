@@ -228,13 +228,7 @@ impl Net {
     }
 
     pub fn serve_at(&self, namespace: &Namespace, address: IpAddr, greets: bool) {
-        let listener = listener_at(namespace, address);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { return };
-                std::thread::spawn(move || echo(stream, greets));
-            }
-        });
+        echo_by(listener_at(namespace, address), greets);
     }
 
     pub fn connect(&self, is_v6: bool, protocol: u32) -> TcpStream {
@@ -366,6 +360,16 @@ pub fn listener_at(namespace: &Namespace, address: IpAddr) -> TcpListener {
         rustix::net::listen(&socket, 1024).unwrap();
         TcpListener::from(socket)
     })
+}
+
+/// Accepts from now on.
+pub fn echo_by(listener: TcpListener, greets: bool) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { return };
+            std::thread::spawn(move || echo(stream, greets));
+        }
+    });
 }
 
 fn echo(mut stream: TcpStream, greets: bool) {
