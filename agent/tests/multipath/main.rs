@@ -20,6 +20,7 @@ mod support;
 
 mod agents;
 mod balancing;
+mod clients;
 mod handshakes;
 mod net;
 mod redirects;

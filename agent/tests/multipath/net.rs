@@ -347,7 +347,7 @@ pub fn subflows_at(namespace: &Namespace) -> Vec<Subflow> {
     text.lines().filter_map(read).collect()
 }
 
-fn socket(is_v6: bool, protocol: u32) -> OwnedFd {
+pub fn socket(is_v6: bool, protocol: u32) -> OwnedFd {
     let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let protocol = Protocol::from_raw(protocol.try_into().unwrap());
     socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(protocol)).unwrap()
