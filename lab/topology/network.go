@@ -38,6 +38,10 @@ func (network Network) Build(ctx context.Context) error {
 	if err := passAll(ctx, network); err != nil {
 		return err
 	}
+	// Loads choose their ports below these themselves (lab/traffic/load).
+	if err := SetSysctls(network.Client.Namespace, []string{"ipv4/ip_local_port_range=60000 65535"}); err != nil {
+		return err
+	}
 	return giveBackendsTheVIPs(ctx, network)
 }
 
@@ -159,7 +163,12 @@ func giveBackendsTheVIPs(ctx context.Context, network Network) error {
 		}
 	}
 	for _, n := range network.Backends {
-		err := SetSysctls(n.Namespace, []string{"ipv4/conf/all/arp_ignore=1", "ipv4/conf/all/arp_announce=2"})
+		err := SetSysctls(n.Namespace, []string{
+			"ipv4/conf/all/arp_ignore=1", "ipv4/conf/all/arp_announce=2",
+			// A client whose FIN was answered twice sends an RST. It must not end TIME_WAIT, or
+			// what it has sent twice is answered by RSTs of VIPs, which scenarios count.
+			"ipv4/tcp_rfc1337=1",
+		})
 		if err != nil {
 			return err
 		}
