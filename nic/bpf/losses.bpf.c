@@ -4,9 +4,11 @@
  * the kernel's tracepoints of XDP, as the filter has returned by then and does not
  * learn of it.
  *
- *   XDP_TX ─► a driver's bulk ─► xdp_bulk_tx;  by itself, or generic ─► xdp_exception
- *   XDP_REDIRECT ─► refused ─► xdp_redirect_err;  the device's bulk ─► xdp_devmap_xmit
+ *   XDP_TX       ─► not sent by the driver, or in generic mode ─► xdp_exception
+ *   XDP_REDIRECT ─► refused ─► xdp_redirect_err;  sent in bulks ─► xdp_devmap_xmit
  *
+ * The last one is for each bulk, lost or not, so it costs all packets a little; what veth
+ * sends by XDP_TX in bulks of its own is left to that driver's counter (src/losses.rs).
  * Tracepoints are the machine's, and so are the programs on them: only devices of our
  * network namespace count, by their number in the forwarder's list.
  */
@@ -68,17 +70,6 @@ static __always_inline void count_lost(const __u32 *number, int packets)
 
 	if (lost)
 		*lost += packets;
-}
-
-/* Device, packets sent, lost, error. */
-SEC("tp_btf/xdp_bulk_tx")
-int on_bulk(const __u64 *arguments)
-{
-	int lost = arguments[2];
-
-	if (lost > 0)
-		count_lost(number_of((void *)arguments[0]), lost);
-	return 0;
 }
 
 /* Device, program, its action. */

@@ -19,6 +19,7 @@ pub mod mapping;
 pub mod memory;
 pub mod open;
 pub mod pcap;
+mod statistics;
 pub mod take_over;
 pub mod tap;
 pub mod too_big;

@@ -192,8 +192,8 @@ fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
 
 /// What devices will not send of what the caches hand to them, if that can be counted.
 fn losses(devices: &[Device]) -> Option<Arc<Losses>> {
-    let indexes: Vec<u32> = devices.iter().map(|device| device.interface().index).collect();
-    let counted = Losses::count(&indexes);
+    let interfaces: Vec<&Interface> = devices.iter().map(Device::interface).collect();
+    let counted = Losses::count(&interfaces);
     let warn = |error| {
         tracing::warn!(%error, "what devices do not send of the kernel flow cache's packets is not counted");
     };
