@@ -379,9 +379,10 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
 	return handshake ? echoed != handshake->key : has_listener_only(skb, s);
 }
 
-/* True for a segment that is not right behind the SYN, of a handshake of which the kernel
- * has no connection: what opens it was lost, or the listener had no room. The kernel knows
- * nothing of the handshake, and would reset it; the client repeats what is missing. */
+/* Notes how far a handshake has come. True for a segment that is not right behind the SYN,
+ * while the kernel has no connection: what opens it was lost, or the listener had no room.
+ * The kernel knows nothing of the handshake, and would reset it; the client repeats what is
+ * missing. */
 static __always_inline int comes_too_early(struct __sk_buff *skb,
 					   const struct multipath_segment *s,
 					   struct keyed_handshake *handshake)

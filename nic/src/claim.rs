@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::folder::Folder;
-use crate::interface::Interface;
+use crate::interface::{Interface, own_namespace};
 
 /// The same for every forwarder of the machine.
 const FOLDER: &str = "/run/guideway/claims";
@@ -57,7 +57,7 @@ impl Claim {
     /// Claims an interface of this network namespace.
     pub fn new(interface: &Interface) -> Result<Claim, ClaimError> {
         let refused = |error| ClaimError::Refused { interface: interface.name.clone(), error };
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_err(refused)?.ino();
+        let namespace = own_namespace().map_err(refused)?;
         let name = format!("{namespace}-{}", interface.index);
         let folder = Folder::open(Path::new(FOLDER)).map_err(refused)?;
         remove_unused(&folder).map_err(refused)?;

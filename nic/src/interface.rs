@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use ebpf::NoInterface;
 use wire::MacAddress;
@@ -66,6 +67,11 @@ impl Interface {
         let up = flags & libc::IFF_UP != 0;
         Ok(Interface { name: name.to_string(), index, mac, mtu, rx_queues, up })
     }
+}
+
+/// The kernel's number of the calling thread's network namespace.
+pub(crate) fn own_namespace() -> io::Result<u64> {
+    Ok(std::fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
 /// ioctl requests about one interface.

@@ -1,15 +1,12 @@
 //! What devices did not send of what the kernel flow cache handed to them
 //! (bpf/losses.bpf.c).
 
-use std::io;
-use std::os::unix::fs::MetadataExt;
-
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf};
 use ebpf::{ObjectError, table, with_causes};
 
-use crate::interface::Interface;
+use crate::interface::{Interface, own_namespace};
 use crate::kernel_cache::DEVICES_MAX;
 use crate::statistics;
 
@@ -41,6 +38,7 @@ impl Losses {
     /// programs on tracepoints (CAP_BPF and CAP_PERFMON).
     pub fn count(devices: &[&Interface]) -> Result<Losses, ObjectError> {
         let namespace = own_namespace().map_err(|error| ObjectError::Load(error.to_string()))?;
+        let namespace = namespace as u32; // as the kernel has it
         let mut object = ebpf::load_with(OBJECT, |loader| {
             loader.override_global("own_namespace", &namespace, true);
         })?;
@@ -79,9 +77,4 @@ impl Losses {
 fn counted_by_driver(interface: &str) -> u64 {
     let is_meant = |name: &str| name.starts_with("rx_queue_") && name.ends_with("_xdp_tx_errors");
     statistics::sum(interface, is_meant).unwrap_or(0)
-}
-
-/// The kernel's number of the network namespace.
-fn own_namespace() -> io::Result<u32> {
-    Ok(std::fs::metadata("/proc/thread-self/ns/net")?.ino() as u32)
 }

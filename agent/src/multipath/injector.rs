@@ -61,13 +61,15 @@ const TOKENS_INTERVAL: Duration = Duration::from_secs(10);
 /// How often we try again where the kernel lacks something.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Until the SYN/ACK is repeated for the first time; each time after that doubles it.
-const REPEAT_FIRST: Duration = Duration::from_secs(1);
-const REPEATS: u32 = 4;
-
-/// Once before that for a client without timestamps: the rule that its ACK goes by may have
-/// come after it.
-const REPEAT_UNTIMED: Duration = Duration::from_millis(30);
+/// Between times that a SYN/ACK is sent. The first is for clients without timestamps alone:
+/// the rule that such a client's ACK goes by may have come after it.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(30),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+];
 
 /// Handshakes that may wait to be repeated; of others the client repeats the SYN.
 const PENDING_MAX: usize = 16_384;
@@ -265,7 +267,7 @@ impl Life {
     /// Has SYN/ACKs repeated whose time has come.
     fn repeat(&mut self, kernels: &mut Kernels) {
         let now = Instant::now();
-        while let Some((syn, attempt)) = self.pending.take_due(now) {
+        while let Some((syn, pause)) = self.pending.take_due(now) {
             let waits = self
                 .handshakes
                 .get(&syn.flow, 0)
@@ -275,7 +277,7 @@ impl Life {
             }
             self.injected.repeated.fetch_add(1, Ordering::Relaxed);
             self.done(&self.injected.with_cookie, kernels.receive_with_cookie(&syn));
-            self.pending.again(syn, attempt, now);
+            self.pending.schedule(syn, pause + 1, now);
         }
     }
 }
@@ -371,14 +373,14 @@ impl Kernels {
     }
 }
 
-/// When, of which flow, of which sequence number, after how many times.
-type Due = (Instant, [u8; FLOW_BYTES], u32, u32);
+/// When, of which flow, of which sequence number, after which of the pauses.
+type Due = (Instant, [u8; FLOW_BYTES], u32, usize);
 
 /// Handshakes without an answer.
 #[derive(Default)]
 struct Pending {
     by_flow: HashMap<[u8; FLOW_BYTES], Syn>,
-    /// By time, the soonest first: flow, sequence, attempt.
+    /// By time, the soonest first.
     due: BinaryHeap<Reverse<Due>>,
 }
 
@@ -390,34 +392,28 @@ impl Pending {
         {
             return;
         }
-        self.schedule(&syn, 0, Instant::now());
+        let first = usize::from(syn.is_timed);
+        self.schedule(syn, first, Instant::now());
+    }
+
+    /// Not after the last pause.
+    fn schedule(&mut self, syn: Syn, pause: usize, now: Instant) {
+        let Some(length) = PAUSES.get(pause) else { return };
+        self.due.push(Reverse((now + *length, syn.flow, syn.sequence, pause)));
         self.by_flow.insert(syn.flow, syn);
-    }
-
-    fn again(&mut self, syn: Syn, attempt: u32, now: Instant) {
-        if attempt + 1 < REPEATS + u32::from(!syn.is_timed) {
-            self.schedule(&syn, attempt + 1, now);
-            self.by_flow.insert(syn.flow, syn);
-        }
-    }
-
-    fn schedule(&mut self, syn: &Syn, attempt: u32, now: Instant) {
-        let doubled = if syn.is_timed { Some(attempt) } else { attempt.checked_sub(1) };
-        let pause = doubled.map_or(REPEAT_UNTIMED, |times| REPEAT_FIRST * (1 << times));
-        self.due.push(Reverse((now + pause, syn.flow, syn.sequence, attempt)));
     }
 
     fn next_due(&self) -> Option<Instant> {
         self.due.peek().map(|next| next.0.0)
     }
 
-    /// One whose time has come, with how often it was repeated.
-    fn take_due(&mut self, now: Instant) -> Option<(Syn, u32)> {
+    /// One whose time has come, with the pause that is over.
+    fn take_due(&mut self, now: Instant) -> Option<(Syn, usize)> {
         while self.next_due().is_some_and(|due| due <= now) {
-            let Reverse((_, flow, sequence, attempt)) = self.due.pop()?;
+            let Reverse((_, flow, sequence, pause)) = self.due.pop()?;
             // The client's port may have another handshake by now.
             if self.by_flow.get(&flow).is_some_and(|syn| syn.sequence == sequence) {
-                return self.by_flow.remove(&flow).map(|syn| (syn, attempt));
+                return self.by_flow.remove(&flow).map(|syn| (syn, pause));
             }
         }
         None

@@ -9,9 +9,9 @@ use testnet::root_or_skip;
 use wire::tcp_options::Version;
 
 use crate::balancing::{ACK, SYN, first, forge_echo, is_capable_syn};
-use crate::net::{MIB, MPTCP, Net, TCP, each, echo_by, kernel, listener_at, transfer, vip};
-
-const BOTH_FAMILIES: [bool; 2] = [false, true];
+use crate::net::{
+    BOTH_FAMILIES, MIB, MPTCP, Net, TCP, each, echo_by, kernel, listener_at, transfer, vip,
+};
 
 #[test]
 fn three_hundred_connections_in_sequence_all_have_their_keys() {

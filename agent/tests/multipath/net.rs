@@ -384,9 +384,14 @@ fn echo(mut stream: TcpStream, greets: bool) {
     }
 }
 
+/// Bytes that are no repetition within a segment.
+pub fn payload(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at * 7919) >> 3) as u8).collect()
+}
+
 /// Sends bytes through the echo, all of which come back as they were.
 pub fn transfer(stream: &TcpStream, bytes: usize) {
-    let sent: Vec<u8> = (0..bytes).map(|at| ((at * 7919) >> 3) as u8).collect();
+    let sent = payload(bytes);
     let mut received = vec![0; bytes];
     std::thread::scope(|scope| {
         let sent = &sent;

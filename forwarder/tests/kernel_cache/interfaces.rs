@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 
 use crate::program::Forwarder;
-use crate::rig::{GRE, Rig, flow, plan, program, programs, sample};
+use crate::rig::{GRE, Rig, filtered, flow, plan, program, programs, sample};
 
 /// The flow's backend is behind the second of two interfaces.
 fn plan_of_two_links(encap: &str) -> Value {
@@ -174,12 +174,7 @@ impl TwoWays {
     /// Packets of these interfaces that the kernel sent by itself.
     fn cached(&mut self) -> [u64; 2] {
         let metrics = self.forwarder.metrics();
-        ["eth0", "eth1"].map(|name| {
-            let line = format!(
-                "guideway_filter_packets_total{{interface=\"{name}\",decision=\"cached\"}} "
-            );
-            sample(&metrics, &line)
-        })
+        ["eth0", "eth1"].map(|name| filtered(&metrics, name, "cached"))
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Rig {
     pub forwarder: Forwarder,
     pub traffic: Traffic,
     pub balancer: Namespace,
-    /// The last has the backends.
+    /// The client's is the first; the last has the backends.
     pub others: Vec<Namespace>,
 }
 
@@ -125,15 +125,7 @@ impl Rig {
         backend.run("ip addr add 10.0.1.11/24 dev eth0");
         backend.run("ip route add 10.0.0.0/24 via 10.0.1.1");
         client.run("ip route add 203.0.113.10 via 10.0.0.1");
-        let mut forwarder = Forwarder::start(&balancer);
-        forwarder.set_plan(plan).unwrap();
-        let families = Families::of(plan);
-        let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
-        let tunnel = backend.inside(|| families.backend(plan));
-        let traffic = Traffic { families, socket, backend: tunnel, program, sent: 0, padding: 0 };
-        let mut rig = Rig { forwarder, traffic, balancer, others: vec![client, backend] };
-        rig.confirm();
-        rig
+        Rig::forwarding(plan, balancer, vec![client, backend], program)
     }
 
     /// The same with these devices opened in the client's namespace.
@@ -154,13 +146,23 @@ impl Rig {
         balancer.run("ip addr add fd00::1/64 dev eth0 nodad");
         client.run("ip route add 203.0.113.10 via 10.0.0.1");
         client.run("ip route add 2001:db8:f::10 via fd00::1");
+        Rig::forwarding(plan, balancer, vec![client], program)
+    }
+
+    /// Between the client, the first of these, and the backends of the last.
+    fn forwarding(
+        plan: &Value,
+        balancer: Namespace,
+        others: Vec<Namespace>,
+        program: Vec<nic::Device>,
+    ) -> Rig {
         let mut forwarder = Forwarder::start(&balancer);
         forwarder.set_plan(plan).unwrap();
         let families = Families::of(plan);
-        let backend = client.inside(|| families.backend(plan));
-        let socket = client.inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
+        let socket = others[0].inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
+        let backend = others[others.len() - 1].inside(|| families.backend(plan));
         let traffic = Traffic { families, socket, backend, program, sent: 0, padding: 0 };
-        let mut rig = Rig { forwarder, traffic, balancer, others: vec![client] };
+        let mut rig = Rig { forwarder, traffic, balancer, others };
         rig.confirm();
         rig
     }
@@ -173,11 +175,9 @@ impl Rig {
         }
     }
 
-    /// Packets at the filter of this decision.
+    /// Packets at the filter of the client's interface, of this decision.
     pub fn filtered(&mut self, decision: &str) -> u64 {
-        let name =
-            format!("guideway_filter_packets_total{{interface=\"eth0\",decision=\"{decision}\"}} ");
-        sample(&self.forwarder.metrics(), &name)
+        filtered(&self.forwarder.metrics(), "eth0", decision)
     }
 
     /// Holds all that is counted to the packets that were sent: to those backends that
@@ -251,6 +251,12 @@ impl Traffic {
     pub fn datagram(&self) -> Vec<u8> {
         [vec![0; self.padding], self.sent.to_be_bytes().to_vec()].concat()
     }
+}
+
+/// Packets at the filter of an interface, of this decision.
+pub fn filtered(metrics: &str, interface: &str, decision: &str) -> u64 {
+    let labels = format!("interface=\"{interface}\",decision=\"{decision}\"");
+    sample(metrics, &format!("guideway_filter_packets_total{{{labels}}} "))
 }
 
 pub fn sample(metrics: &str, name: &str) -> u64 {
