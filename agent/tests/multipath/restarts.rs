@@ -3,13 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use testnet::root_or_skip;
+use wire::tunnel::geneve;
 
-use crate::balancing::{ACK, OTHER_BACKEND, SYN};
+use crate::agents::capable_syn;
+use crate::balancing::{self, ACK, BACKEND, OTHER_BACKEND, SYN};
 use crate::bpf_file_system::BpfFileSystem;
-use crate::net::{MIB, MPTCP, Net, agents, kernel, transfer};
+use crate::net::{MIB, MPTCP, Net, TIMEOUT, agents, kernel, transfer};
 use crate::support::Agent;
 
 fn kill(mut agent: Agent) {
@@ -45,19 +48,73 @@ fn killed_and_started_again_in_mid_transfer_it_breaks_nothing() {
     assert_eq!(net.at_backend("MPCapableFallbackACK"), 0);
 }
 
+/// By its guard; if that was killed, too, by the next agent.
 #[test]
-fn syn_cookies_are_switched_back_when_the_agent_is_killed() {
-    if !root_or_skip("syn_cookies_are_switched_back_when_the_agent_is_killed") {
+fn syn_cookies_are_switched_back_when_the_agent_is_killed_between_on_and_off() {
+    if !root_or_skip("syn_cookies_are_switched_back_when_the_agent_is_killed_between_on_and_off") {
         return;
     }
     let net = Net::new();
     let agent = net.agent();
-    // As if it was killed between on and off.
-    net.backend.run("sysctl -qw net.ipv4.tcp_syncookies=2");
+    stop_between_on_and_off(&net, &agent);
     kill(agent);
-    net.wait_until("they are switched back", || {
-        net.backend.run("sysctl -n net.ipv4.tcp_syncookies").trim() == "1"
+    net.wait_until("its guard has switched them back", || net.backend.inside(syn_cookies) == "1");
+
+    let agent = net.agent();
+    stop_between_on_and_off(&net, &agent);
+    let guard = net.backend.run(&format!("pgrep -P {}", agent.child.id()));
+    send(guard.trim().parse().unwrap(), Signal::KILL);
+    kill(agent);
+    assert_eq!(net.backend.inside(syn_cookies), "2", "nobody is left to switch them back");
+    let _agent = net.agent();
+    assert_eq!(net.backend.inside(syn_cookies), "1");
+    net.serve(false, false);
+    transfer(&net.connect(false, MPTCP), MIB);
+    assert_eq!(net.at_backend("MPCapableACKRX"), 1);
+}
+
+/// Stops it while the kernel gets a SYN of its, which it does for some microseconds each.
+fn stop_between_on_and_off(net: &Net, agent: &Agent) {
+    let syns: Vec<Vec<u8>> = {
+        let mut balancing = net.balancing.lock().unwrap();
+        (0..64).map(|number| balancing.encapsulated(&capable_syn(10_000 + number))).collect()
+    };
+    let tunnel = net.lb.inside(balancing::tunnel);
+    net.backend.inside(|| {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < deadline, "it was never met between on and off");
+            for syn in &syns {
+                tunnel.send_to(syn, (BACKEND, geneve::PORT)).unwrap();
+            }
+            let sent = Instant::now();
+            while syn_cookies() != "2" && sent.elapsed() < Duration::from_millis(5) {}
+            send(agent.child.id(), Signal::STOP);
+            while !is_stopped(agent.child.id()) {}
+            if syn_cookies() == "2" {
+                return;
+            }
+            send(agent.child.id(), Signal::CONT);
+        }
     });
+}
+
+/// Those of the calling thread's namespace.
+fn syn_cookies() -> String {
+    std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies").unwrap().trim().to_string()
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// In all its threads.
+fn is_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.flatten().all(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.contains("State:\tT")
+    })
 }
 
 /// Without what is pinned the new agent would take the client's key for another one.
@@ -125,9 +182,8 @@ fn while_the_agent_hangs_connections_are_plain() {
     }
     let net = Net::new();
     let agent = net.agent();
-    let pid = Pid::from_child(&agent.child);
-    kill_process(pid, Signal::STOP).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    send(agent.child.id(), Signal::STOP);
+    std::thread::sleep(Duration::from_millis(1100));
     let streams = [false, true].map(|is_v6| {
         net.serve(is_v6, false);
         net.connect(is_v6, MPTCP)
@@ -135,7 +191,7 @@ fn while_the_agent_hangs_connections_are_plain() {
     streams.iter().for_each(|stream| transfer(stream, MIB));
     assert_eq!(net.at_backend("MPCapableSYNRX"), 0);
     assert_eq!(kernel(&net.backend, "TcpExt", "SyncookiesSent"), 0);
-    kill_process(pid, Signal::CONT).unwrap();
+    send(agent.child.id(), Signal::CONT);
     net.wait_until("keys", || {
         transfer(&net.connect(false, MPTCP), 1000);
         net.at_backend("MPCapableACKRX") == 1
