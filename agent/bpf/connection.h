@@ -198,6 +198,18 @@ static __always_inline __u32 read_datagram(struct segment *s, struct tunnel *t, 
 	return NO_SOCKET;
 }
 
+/* Notes which packet a fragment is of. */
+static __always_inline void read_fragment_v4(struct segment *s, const struct iphdr *ip)
+{
+	if (!(ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET)))
+		return;
+	s->fragment = ip->frag_off & bpf_htons(IPV4_OFFSET) ? LATER : FIRST;
+	s->packet.source = mapped(ip->saddr);
+	s->packet.destination = mapped(ip->daddr);
+	s->packet.id = ip->id;
+	s->packet.protocol = ip->protocol;
+}
+
 static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t)
 {
 	struct iphdr *ip = t->next;
@@ -206,15 +218,9 @@ static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t
 
 	if ((const void *)(ip + 1) > t->end)
 		return INNER_HEADER;
-	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET)) {
-		s->fragment = ip->frag_off & bpf_htons(IPV4_OFFSET) ? LATER : FIRST;
-		s->packet.source = mapped(ip->saddr);
-		s->packet.destination = mapped(ip->daddr);
-		s->packet.id = ip->id;
-		s->packet.protocol = ip->protocol;
-		if (s->fragment == LATER)
-			return NO_SOCKET;
-	}
+	read_fragment_v4(s, ip);
+	if (s->fragment == LATER)
+		return NO_SOCKET;
 	if (ip->protocol == IPPROTO_ICMP)
 		return read_quoted_v4(s, t, t->next + ip->ihl * 4);
 	if (ip->protocol == IPPROTO_UDP) {
@@ -239,9 +245,9 @@ static __always_inline __u32 read_segment_v4(struct segment *s, struct tunnel *t
 	return NO_SOCKET;
 }
 
-/* Notes which packet a fragment is of. */
-static __always_inline void read_fragment(struct segment *s, const struct ipv6hdr *ip,
-					  const struct fragment_header *header)
+/* The same of IPv6. */
+static __always_inline void read_fragment_v6(struct segment *s, const struct ipv6hdr *ip,
+					     const struct fragment_header *header)
 {
 	if (!(header->offset & bpf_htons(IPV6_OFFSET | IPV6_MORE)))
 		return; /* a whole packet with such a header (RFC 6946) */
@@ -249,6 +255,7 @@ static __always_inline void read_fragment(struct segment *s, const struct ipv6hd
 	s->packet.source = ip->saddr;
 	s->packet.destination = ip->daddr;
 	s->packet.id = header->id;
+	s->packet.protocol = 0;
 }
 
 /* Passes extension headers over (RFC 8200); the protocol behind them, or -1. Behind
@@ -268,7 +275,7 @@ static __always_inline int skip_extensions(struct segment *s, const struct tunne
 		if ((const void *)(header + sizeof(struct fragment_header)) > t->end)
 			return -1;
 		if (protocol == IPPROTO_FRAGMENT) {
-			read_fragment(s, ip, (const void *)header);
+			read_fragment_v6(s, ip, (const void *)header);
 			*skipped += sizeof(struct fragment_header);
 		} else {
 			*skipped += (header[1] + 1) * 8;

@@ -52,6 +52,7 @@ static __always_inline int is_multipath_service(const struct in6_addr *address, 
 static __always_inline __u32 read_addresses(struct __sk_buff *skb, struct in6_addr *source,
 					    struct in6_addr *destination)
 {
+	struct fragment_header fragment;
 	struct iphdr v4;
 	struct ipv6hdr v6;
 
@@ -64,11 +65,17 @@ static __always_inline __u32 read_addresses(struct __sk_buff *skb, struct in6_ad
 		return ETH_HLEN + v4.ihl * 4;
 	}
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN, &v6, sizeof(v6)) || v6.nexthdr != IPPROTO_TCP)
+	    bpf_skb_load_bytes(skb, ETH_HLEN, &v6, sizeof(v6)))
 		return 0;
 	*source = v6.saddr;
 	*destination = v6.daddr;
-	return ETH_HLEN + sizeof(v6);
+	if (v6.nexthdr == IPPROTO_TCP)
+		return ETH_HLEN + sizeof(v6);
+	if (v6.nexthdr != IPPROTO_FRAGMENT ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(v6), &fragment, sizeof(fragment)) ||
+	    fragment.next != IPPROTO_TCP || fragment.offset & bpf_htons(IPV6_OFFSET))
+		return 0;
+	return ETH_HLEN + sizeof(v6) + sizeof(fragment);
 }
 
 /* True if the frame has a segment of such a service. */

@@ -99,6 +99,14 @@ struct {
 	__type(value, __u64);
 } sightings SEC(".maps");
 
+/* Where rules sent first fragments, as later ones have no ports. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_MAX);
+	__type(key, struct fragmented);
+	__type(value, struct rule);
+} ruled_fragments SEC(".maps");
+
 /* The headers that a rule is looked up by; all are read into one place. */
 union rule_headers {
 	struct iphdr v4;
@@ -128,29 +136,39 @@ enum ruling {
 	RULING_WAIT, /* of no connection here, and a rule may come */
 };
 
-/* Reads the addresses of an IP header, and where what is behind it begins: 0 for a later
- * fragment. */
+/* Reads the addresses of an IP header, and which packet a fragment is of. Where what is
+ * behind it begins; 0: it is cut off. */
 static __always_inline __u32 read_rule_addresses(struct xdp_md *ctx, __u32 at, __u32 type,
 						 struct in6_addr *source,
-						 struct in6_addr *destination, __u8 *protocol)
+						 struct in6_addr *destination, __u8 *protocol,
+						 struct segment *segment)
 {
+	struct fragment_header fragment;
 	union rule_headers header;
 
+	segment->fragment = WHOLE;
 	if (type == ETH_P_IP) {
-		if (bpf_xdp_load_bytes(ctx, at, &header.v4, sizeof(header.v4)) ||
-		    header.v4.frag_off & bpf_htons(IPV4_OFFSET))
+		if (bpf_xdp_load_bytes(ctx, at, &header.v4, sizeof(header.v4)))
 			return 0;
 		*source = mapped(header.v4.saddr);
 		*destination = mapped(header.v4.daddr);
 		*protocol = header.v4.protocol;
+		read_fragment_v4(segment, &header.v4);
 		return at + header.v4.ihl * 4;
 	}
 	if (bpf_xdp_load_bytes(ctx, at, &header.v6, sizeof(header.v6)))
 		return 0;
+	at += sizeof(header.v6);
 	*source = header.v6.saddr;
 	*destination = header.v6.daddr;
 	*protocol = header.v6.nexthdr;
-	return at + sizeof(header.v6);
+	if (*protocol != IPPROTO_FRAGMENT)
+		return at;
+	if (bpf_xdp_load_bytes(ctx, at, &fragment, sizeof(fragment)))
+		return 0;
+	*protocol = fragment.next;
+	read_fragment_v6(segment, &header.v6, &fragment);
+	return at + sizeof(fragment);
 }
 
 /* Of a client's segment. A SYN is of no connection yet; and a kernel answers no RST. What
@@ -199,8 +217,8 @@ static __always_inline enum ruling read_rule_quoted(struct xdp_md *ctx, __u32 at
 			       error > ICMPV6_ERROR_MAX)
 		return RULING_NONE;
 	at = read_rule_addresses(ctx, at + sizeof(header.icmp), type, &flow->vip, &flow->client,
-				 &protocol);
-	if (!at || protocol != IPPROTO_TCP ||
+				 &protocol, &ruled->segment);
+	if (!at || protocol != IPPROTO_TCP || ruled->segment.fragment == LATER ||
 	    bpf_xdp_load_bytes(ctx, at, &header.quoted, sizeof(header.quoted)))
 		return RULING_NONE;
 	flow->vip_port = header.quoted.source;
@@ -220,6 +238,29 @@ static __always_inline struct ruled *ruled_packet(void)
 static __always_inline int holds(const struct rule *rule)
 {
 	return rule && (__s32)(rule->until - now_seconds()) > 0;
+}
+
+/* What was decided over the packet's first fragment. */
+static __always_inline enum ruling ruling_of_later(const struct segment *segment,
+						   struct handover *handover)
+{
+	struct rule *rule = bpf_map_lookup_elem(&ruled_fragments, &segment->packet);
+
+	if (!holds(rule))
+		return RULING_NONE;
+	handover->agent = rule->agent;
+	return RULING_RULE;
+}
+
+static __always_inline void remember_ruled(const struct segment *segment,
+					   const struct handover *handover)
+{
+	struct rule rule = {
+		.agent = handover->agent,
+		.until = now_seconds() + FRAGMENT_IDLE_SECONDS,
+	};
+
+	bpf_map_update_elem(&ruled_fragments, &segment->packet, &rule, BPF_ANY);
 }
 
 /* True if a connection here, or a handshake, has use for the packet. */
@@ -262,9 +303,11 @@ __noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 
 	ruled->segment.is_quoted = 0;
 	ruled->segment.is_ruled = 0;
 	at = read_rule_addresses(ctx, packet_at, type, &ruled->flow.client, &ruled->flow.vip,
-				 &protocol);
+				 &protocol, &ruled->segment);
 	if (!at)
 		return RULING_NONE;
+	if (ruled->segment.fragment == LATER)
+		return ruling_of_later(&ruled->segment, handover);
 	if (protocol == IPPROTO_TCP)
 		ruling = read_rule_segment(ctx, at, ruled);
 	else if (protocol == (type == ETH_P_IP ? IPPROTO_ICMP : IPPROTO_ICMPV6))
@@ -285,6 +328,8 @@ __noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 
 		return RULING_NONE;
 	if (ruling == RULING_WAIT && !is_held(ruled))
 		return RULING_NONE;
+	if (ruling == RULING_RULE && ruled->segment.fragment == FIRST && !ruled->segment.is_quoted)
+		remember_ruled(&ruled->segment, handover);
 	return ruling;
 }
 

@@ -26,6 +26,11 @@ const OWN: &str = "10.66.0.1";
 pub const BACKEND: &str = "10.66.0.2";
 pub const OTHER_BACKEND: &str = "10.66.3.2";
 
+/// A packet of more bytes is fragmented, where any is.
+const FRAGMENT_BYTES: usize = 800;
+const MORE_V4: u16 = 0x2000;
+const MORE_V6: u16 = 1;
+
 /// Decides over a client's packet: whether it is lost, by its TCP header and payload.
 type Loss = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
@@ -45,6 +50,8 @@ pub struct Balancing {
     pub owner: Option<IpAddr>,
     /// Other agents that it names.
     pub addresses: Vec<IpAddr>,
+    /// Clients' packets of more than [`FRAGMENT_BYTES`] come in two fragments.
+    pub fragments: bool,
 }
 
 impl Balancing {
@@ -58,13 +65,14 @@ impl Balancing {
             to: BACKEND.parse().unwrap(),
             owner: None,
             addresses: Vec::new(),
+            fragments: false,
         }
     }
 
     /// A client's packet as a backend gets it, and which one; None: it is lost.
-    fn tunnelled(&mut self, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
+    fn tunnelled(&mut self, packet: &[u8]) -> Option<(IpAddr, Vec<Vec<u8>>)> {
         if is_icmp(packet) {
-            return Some((self.owner?, self.encapsulated(packet)));
+            return Some((self.owner?, vec![self.encapsulated(packet)]));
         }
         if (self.loses)(segment_of(packet)?) {
             return None;
@@ -75,7 +83,8 @@ impl Balancing {
             Ok(Signal::None) => self.owner.unwrap_or(self.to),
             _ => self.to,
         };
-        Some((to, self.encapsulated(&packet)))
+        let packets = if self.fragments { fragments(&packet) } else { vec![packet] };
+        Some((to, packets.iter().map(|packet| self.encapsulated(packet)).collect()))
     }
 
     /// A packet in a tunnel to the backend.
@@ -122,10 +131,54 @@ impl Balancing {
     }
 }
 
-/// TCP's header and payload; None: the packet has none.
+/// A packet of IPv4 or IPv6 without options, in two if it is long.
+fn fragments(packet: &[u8]) -> Vec<Vec<u8>> {
+    if packet.len() <= FRAGMENT_BYTES {
+        return vec![packet.to_vec()];
+    }
+    let header_bytes = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    let (header, payload) = packet.split_at(header_bytes);
+    let (first, later) = payload.split_at(FRAGMENT_BYTES / 2);
+    if header_bytes == 20 {
+        let offset = u16::try_from(first.len() / 8).unwrap();
+        return vec![fragment_v4(header, MORE_V4, first), fragment_v4(header, offset, later)];
+    }
+    let sequence = &first[4..8]; // other segments are other packets
+    let offset = u16::try_from(first.len()).unwrap();
+    vec![
+        fragment_v6(header, MORE_V6, sequence, first),
+        fragment_v6(header, offset, sequence, later),
+    ]
+}
+
+fn fragment_v4(header: &[u8], field: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = [header, payload].concat();
+    let length = u16::try_from(packet.len()).unwrap();
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[6..8].copy_from_slice(&field.to_be_bytes());
+    packet[10..12].fill(0);
+    let sum = checksum::finish(checksum::sum(&packet[..20]));
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+fn fragment_v6(header: &[u8], field: u16, id: &[u8], payload: &[u8]) -> Vec<u8> {
+    const FRAGMENT: u8 = 44;
+    let [high, low] = field.to_be_bytes();
+    let mut packet = [header, &[header[6], 0, high, low], id, payload].concat();
+    let length = u16::try_from(packet.len() - header.len()).unwrap();
+    packet[4..6].copy_from_slice(&length.to_be_bytes());
+    packet[6] = FRAGMENT;
+    packet
+}
+
+/// TCP's header and payload; None: the packet has none, or is a fragment that does not begin
+/// with it.
 fn segment_of(packet: &[u8]) -> Option<&[u8]> {
     match packet[0] >> 4 {
-        4 if packet[9] == 6 => Some(&packet[usize::from(packet[0] & 15) * 4..]),
+        4 if packet[9] == 6 && (packet[6] & 0x1f, packet[7]) == (0, 0) => {
+            Some(&packet[usize::from(packet[0] & 15) * 4..])
+        }
         6 if packet[6] == 6 => Some(&packet[40..]),
         _ => None,
     }
@@ -161,7 +214,8 @@ pub fn start(
                 let mut balancing = balancing.lock().unwrap();
                 let due = Instant::now() + balancing.delay;
                 let tunnelled = balancing.tunnelled(&bytes[..length]);
-                waiting.extend(tunnelled.map(|(to, sent)| (due, to, sent)));
+                let (to, sent) = tunnelled.unzip();
+                waiting.extend(sent.into_iter().flatten().map(|sent| (due, to.unwrap(), sent)));
             }
             while waiting.front().is_some_and(|(due, ..)| *due <= Instant::now()) {
                 let (_, to, sent) = waiting.pop_front().unwrap();

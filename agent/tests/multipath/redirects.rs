@@ -136,6 +136,39 @@ fn a_client_without_timestamps_has_both_subflows_by_rules() {
     });
 }
 
+/// A later fragment has no ports, and follows its first one.
+#[test]
+fn fragments_reach_their_connection_by_timestamps_and_by_rules() {
+    if !root_or_skip("fragments_reach_their_connection_by_timestamps_and_by_rules") {
+        return;
+    }
+    each(&[(false, true), (false, false), (true, true), (true, false)], |&(is_v6, is_timed)| {
+        let pair = Pair::new();
+        if !is_timed {
+            pair.without_timestamps();
+        }
+        pair.net.balances(|balancing| balancing.fragments = true);
+        let _agents = pair.agents();
+        pair.net.serve(is_v6, false);
+        let stream = pair.net.connect(is_v6, MPTCP);
+        transfer(&stream, 50_000);
+        assert!(reassembled(pair.here(), is_v6) >= 30);
+        assert_eq!(pair.sent_by_rules() >= 60, !is_timed);
+        assert_eq!(pair.net.at_backend("MPCapableACKRX"), 1);
+        pair.net.assert_no_complaints();
+    });
+}
+
+/// Packets that the kernel put together.
+fn reassembled(namespace: &Namespace, is_v6: bool) -> u64 {
+    if !is_v6 {
+        return kernel(namespace, "Ip", "ReasmOKs");
+    }
+    let text = namespace.run("cat /proc/thread-self/net/snmp6");
+    let count = text.lines().find_map(|line| line.strip_prefix("Ip6ReasmOKs"));
+    count.unwrap().trim().parse().unwrap()
+}
+
 /// Namespaces of one machine have SYN cookies of one secret: so the other backend's listener
 /// would take the client's ACK, once it has sent a cookie itself.
 #[test]

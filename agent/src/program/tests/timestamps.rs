@@ -209,6 +209,39 @@ fn clock_or_skip(test: &str) -> Option<Clock> {
     program_or_skip(test).map(|_| Clock::new(timestamps::SHIFT))
 }
 
+/// A frame's packet as a fragment, which begins there or later.
+fn fragment(family: Family, frame: &[u8], is_first: bool) -> Vec<u8> {
+    let mut fragment = frame.to_vec();
+    match family {
+        V4 => fragment[20..22].copy_from_slice(if is_first { &[0x20, 0] } else { &[0, 16] }),
+        V6 => {
+            let field = if is_first { [0, 1] } else { [0, 128] };
+            let header = [6, 0, field[0], field[1], 0, 0, 0, 7];
+            fragment[20] = 44;
+            fragment.splice(54..54, header);
+        }
+    }
+    fragment
+}
+
+#[test]
+fn the_echo_of_a_first_fragment_is_restored_and_a_later_one_is_not_read() {
+    let test = "the_echo_of_a_first_fragment_is_restored_and_a_later_one_is_not_read";
+    let Some(mut clock) = clock_or_skip(test) else { return };
+    for family in [V4, V6] {
+        let ends = Ends::new(family);
+        clock.open(&ends, BITS);
+        let echo = clock.value_sent(&ends, SYN | ACK, 1000);
+        let (before, after) = clock.received(&ends, ACK, &usual(88, echo));
+        assert_ne!(after, before);
+        for (is_first, expected) in [(true, &after), (false, &before)] {
+            let sent = fragment(family, &before, is_first);
+            let got = clock.program.run_classifier(IN_PROGRAM, &sent);
+            assert_eq!(got, fragment(family, expected, is_first), "{family:?} {is_first}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
 
