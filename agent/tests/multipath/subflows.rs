@@ -136,6 +136,55 @@ fn addresses_are_announced_both_ways() {
 }
 
 /// Who closes with bytes unread says so by MP_FASTCLOSE, with the other's key.
+/// As many subflows as Linux allows, of addresses that come, go and come again.
+#[test]
+fn addresses_that_come_and_go_in_a_transfer_have_subflows() {
+    if !root_or_skip("addresses_that_come_and_go_in_a_transfer_have_subflows") {
+        return;
+    }
+    each(&BOTH_FAMILIES, |&is_v6| {
+        let net = Net::new();
+        let _agent = net.agent();
+        net.serve(is_v6, false);
+        for namespace in [&net.client, &net.backend] {
+            namespace.run("ip mptcp limits set subflows 8 add_addr_accepted 8");
+        }
+        let (network, family) = if is_v6 { ("fd66:2::", "-6") } else { ("10.66.2.", "-4") };
+        let bits = if is_v6 { 64 } else { 24 };
+        net.client.run(&format!("ip {family} rule add from {network}0/{bits} table 2"));
+        let stream = net.connect(is_v6, MPTCP);
+        let add = |ids: std::ops::Range<u32>| {
+            for id in ids {
+                let address = format!("{network}{}", 10 + id);
+                net.client.run(&format!("ip addr replace {address}/{bits} dev eth2 nodad"));
+                net.client
+                    .run(&format!("ip mptcp endpoint add {address} id {id} dev eth2 subflow"));
+            }
+        };
+        let count = |count: usize| {
+            net.wait_until(&format!("{count} subflows"), || net.subflows().len() == count);
+        };
+        std::thread::scope(|scope| {
+            let transferring = scope.spawn(|| (0..4).for_each(|_| transfer(&stream, 8 * MIB)));
+            add(1..8);
+            count(8);
+            net.assert_no_complaints();
+            (1..4).for_each(|id| drop(net.client.run(&format!("ip mptcp endpoint del id {id}"))));
+            count(5);
+            add(1..4);
+            count(8);
+            transferring.join().unwrap();
+        });
+        transfer(&stream, 8 * MIB);
+        let [key] = net.chosen()[..] else { panic!("{:?}", net.chosen()) };
+        assert_eq!(net.tokens(), [token(Version::V1, key); 8]);
+        assert_eq!(net.at_backend("MPJoinAckRx"), 10);
+        assert_eq!(net.at_backend("MPJoinAckHMacFailure"), 0);
+        let timestamps = ["PAWSEstab", "TSEcrRejected"];
+        assert_eq!(timestamps.map(|name| kernel(&net.backend, "TcpExt", name)), [0, 0]);
+    });
+}
+
 #[test]
 fn a_connection_is_closed_at_once_by_its_key() {
     if !root_or_skip("a_connection_is_closed_at_once_by_its_key") {
