@@ -135,11 +135,13 @@ fn addresses_are_announced_both_ways() {
     });
 }
 
-/// Who closes with bytes unread says so by MP_FASTCLOSE, with the other's key.
-/// As many subflows as Linux allows, of addresses that come, go and come again.
+/// Traps: where an address goes in mid-transfer, Linux 6.18 was seen to mix up what it
+/// transfers, also without anything between two hosts; subflows that go may count for some
+/// time among the eight that it allows; and what says that an address went may end a new
+/// subflow of the same id.
 #[test]
-fn addresses_that_come_and_go_in_a_transfer_have_subflows() {
-    if !root_or_skip("addresses_that_come_and_go_in_a_transfer_have_subflows") {
+fn a_connections_addresses_come_and_go_and_come_again() {
+    if !root_or_skip("a_connections_addresses_come_and_go_and_come_again") {
         return;
     }
     each(&BOTH_FAMILIES, |&is_v6| {
@@ -155,7 +157,7 @@ fn addresses_that_come_and_go_in_a_transfer_have_subflows() {
         let stream = net.connect(is_v6, MPTCP);
         let add = |ids: std::ops::Range<u32>| {
             for id in ids {
-                let address = format!("{network}{}", 10 + id);
+                let address = format!("{network}{}", 10 + id % 5);
                 net.client.run(&format!("ip addr replace {address}/{bits} dev eth2 nodad"));
                 net.client
                     .run(&format!("ip mptcp endpoint add {address} id {id} dev eth2 subflow"));
@@ -164,27 +166,27 @@ fn addresses_that_come_and_go_in_a_transfer_have_subflows() {
         let count = |count: usize| {
             net.wait_until(&format!("{count} subflows"), || net.subflows().len() == count);
         };
-        std::thread::scope(|scope| {
-            let transferring = scope.spawn(|| (0..4).for_each(|_| transfer(&stream, 8 * MIB)));
-            add(1..8);
-            count(8);
-            net.assert_no_complaints();
-            (1..4).for_each(|id| drop(net.client.run(&format!("ip mptcp endpoint del id {id}"))));
-            count(5);
-            add(1..4);
-            count(8);
-            transferring.join().unwrap();
-        });
+        transfer(&stream, 1000);
+        add(1..6);
+        count(6);
+        transfer(&stream, 8 * MIB);
+        net.assert_no_complaints();
+        (1..4).for_each(|id| drop(net.client.run(&format!("ip mptcp endpoint del id {id}"))));
+        count(3);
+        transfer(&stream, 1000);
+        add(6..9);
+        count(6);
         transfer(&stream, 8 * MIB);
         let [key] = net.chosen()[..] else { panic!("{:?}", net.chosen()) };
-        assert_eq!(net.tokens(), [token(Version::V1, key); 8]);
-        assert_eq!(net.at_backend("MPJoinAckRx"), 10);
+        assert_eq!(net.tokens(), [token(Version::V1, key); 6]);
+        assert_eq!(net.at_backend("MPJoinAckRx"), 8);
         assert_eq!(net.at_backend("MPJoinAckHMacFailure"), 0);
         let timestamps = ["PAWSEstab", "TSEcrRejected"];
         assert_eq!(timestamps.map(|name| kernel(&net.backend, "TcpExt", name)), [0, 0]);
     });
 }
 
+/// Who closes with bytes unread says so by MP_FASTCLOSE, with the other's key.
 #[test]
 fn a_connection_is_closed_at_once_by_its_key() {
     if !root_or_skip("a_connection_is_closed_at_once_by_its_key") {
