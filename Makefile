@@ -157,7 +157,7 @@ figures: bench-programs $(if $(filter mplb-redirects mplb-timestamps,$(FIGURES))
 	@results=bench/figures/results; for figure in $(FIGURES); do \
 	  echo "== figure $$figure"; \
 	  case $$figure in \
-	  mplb-redirects) go run ./bench/timestamps -redirects -rounds 9 -while 8s | tee $$results/$$figure.txt ;; \
+	  mplb-redirects) go run ./bench/timestamps -redirects -rounds 9 -while 5s | tee $$results/$$figure.txt ;; \
 	  mplb-timestamps) go run ./bench/timestamps | tee $$results/$$figure.txt ;; \
 	  *) target/release/guideway-figures --out $$results $$figure ;; \
 	  esac || exit 1; done

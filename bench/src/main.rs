@@ -241,12 +241,9 @@ impl Options {
         }
         match kernel_cache::measure(self.rounds) {
             Ok(times) => {
-                println!(
-                    "cache_ns: floor {:.1}, one flow {:.1}, 1 M flows {:.1}",
-                    times.floor.median(),
-                    times.one_flow.median(),
-                    times.flows_1m.median()
-                );
+                for (name, samples) in &times {
+                    println!("cache_ns, {name}: {:.1}", samples.median());
+                }
                 Some(times)
             }
             Err(why) => {

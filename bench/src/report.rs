@@ -65,9 +65,8 @@ pub fn report(
         report["bytes_per_connection"] = json!(of.table_bytes as f64 / connections);
     }
     if let Some(times) = cache {
-        let CacheTimes { floor, one_flow, flows_1m } = times;
-        let [floor, one_flow, flows_1m] = [floor, one_flow, flows_1m].map(Samples::median);
-        report["cache_ns"] = json!({"floor": floor, "one_flow": one_flow, "flows_1m": flows_1m});
+        let medians = times.iter().map(|(name, of)| (name.to_string(), json!(of.median())));
+        report["cache_ns"] = medians.collect::<Map<_, _>>().into();
     }
     if let Some(veth) = veth {
         report["veth_ratio_to_reflector"] = json!(veth.ratio);

@@ -103,36 +103,59 @@ int guideway_filter(struct xdp_md *ctx)
 }
 
 /* What the cache costs, for measurements: run again and again on one frame, a TCP
- * segment with an IPv4 header at its place. Sets the source address and port to those
- * of another flow each time, and takes the outer header off again; without the cache
- * what is left is the floor. */
+ * segment with an IP header at its place. Sets the source address to that of another
+ * flow each time, and takes the outer header off again; without the cache what is left
+ * is the floor. */
 const volatile __u32 measured_flow_mask = 0;
+const volatile __u32 measured_is_v6 = 0;
 const volatile __u32 measured_with_cache = 0;
 __u32 measured_runs = 0;
+
+static __always_inline int write_flow_v4(struct iphdr *ip, const void *end, __u32 flow)
+{
+	const __u32 *words = (const void *)ip;
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	ip->saddr = flow;
+	ip->check = 0;
+	ip->check = ~fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]);
+	return 1;
+}
+
+static __always_inline int write_flow_v6(struct ipv6hdr *ip, const void *end, __u32 flow)
+{
+	if ((void *)(ip + 1) > end)
+		return 0;
+	ip->saddr.in6_u.u6_addr32[3] = flow;
+	return 1;
+}
 
 SEC("xdp")
 int guideway_measure(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	long frame_bytes = end - data, added_bytes;
 	struct ethhdr *ethernet = data;
-	struct iphdr *ip = data + sizeof(*ethernet);
 	__u32 flow;
 
-	if ((void *)(ip + 1) + 4 > end)
+	barrier_var(frame_bytes); /* else pointers are subtracted in another order */
+	if ((void *)(ethernet + 1) > end)
 		return XDP_ABORTED;
+	ethernet->h_proto = measured_is_v6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	/* Neighbours in time are no neighbours in memory. */
 	flow = (measured_runs++ * 0x9e3779b1) & measured_flow_mask;
-	ethernet->h_proto = bpf_htons(ETH_P_IP);
-	ip->saddr = flow;
-	/* The two words that change stand in the checksum for each other. */
-	ip->check = 0;
-	ip->check = ~fold((__u64)((__u32 *)ip)[0] + ((__u32 *)ip)[1] + ((__u32 *)ip)[2] +
-			  ((__u32 *)ip)[3] + ((__u32 *)ip)[4]);
+	if (!(measured_is_v6 ? write_flow_v6(data + sizeof(*ethernet), end, flow) :
+			       write_flow_v4(data + sizeof(*ethernet), end, flow)))
+		return XDP_ABORTED;
 	if (!measured_with_cache)
 		return XDP_TX;
 	if (send_cached(ctx) != XDP_TX)
 		return XDP_DROP;
-	return bpf_xdp_adjust_head(ctx, ADDED_BYTES_V4(GRE_WORDS)) ? XDP_ABORTED : XDP_TX;
+	added_bytes = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+	barrier_var(added_bytes);
+	added_bytes -= frame_bytes;
+	return bpf_xdp_adjust_head(ctx, added_bytes) ? XDP_ABORTED : XDP_TX;
 }
 
 /* None of the helpers used requires the GPL. */

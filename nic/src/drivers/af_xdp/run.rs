@@ -35,6 +35,8 @@ pub struct FilterRun {
 pub struct Measured {
     /// Flows that it goes through, a power of two, less one.
     pub flow_mask: u32,
+    /// Whose packets are of IPv6.
+    pub is_v6: bool,
     /// False: it is the floor.
     pub with_cache: bool,
 }
@@ -80,9 +82,12 @@ impl FilterRun {
         config: CacheConfig,
         measured: Measured,
     ) -> Result<FilterRun, ObjectError> {
-        let Measured { flow_mask, with_cache } = measured;
-        let constants =
-            [("measured_flow_mask", flow_mask), ("measured_with_cache", with_cache.into())];
+        let Measured { flow_mask, is_v6, with_cache } = measured;
+        let constants = [
+            ("measured_flow_mask", flow_mask),
+            ("measured_is_v6", is_v6.into()),
+            ("measured_with_cache", with_cache.into()),
+        ];
         let (mut object, _, filter, cache) = program::load(Some(config), &constants)?;
         let cache = cache.ok_or(ObjectError::Missing("cache_entries"))?;
         ebpf::verify(MEASURE, ebpf::program::<Xdp>(&mut object, MEASURE)?.load())?;
