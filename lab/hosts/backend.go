@@ -209,6 +209,28 @@ func (lab *Lab) RestoreBackend(ctx context.Context, index int) error {
 	return lab.startServers(n)
 }
 
+// RenumberBackend brings back what KillBackend took, with other addresses, which all
+// agents and load balancers are told.
+func (lab *Lab) RenumberBackend(ctx context.Context, index int) error {
+	if err := lab.RestoreBackend(ctx, index); err != nil {
+		return err
+	}
+	n, err := lab.Network.Renumber(ctx, lab.Network.Backends[index])
+	if err != nil {
+		return err
+	}
+	lab.Network.Backends[index] = n
+	for i := range lab.Network.Backends {
+		if err := errors.Join(lab.StopAgent(i), lab.StartAgent(i)); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(lab.waitAgents(ctx, readyLimit), lab.applyConfigs()); err != nil {
+		return err
+	}
+	return lab.waitPlans(ctx, readyLimit)
+}
+
 // waitAgents until those that run take packets out of tunnels, and have had the
 // time to resolve one another: only then do they answer.
 func (lab *Lab) waitAgents(ctx context.Context, limit time.Duration) error {

@@ -195,10 +195,15 @@ func (lab *Lab) reload(weights map[string]uint32, settings topology.Settings) er
 		return nil
 	}
 	lab.weights, lab.settings = maps.Clone(weights), settings
+	return lab.applyConfigs()
+}
+
+// applyConfigs to the controllers that run, as settings, weights and addresses are.
+func (lab *Lab) applyConfigs() error {
 	if err := lab.writeConfigs(); err != nil {
 		return err
 	}
-	if agrees(lab.Network, settings) {
+	if agrees(lab.Network, lab.settings) {
 		return lab.applyShared()
 	}
 	for _, n := range lab.Network.LoadBalancers {

@@ -59,6 +59,7 @@ func TestMoves(t *testing.T) {
 		m.end(three)
 	})
 	m.run("a backend dies", func() { m.kill(1) })
+	m.run("it comes back with its address changed", func() { m.renumber(1) })
 	checkAtRest(t, running)
 }
 
@@ -366,4 +367,25 @@ func (m *movesLab) kill(index int) {
 		m.t.Fatalf("%d of %d connections are not at %s", len(others), len(m.idle), dead)
 	}
 	goOn(m.t, others)
+}
+
+// renumber a backend that is dead: it has its buckets again and new connections, and those
+// of the others go on.
+func (m *movesLab) renumber(index int) {
+	if err := m.RenumberBackend(m.t.Context(), index); err != nil {
+		m.t.Fatal(err)
+	}
+	one, renumbered := m.Backends()[0], m.Backends()[index]
+	m.waitOwners(one, renumbered)
+	goOn(m.t, slices.DeleteFunc(slices.Clone(m.idle), func(c conversation) bool { return c.backend != one }))
+	for _, vip := range topology.EchoVIPs {
+		var begun []conversation
+		for range 30 {
+			begun = append(begun, converse(m.t, m.Lab, vip))
+		}
+		goOn(m.t, begun)
+		if !slices.ContainsFunc(begun, func(c conversation) bool { return c.backend == renumbered }) {
+			m.t.Errorf("none of %d connections to %s is at %s", len(begun), vip, renumbered)
+		}
+	}
 }

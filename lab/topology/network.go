@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -119,16 +120,20 @@ func setUpNode(ctx context.Context, n Node) error {
 	}
 	lines := append([]string{"link set lo up"}, bringUp("eth0", n.Addresses)...)
 	for family := range n.Gateways {
-		line := fmt.Sprintf("route add default via %s", n.Gateway(family))
-		if n.RouteMTU != 0 {
-			line += fmt.Sprintf(" mtu %d", n.RouteMTU)
-		}
-		lines = append(lines, line)
+		lines = append(lines, defaultRoute(n, family))
 	}
 	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
 		return err
 	}
 	return computeChecksums(ctx, n.Namespace, "eth0")
+}
+
+func defaultRoute(n Node, family int) string {
+	line := fmt.Sprintf("route replace default via %s", n.Gateway(family))
+	if n.RouteMTU != 0 {
+		line += fmt.Sprintf(" mtu %d", n.RouteMTU)
+	}
+	return line
 }
 
 func bringUp(link string, addresses []netip.Prefix) []string {
@@ -182,6 +187,21 @@ func giveBackendsTheVIPs(ctx context.Context, network Network) error {
 // SetLink takes a node's link up or down at the router's end.
 func (network Network) SetLink(ctx context.Context, n Node, state string) error {
 	return IPBatch(ctx, network.Router, []string{fmt.Sprintf("link set %s %s", n.Port, state)})
+}
+
+// Renumber a node: it has the next addresses of its networks, and not those of before.
+func (network Network) Renumber(ctx context.Context, n Node) (Node, error) {
+	n.Addresses = slices.Clone(n.Addresses)
+	var lines []string
+	for family, former := range n.Addresses {
+		next := netip.PrefixFrom(former.Addr().Next(), former.Bits())
+		lines = append(lines,
+			fmt.Sprintf("address del %s dev eth0", former),
+			fmt.Sprintf("address add %s dev eth0%s", next, nodad(next.Addr())),
+			defaultRoute(n, family))
+		n.Addresses[family] = next
+	}
+	return n, IPBatch(ctx, n.Namespace, lines)
 }
 
 // AddClientLink gives the client a second way to the router, eth1, by which it sends
