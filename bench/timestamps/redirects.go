@@ -48,7 +48,6 @@ func compareRedirects(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.remove()) }()
-	p.line.Set(0, 0)
 	costs := make([]cost, len(kinds))
 	fmt.Println("MPLB, section 3.3: what redirect rules cost, beside timestamps")
 	if err := s.printSetting(); err != nil {
