@@ -83,8 +83,9 @@ impl Pair {
     }
 
     /// Until all rules for connections here are granted, which are of this number.
+    /// Those of handshakes are requested for six seconds, and longer on a busy machine.
     fn wait_until_granted(&self, count: u64) {
-        self.net.wait_until("rules are granted", || {
+        self.net.wait_within(LISTS, "rules are granted", || {
             self.rules(self.here(), "requested") == count && self.rules(self.here(), "pending") == 0
         });
     }
