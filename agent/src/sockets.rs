@@ -24,6 +24,9 @@ const AF_INET6: u8 = 10;
 /// server has not), CLOSE and LISTEN, as bits of `enum tcp_state`.
 const STATES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 
+/// Of these the ones of handshakes that the client has not answered.
+const HANDSHAKES: u32 = 1 << 3 | 1 << 12;
+
 /// A socket that clients' first packets go to: TCP_LISTEN, and for UDP TCP_CLOSE, which
 /// the kernel has for sockets without a peer.
 const LISTENING: [(Protocol, u32); 2] = [(Protocol::TCP, 1 << 10), (Protocol::UDP, 1 << 7)];
@@ -83,6 +86,11 @@ pub fn listeners() -> io::Result<Vec<Listener>> {
 /// All connections, each as the flow of its client's packets.
 pub fn connections() -> io::Result<Vec<FlowKey>> {
     list(Protocol::TCP, STATES)
+}
+
+/// Those of them whose client has answered.
+pub fn answered() -> io::Result<Vec<FlowKey>> {
+    list(Protocol::TCP, STATES & !HANDSHAKES)
 }
 
 /// The tokens of all connections of Multipath TCP, which their subflows have.
@@ -193,7 +201,9 @@ fn attribute(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+    use std::time::Duration;
 
+    use testnet::{Namespace, root_or_skip};
     use wire::ip;
 
     use super::*;
@@ -248,5 +258,29 @@ mod tests {
             let open = |flow: &FlowKey| ends(flow).1 == server;
             assert!(!connections().unwrap().iter().any(open), "{listen}: listening only");
         }
+    }
+
+    #[test]
+    fn a_handshake_that_its_client_has_not_answered_is_listed_apart() {
+        if !root_or_skip("a_handshake_that_its_client_has_not_answered_is_listed_apart") {
+            return;
+        }
+        let [server, client] = ["server", "client"].map(Namespace::new);
+        testnet::link(&server, "eth0", &client, "eth0", 1);
+        server.run("ip addr add 10.66.0.1/24 dev eth0");
+        client.run("ip addr add 10.66.0.2/24 dev eth0");
+        let listener = server.inside(|| TcpListener::bind("10.66.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let counts = || {
+            let lists = server.inside(|| [connections().unwrap(), answered().unwrap()]);
+            lists.map(|list| list.iter().filter(|flow| ends(flow).1 == address).count())
+        };
+        let _stream = client.inside(|| TcpStream::connect(address).unwrap());
+        assert_eq!(counts(), [1, 1]);
+        // The next client does not get what it would answer.
+        server.run("ip neigh replace 10.66.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
+        let timeout = Duration::from_millis(100);
+        client.inside(|| TcpStream::connect_timeout(&address, timeout).unwrap_err());
+        assert_eq!(counts(), [2, 1]);
     }
 }

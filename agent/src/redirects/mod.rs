@@ -339,17 +339,18 @@ impl Redirects {
         if self.connections.is_empty() && self.handshakes.is_empty() {
             return;
         }
-        let listed = spawn_blocking(|| {
-            let listed = sockets::connections()?;
-            io::Result::Ok(listed.iter().map(flows::key).collect::<HashSet<Flow>>())
+        let lists = spawn_blocking(|| {
+            let keys = |flows: Vec<FlowKey>| flows.iter().map(flows::key).collect();
+            io::Result::Ok([sockets::connections()?, sockets::answered()?].map(keys))
         });
-        match listed.await.map_err(io::Error::other).and_then(|listed| listed) {
-            Ok(listed) => self.follow(&listed, begun),
+        match lists.await.map_err(io::Error::other).and_then(|lists| lists) {
+            Ok([listed, answered]) => self.follow(&listed, &answered, begun),
             Err(error) => tracing::warn!("cannot list this machine's connections: {error}"),
         }
     }
 
-    fn follow(&mut self, listed: &HashSet<Flow>, begun: Instant) {
+    /// `listed` has those of `answered`, and handshakes that no client has answered.
+    fn follow(&mut self, listed: &HashSet<Flow>, answered: &HashSet<Flow>, begun: Instant) {
         let is_listable = |away: &Away| begun.saturating_duration_since(away.since) > LISTED_AFTER;
         let gone =
             self.connections.extract_if(|flow, away| is_listable(away) && !listed.contains(flow));
@@ -361,7 +362,7 @@ impl Redirects {
         }
         // Connections of clients that have said and heard nothing since their handshake.
         let silent: Vec<Flow> =
-            self.handshakes.keys().filter(|flow| listed.contains(*flow)).copied().collect();
+            self.handshakes.keys().filter(|flow| answered.contains(*flow)).copied().collect();
         for flow in silent {
             let Some(away) = self.handshakes.remove(&flow) else { continue };
             let Some((client, address)) = self.clients.get_mut(&away.owner) else { continue };
