@@ -65,7 +65,7 @@ fn syn_cookies_are_switched_back_when_the_agent_is_killed_between_on_and_off() {
     let guard = net.backend.run(&format!("pgrep -P {}", agent.child.id()));
     send(guard.trim().parse().unwrap(), Signal::KILL);
     kill(agent);
-    assert_eq!(net.backend.inside(syn_cookies), "2", "nobody is left to switch them back");
+    assert_eq!(net.backend.inside(syn_cookies), "2", "no guard switches them back");
     let _agent = net.agent();
     assert_eq!(net.backend.inside(syn_cookies), "1");
     net.serve(false, false);
