@@ -73,8 +73,13 @@ fn a_socket_and_a_port_are_used_again() {
             rustix::net::bind(&stream, &SocketAddr::new(any, 40_000)).unwrap();
             rustix::net::connect(&stream, &to).unwrap();
             transfer(&stream, 100_000);
-            // An RST, so that nothing of the former is left where it is opened again.
+            // By an RST. Trap: it may be sent after the socket is closed, and until then the
+            // kernel opens no other one by these ports.
             set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            drop(stream);
+            net.wait_until("the former is gone", || {
+                net.client.run("ss -Htan sport = :40000").is_empty()
+            });
         }
         assert_eq!(net.at_backend("MPCapableACKRX"), 2 * TIMES);
         net.assert_no_complaints();
