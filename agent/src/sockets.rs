@@ -24,8 +24,10 @@ const AF_INET6: u8 = 10;
 /// server has not), CLOSE and LISTEN, as bits of `enum tcp_state`.
 const STATES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 
-/// Of these the ones of handshakes that the client has not answered.
-const HANDSHAKES: u32 = 1 << 3 | 1 << 12;
+/// Where the state is in `struct inet_diag_msg`, and what it is of a handshake that the
+/// client has not answered.
+const STATE_AT: usize = 1;
+const SYN_RECV: u8 = 3;
 
 /// A socket that clients' first packets go to: TCP_LISTEN, and for UDP TCP_CLOSE, which
 /// the kernel has for sockets without a peer.
@@ -83,14 +85,14 @@ pub fn listeners() -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// All connections, each as the flow of its client's packets.
-pub fn connections() -> io::Result<Vec<FlowKey>> {
-    list(Protocol::TCP, STATES)
-}
-
-/// Those of them whose client has answered.
-pub fn answered() -> io::Result<Vec<FlowKey>> {
-    list(Protocol::TCP, STATES & !HANDSHAKES)
+/// All connections, each as the flow of its client's packets, and whether the client has
+/// answered its handshake.
+pub fn connections() -> io::Result<Vec<(FlowKey, bool)>> {
+    let mut connections = Vec::new();
+    dump(Protocol::TCP, STATES, NOTHING_MORE, |body| {
+        connections.extend(flow(body).map(|flow| (flow, body[STATE_AT] != SYN_RECV)));
+    })?;
+    Ok(connections)
 }
 
 /// The tokens of all connections of Multipath TCP, which their subflows have.
@@ -250,12 +252,12 @@ mod tests {
             let accepted = listener.accept().unwrap();
             let expected = (client.local_addr().unwrap(), server);
             let count =
-                || connections().unwrap().iter().filter(|flow| ends(flow) == expected).count();
+                || connections().unwrap().iter().filter(|(flow, _)| ends(flow) == expected).count();
             assert_eq!(count(), 1, "{listen}");
             drop(client);
             assert_eq!(count(), 1, "{listen}: half closed");
             drop(accepted);
-            let open = |flow: &FlowKey| ends(flow).1 == server;
+            let open = |(flow, _): &(FlowKey, bool)| ends(flow).1 == server;
             assert!(!connections().unwrap().iter().any(open), "{listen}: listening only");
         }
     }
@@ -272,8 +274,9 @@ mod tests {
         let listener = server.inside(|| TcpListener::bind("10.66.0.1:0").unwrap());
         let address = listener.local_addr().unwrap();
         let counts = || {
-            let lists = server.inside(|| [connections().unwrap(), answered().unwrap()]);
-            lists.map(|list| list.iter().filter(|flow| ends(flow).1 == address).count())
+            let mut listed = server.inside(|| connections().unwrap());
+            listed.retain(|(flow, _)| ends(flow).1 == address);
+            [listed.len(), listed.iter().filter(|(_, is_answered)| *is_answered).count()]
         };
         let _stream = client.inside(|| TcpStream::connect(address).unwrap());
         assert_eq!(counts(), [1, 1]);

@@ -192,7 +192,8 @@ async fn bodies(session: &Session, exchange: &Mutex<Exchange>, here: Arc<Here>) 
     let Some(counting) = session.counting() else { return count::uncounted(0) };
     locked(exchange).services = counting.served().to_vec();
     let counted = spawn_blocking(move || {
-        let mut living = sockets::connections()?;
+        let connections = sockets::connections()?;
+        let mut living: Vec<_> = connections.into_iter().map(|(flow, _)| flow).collect();
         living.extend(here.flows.recent().map_err(std::io::Error::other)?);
         living.extend(here.redirected.flows().map_err(std::io::Error::other)?);
         let (counts, connections) = counting.count(&living, |flow| here.clocks.bits(flow));

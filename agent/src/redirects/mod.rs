@@ -16,7 +16,7 @@ mod rule;
 mod server;
 mod tables;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -339,21 +339,22 @@ impl Redirects {
         if self.connections.is_empty() && self.handshakes.is_empty() {
             return;
         }
-        let lists = spawn_blocking(|| {
-            let keys = |flows: Vec<FlowKey>| flows.iter().map(flows::key).collect();
-            io::Result::Ok([sockets::connections()?, sockets::answered()?].map(keys))
+        let listed = spawn_blocking(|| {
+            let listed = sockets::connections()?;
+            io::Result::Ok(listed.iter().map(|(flow, is)| (flows::key(flow), *is)).collect())
         });
-        match lists.await.map_err(io::Error::other).and_then(|lists| lists) {
-            Ok([listed, answered]) => self.follow(&listed, &answered, begun),
+        match listed.await.map_err(io::Error::other).and_then(|listed| listed) {
+            Ok(listed) => self.follow(&listed, begun),
             Err(error) => tracing::warn!("cannot list this machine's connections: {error}"),
         }
     }
 
-    /// `listed` has those of `answered`, and handshakes that no client has answered.
-    fn follow(&mut self, listed: &HashSet<Flow>, answered: &HashSet<Flow>, begun: Instant) {
+    /// `listed` has handshakes, too: false of those that the client has not answered.
+    fn follow(&mut self, listed: &HashMap<Flow, bool>, begun: Instant) {
         let is_listable = |away: &Away| begun.saturating_duration_since(away.since) > LISTED_AFTER;
-        let gone =
-            self.connections.extract_if(|flow, away| is_listable(away) && !listed.contains(flow));
+        let gone = self
+            .connections
+            .extract_if(|flow, away| is_listable(away) && !listed.contains_key(flow));
         for (flow, away) in gone {
             let _ = self.away.remove(&flow);
             if let Some((client, _)) = self.clients.get_mut(&away.owner) {
@@ -361,8 +362,12 @@ impl Redirects {
             }
         }
         // Connections of clients that have said and heard nothing since their handshake.
-        let silent: Vec<Flow> =
-            self.handshakes.keys().filter(|flow| answered.contains(*flow)).copied().collect();
+        let silent: Vec<Flow> = self
+            .handshakes
+            .keys()
+            .filter(|flow| listed.get(*flow) == Some(&true))
+            .copied()
+            .collect();
         for flow in silent {
             let Some(away) = self.handshakes.remove(&flow) else { continue };
             let Some((client, address)) = self.clients.get_mut(&away.owner) else { continue };
