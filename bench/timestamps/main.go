@@ -1,12 +1,9 @@
-// Timestamps measures what finding connections of Multipath TCP by timestamps costs, with
-// one connection over one path, through a load balancer. As root:
+// Timestamps is the MPLB paper's "timestamp evaluation": the throughput of one connection
+// of Multipath TCP over one path, through a load balancer, with and without the thirteen
+// bits in the server's timestamps, at delays of 1 to 500 ms and losses of 0.01 to 5 %, in
+// turns, each in a lab of its own. As root:
 //
-//	make build && go run ./bench/timestamps             # thirteen bits in them, or none
-//	make build && go run ./bench/timestamps -redirects  # timestamps, or redirect rules
-//
-// The first is the MPLB paper's "timestamp evaluation": throughput with and without the
-// bits at delays of 1 to 500 ms and losses of 0.01 to 5 %, in turns, each in a lab of its
-// own.
+//	make figures FIGURES=mplb-timestamps
 package main
 
 import (
@@ -35,7 +32,6 @@ type settings struct {
 	rounds         int
 	while          time.Duration
 	algorithm      string
-	redirects      bool
 	bin            string
 }
 
@@ -47,7 +43,6 @@ func main() {
 	flag.IntVar(&s.rounds, "rounds", 3, "measurements of each kind")
 	flag.DurationVar(&s.while, "while", 4*time.Second, "time of a measurement, 40 round trips at least, behind a warm-up of 1 s and eight of these")
 	flag.StringVar(&s.algorithm, "tcp", "reno", "TCP's algorithm at both ends, one of net.ipv4.tcp_allowed_congestion_control")
-	flag.BoolVar(&s.redirects, "redirects", false, "compare timestamps with redirect rules, without delay or loss")
 	flag.StringVar(&s.bin, "bin", "bin", "directory of the programs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -62,11 +57,7 @@ func main() {
 	if s.rounds < 1 || s.while <= 0 {
 		log.Fatal("-rounds, -while: give at least one measurement and some time")
 	}
-	compare := compareBits
-	if s.redirects {
-		compare = compareRedirects
-	}
-	if err := compare(ctx, s); err != nil {
+	if err := compareBits(ctx, s); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -135,7 +126,7 @@ func (p *place) delayed(ctx context.Context, while, rtt time.Duration, loss floa
 	return mbits, ctx.Err()
 }
 
-// printSetting that both comparisons have.
+// printSetting of the measurements and the machine.
 func (s settings) printSetting() error {
 	fmt.Printf("One connection of Multipath TCP over one path, echoed, %s; median of %d of %v each or more, in turns (least to most)\n", s.algorithm, s.rounds, s.while)
 	var name unix.Utsname
