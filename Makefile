@@ -148,7 +148,7 @@ bench figures: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 bench: bench-programs ## Measure what a packet costs here; as root also over veth [BENCH_ARGS= BENCH_REPORT=file.json]
 	@target/release/guideway-bench $(BENCH_ARGS)
 
-# Figure 8 and those of MPLB build network namespaces; the last one labs, which take half an hour.
+# Figure 8 and those of MPLB build network namespaces; mplb-timestamps builds labs and takes half an hour.
 FIGURES ?= 11 12 tracking 7 9 table-build scale swap mplb-table-1 \
   $(if $(filter 0,$(shell id -u)),8 mplb-7 mplb-8 mplb-9 mplb-10 mplb-timestamps)
 
@@ -157,7 +157,7 @@ figures: bench-programs $(if $(filter mplb-timestamps,$(FIGURES)),build) ## Redo
 	@results=bench/figures/results; for figure in $(FIGURES); do \
 	  echo "== figure $$figure"; \
 	  case $$figure in \
-	  mplb-timestamps) go run ./bench/timestamps | tee $$results/$$figure.txt ;; \
+	  mplb-timestamps) go run ./bench/figures/timestamps | tee $$results/$$figure.txt ;; \
 	  *) target/release/guideway-figures --out $$results $$figure ;; \
 	  esac || exit 1; done
 
