@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/guideway/guideway/controller"
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/configs"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/spf13/cobra"
 )
@@ -103,7 +103,7 @@ func printWarningLines(command *cobra.Command, warnings []string) {
 
 func (m machine) applyConfig(ctx context.Context, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
 	var applied *controllerv1.ApplyConfigResponse
-	var file *controller.Replacement
+	var file *configs.Replacement
 	err := m.ask(ctx, applyTimeout, m.controllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := controllerv1.NewControllerClient(conn).ApplyConfig(ctx)
 		if err != nil {
@@ -123,7 +123,7 @@ func (m machine) applyConfig(ctx context.Context, source config.Source, order *c
 			return err
 		}
 		if m.remote.server == "" && target.Path != "" { // else the controller writes, or etcd
-			if file, err = controller.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
+			if file, err = configs.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
 				return status.Error(codes.Aborted, err.Error())
 			}
 		}
@@ -141,7 +141,7 @@ func (m machine) applyConfig(ctx context.Context, source config.Source, order *c
 
 // undo puts the former config back after a refusal. Where the outcome is not
 // known, the file stays: it may be what runs.
-func (m machine) undo(ctx context.Context, file *controller.Replacement, failed error) error {
+func (m machine) undo(ctx context.Context, file *configs.Replacement, failed error) error {
 	if r := (refused{}); !errors.As(failed, &r) || r.code != codes.FailedPrecondition && r.code != codes.InvalidArgument {
 		return fmt.Errorf("%w: %s holds the new config all the same; `guideway show services` and `guideway config history` say what runs", failed, file.Path)
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/guideway/guideway/controller/agents"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/agents"
 )
 
 func configBackendCommand() *cobra.Command {

@@ -6,7 +6,7 @@ import (
 	"os/user"
 
 	"github.com/guideway/guideway/controller/config"
-	"github.com/guideway/guideway/controller/fleet"
+	"github.com/guideway/guideway/controller/sinks/fleet"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 	"github.com/spf13/cobra"
 )

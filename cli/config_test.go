@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// run executes a command line.
-func run(args ...string) (stdout, stderr string, err error) {
+// execute a command line.
+func execute(args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
 	command := root()
 	command.SetArgs(args)
@@ -36,7 +36,7 @@ func Test_compile_prints_the_plan_byte_for_byte_and_warnings_apart(t *testing.T)
 			t.Fatal(err)
 		}
 		for range 5 { // the same each time: nothing may depend on a map's order
-			stdout, stderr, err := run("config", "compile", filepath.Join(filepath.Dir(file), "config.yaml"))
+			stdout, stderr, err := execute("config", "compile", filepath.Join(filepath.Dir(file), "config.yaml"))
 			if err != nil || stdout != string(wanted) {
 				t.Fatalf("%s: error %v, plan\n%s", file, err, stdout)
 			}
@@ -48,7 +48,7 @@ func Test_compile_prints_the_plan_byte_for_byte_and_warnings_apart(t *testing.T)
 }
 
 func Test_check_sums_up_a_good_config(t *testing.T) {
-	stdout, stderr, err := run("config", "check", golden+"a-first-try/config.yaml")
+	stdout, stderr, err := execute("config", "check", golden+"a-first-try/config.yaml")
 	if err != nil || stdout != "config is good: 1 service, 1 vip, 2 backends; 1 warning\n" {
 		t.Errorf("error %v, said %q", err, stdout)
 	}
@@ -59,7 +59,7 @@ func Test_check_sums_up_a_good_config(t *testing.T) {
 
 func Test_check_and_compile_refuse_a_bad_config_with_all_errors_and_no_output(t *testing.T) {
 	for _, verb := range []string{"check", "compile"} {
-		stdout, stderr, err := run("config", verb, "../controller/config/testdata/bad/ports.yaml")
+		stdout, stderr, err := execute("config", verb, "../controller/config/testdata/bad/ports.yaml")
 		if !errors.Is(err, errReported) || stdout != "" {
 			t.Errorf("%s: error %v, said %q", verb, err, stdout)
 		}
@@ -78,7 +78,7 @@ func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 		{"config check", "give a config file"},
 		{"version extra", `"extra" is too much`},
 	} {
-		_, _, err := run(strings.Fields(one.line)...)
+		_, _, err := execute(strings.Fields(one.line)...)
 		if err == nil || !strings.Contains(err.Error(), one.says) {
 			t.Errorf("%s: error is %v, wanted %q", one.line, err, one.says)
 		}
@@ -86,7 +86,7 @@ func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 			t.Errorf("%s: ends with %d", one.line, exitCode(err))
 		}
 	}
-	_, _, err := run("config", "check", "no-such-file.yaml")
+	_, _, err := execute("config", "check", "no-such-file.yaml")
 	if err == nil || !strings.Contains(err.Error(), "no-such-file.yaml: no such file") || exitCode(err) != exitFailed {
 		t.Errorf("a missing file: %v", err)
 	}
@@ -115,7 +115,7 @@ func Test_every_command_says_what_it_is_for(t *testing.T) {
 			t.Errorf("%s has no short description", command.CommandPath())
 		}
 	}
-	stdout, _, err := run("completion", "bash")
+	stdout, _, err := execute("completion", "bash")
 	if err != nil || !strings.Contains(stdout, "guideway") {
 		t.Errorf("completion: %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/guideway/guideway/controller"
+	"github.com/guideway/guideway/controller/run"
 	"github.com/spf13/cobra"
 )
 
@@ -21,7 +21,7 @@ const (
 const controllerVerb = "controller"
 
 func controllerCommand() *cobra.Command {
-	var options controller.Options
+	var options run.Options
 	var logFormat string
 	var verbose bool
 	command := &cobra.Command{
@@ -36,8 +36,8 @@ func controllerCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = newLog(logFormat, verbose)
 			options.Version = version
-			err := controller.Run(command.Context(), options)
-			if errors.Is(err, controller.ErrRestart) {
+			err := run.Run(command.Context(), options)
+			if errors.Is(err, run.ErrRestart) {
 				err = executeAnew()
 			}
 			return err

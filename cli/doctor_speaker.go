@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guideway/guideway/controller/speaker"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
+	"github.com/guideway/guideway/speaker/bgp"
 )
 
 // Of a session whose speaker does not answer.
@@ -35,8 +35,8 @@ func (p *diagnosis) speaker(ctx context.Context, m machine) {
 		p.add(gradeFail, "speaker", "announces nothing: %s", why)
 	}
 	if why := state.GetProblem(); why != "" {
-		if strings.Contains(why, speaker.PortTaken) {
-			why += " (seen from here: " + speaker.PortHolder() + ")"
+		if strings.Contains(why, bgp.PortTaken) {
+			why += " (seen from here: " + bgp.PortHolder() + ")"
 		}
 		p.add(gradeFail, "speaker", "could not announce everything: %s", why)
 	}

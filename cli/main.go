@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/guideway/guideway/controller"
+	"github.com/guideway/guideway/controller/run"
 )
 
 // version is set by the linker.
@@ -34,7 +34,7 @@ var errChanges = errors.New("changes")
 func main() {
 	// First of all: without a handler, SIGHUP ends the process.
 	if len(os.Args) > 1 && os.Args[1] == controllerVerb {
-		controller.CatchHangups()
+		run.CatchHangups()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/spf13/cobra"
 )
 

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/api"
-	"github.com/guideway/guideway/controller/forwarder"
-	"github.com/guideway/guideway/controller/routes"
+	"github.com/guideway/guideway/controller/sinks/forwarder"
+	"github.com/guideway/guideway/controller/sinks/routes"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guideway/guideway/controller/routes"
+	"github.com/guideway/guideway/controller/sinks/routes"
 )
 
 func TestAProcessThatHangsIsSaidToHang(t *testing.T) {

@@ -3,14 +3,14 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/guideway/guideway/controller/announce"
+	"github.com/guideway/guideway/speaker"
 )
 
 // speakerStateDirDefault is the speaker's own: its user is not the controller's.
 const speakerStateDirDefault = "/var/lib/guideway-speaker"
 
 func speakerCommand() *cobra.Command {
-	var options announce.Options
+	var options speaker.Options
 	var logFormat string
 	var verbose bool
 	command := &cobra.Command{
@@ -25,7 +25,7 @@ func speakerCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = newLog(logFormat, verbose)
 			options.Version = version
-			return announce.Run(command.Context(), options)
+			return speaker.Run(command.Context(), options)
 		},
 	}
 	flags := command.Flags()

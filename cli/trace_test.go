@@ -14,7 +14,7 @@ import (
 
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
-	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/guideway/guideway/controller/tracer"
 	"github.com/guideway/guideway/lab/topology"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -186,7 +186,7 @@ func within(t *testing.T, what string, try func(context.Context) error) {
 func (n traceNet) trace(t *testing.T, args string) (stdout, stderr string, err error) {
 	t.Helper()
 	inside := topology.Inside(n.prefix+"client", func() error {
-		stdout, stderr, err = run(append([]string{"trace"}, strings.Fields(args)...)...)
+		stdout, stderr, err = execute(append([]string{"trace"}, strings.Fields(args)...)...)
 		return nil
 	})
 	if inside != nil {
@@ -289,7 +289,7 @@ func Test_trace_names_what_is_wrong_and_its_cure(t *testing.T) {
 		{"--vip 203.0.113.10 --receiver 192.0.2.1:x --secret-file " + good, `--receiver "192.0.2.1:x"`},
 		{"--vip 203.0.113.10 --count 0 --src 192.0.2.1 --receiver 192.0.2.1 --secret-file " + good, "count 0: give 1 to 1000"},
 	} {
-		_, _, err := run(append([]string{"trace"}, strings.Fields(one.line)...)...)
+		_, _, err := execute(append([]string{"trace"}, strings.Fields(one.line)...)...)
 		if err == nil || !strings.Contains(err.Error(), one.says) {
 			t.Errorf("%s: error is %v, wanted %q", one.line, err, one.says)
 		}

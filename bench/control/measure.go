@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/guideway/guideway/controller/api"
-	"github.com/guideway/guideway/controller/forwarder"
+	"github.com/guideway/guideway/controller/sinks/forwarder"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )

@@ -21,8 +21,8 @@ import (
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
-	"github.com/guideway/guideway/controller/judge"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"github.com/guideway/guideway/speaker/judge"
 )
 
 const (

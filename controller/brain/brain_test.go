@@ -2,7 +2,7 @@ package brain
 
 import (
 	"fmt"
-	"github.com/guideway/guideway/controller/judge"
+	"github.com/guideway/guideway/speaker/judge"
 	"io/fs"
 	"net/netip"
 	"slices"

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"time"
 
-	"github.com/guideway/guideway/controller/judge"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"github.com/guideway/guideway/speaker/judge"
 )
 
 type forwarderState struct {

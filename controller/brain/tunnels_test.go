@@ -1,7 +1,7 @@
 package brain
 
 import (
-	"github.com/guideway/guideway/controller/judge"
+	"github.com/guideway/guideway/speaker/judge"
 	"net/netip"
 	"strings"
 	"testing"

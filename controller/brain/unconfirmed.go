@@ -11,7 +11,7 @@ package brain
 import (
 	"time"
 
-	"github.com/guideway/guideway/controller/judge"
+	"github.com/guideway/guideway/speaker/judge"
 )
 
 // What is silent for longer stood still: the forwarder, which is asked ten

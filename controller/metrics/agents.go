@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/guideway/guideway/controller/agents"
+	"github.com/guideway/guideway/controller/sinks/agents"
 )
 
 // AgentSource receives agents' messages.

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/guideway/guideway/controller/agents"
+	"github.com/guideway/guideway/controller/sinks/agents"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guideway/guideway/controller/agents"
+	"github.com/guideway/guideway/controller/sinks/agents"
 	"github.com/guideway/guideway/lab/topology"
 )
 

@@ -42,7 +42,7 @@ func sources(root fs.FS) (counters.Tree, error) {
 		content, _ := fs.ReadFile(root, path) // one that is not there is empty
 		return string(content)
 	}}
-	for _, folder := range []string{"agent", "blackbox", "controller", "datapath", "forwarder"} {
+	for _, folder := range []string{"agent", "blackbox", "controller", "datapath", "forwarder", "speaker"} {
 		err := fs.WalkDir(root, folder, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() && (strings.HasSuffix(path, ".rs") || strings.HasSuffix(path, ".go")) {
 				tree.Paths = append(tree.Paths, path)

@@ -59,6 +59,7 @@ var programs = []struct {
 }{
 	{"metrics of the forwarder", "forwarder/src/", rustMetrics},
 	{"metrics of the controller", "controller/", goMetrics},
+	{"metrics of the speaker", "speaker/", goMetrics},
 	{"metrics of the prober", "blackbox/", goMetrics},
 	{"metrics of the agent", "agent/src/", rustMetrics},
 }

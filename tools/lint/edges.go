@@ -111,59 +111,63 @@ const goModule = "github.com/guideway/guideway/"
 // Sinks take the whole Desired state, which the brain defines; they know
 // nobody else, least of all one another.
 var goEdgeRules = map[string][]string{
-	// Wiring.
-	"controller":           {"proto", "controller"},
 	"controller/check":     {"proto"},
 	"controller/config":    {"proto", "controller/buckets", "controller/check"},
 	"controller/compile":   {"proto", "controller/buckets", "controller/config", "controller/check"},
 	"controller/agreement": {"controller/buckets"},
-	"controller/brain":     {"proto", "controller/agreement", "controller/buckets", "controller/config", "controller/compile", "controller/judge"},
-	"controller/judge":     {},
-	"controller/prober":    sinkMayKnow,
-	"controller/forwarder": append([]string{"controller/sinkconn"}, sinkMayKnow...),
-	"controller/routes":    append([]string{"controller/sinkconn"}, sinkMayKnow...),
-	"controller/agents":    sinkMayKnow,
-	"controller/speaker":   sinkMayKnow,
-	// The speaker's process: wiring.
-	"controller/announce": {"proto", "controller/brain", "controller/config", "controller/health", "controller/judge", "controller/notify",
-		"controller/routes", "controller/rundir", "controller/speaker", "controller/statedir", "controller/web"},
-	"controller/rundir":   {},
-	"controller/sinkconn": {},
-	"controller/statedir": {},
-	"controller/fleet":    append([]string{"controller/agreement", "controller/buckets"}, sinkMayKnow...),
-	"controller/buckets":  {"proto"},
-	"controller/health":   {"proto", "controller/judge"},
-	"controller/api":      append([]string{"controller/rundir"}, sinkMayKnow...),
-	"controller/web":      sinkMayKnow,
-	"controller/metrics":  append([]string{"controller/agents"}, sinkMayKnow...),
-	"controller/apitest":  {"proto"},
-	"controller/etcdtest": {"looptest"},
-	"controller/notify":   {},
-	"looptest":            {},
+	"controller/brain":     {"proto", "controller/agreement", "controller/buckets", "controller/config", "controller/compile", "speaker/judge"},
+	// The configs that were in use, and the file that holds the one that is.
+	"controller/configs":         {"proto", "controller/api", "controller/config", "controller/statedir"},
+	"controller/sinks/agents":    sinkMayKnow,
+	"controller/sinks/fleet":     append([]string{"controller/agreement", "controller/buckets"}, sinkMayKnow...),
+	"controller/sinks/forwarder": append([]string{"controller/sinks/sinkconn"}, sinkMayKnow...),
+	"controller/sinks/prober":    sinkMayKnow,
+	"controller/sinks/routes":    append([]string{"controller/sinks/sinkconn"}, sinkMayKnow...),
+	"controller/sinks/sinkconn":  {},
+	"controller/rundir":          {},
+	"controller/statedir":        {},
+	"controller/buckets":         {"proto"},
+	"controller/api":             append([]string{"controller/rundir"}, sinkMayKnow...),
+	"controller/web":             sinkMayKnow,
+	"controller/metrics":         append([]string{"controller/sinks/agents"}, sinkMayKnow...),
+	"controller/tracer":          {"controller/config"},
+	"controller/apitest":         {"proto"},
+	"controller/etcdtest":        {"looptest"},
+	"controller/notify":          {},
+	// Wiring: the controller's, and the speaker's, a process of its own. Of the speaker the
+	// controller knows whether the forwarder is well, as both judge it.
+	"controller/run": {"proto", "controller", "speaker/health"},
+	"speaker": {"proto", "controller/brain", "controller/config", "controller/notify", "controller/rundir", "controller/sinks/routes",
+		"controller/statedir", "controller/web"},
+	"speaker/bgp":    sinkMayKnow,
+	"speaker/health": {"proto", "speaker/judge"},
+	"speaker/judge":  {},
+	"looptest":       {},
 	// Asks none of our processes: what it shares with the controller are the kinds
 	// of checks, the config's files and the limits of HTTP.
 	"blackbox": {"proto", "controller/check", "controller/config", "controller/web"},
 	"proto":    {},
 	// Production machines carry this program, and not the lab.
-	"cli":             {"proto", "controller", "blackbox"},
+	"cli":             {"proto", "controller", "speaker", "blackbox"},
 	"cli/commandline": {},
 	// The lab is a program of its own, in floors.
 	"lab":           {"proto", "controller/config", "cli/commandline"},
 	"lab/topology":  {},
 	"lab/traffic":   {},
-	"lab/hosts":     {"proto", "controller/agents", "lab/topology", "lab/traffic"},
+	"lab/hosts":     {"proto", "controller/sinks/agents", "lab/topology", "lab/traffic"},
 	"lab/report":    {"lab/traffic/load"},
 	"lab/events":    {"proto", "lab/topology", "lab/traffic", "lab/hosts", "lab/report"},
-	"lab/scenarios": {"proto", "controller/health", "controller/tracer", "lab"},
+	"lab/scenarios": {"proto", "speaker/health", "controller/tracer", "lab"},
 }
 
 // goTestsMayKnow: packages that only the tests of a folder may import, beyond
 // its rule.
 var goTestsMayKnow = map[string][]string{
-	"cli":                  {"lab/topology"},
-	"controller/api":       {"controller/apitest"},
-	"controller/fleet":     {"controller/etcdtest"},
-	"controller/forwarder": {"controller/apitest"},
+	"cli":                        {"lab/topology"},
+	"controller/api":             {"controller/apitest"},
+	"controller/run":             {"controller/apitest", "controller/etcdtest"},
+	"controller/sinks/fleet":     {"controller/etcdtest"},
+	"controller/sinks/forwarder": {"controller/apitest"},
 }
 
 // allTestsMayKnow it, and nothing else does.

@@ -1,0 +1,265 @@
+package run
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/controller/configs"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// apply as the CLI does, but never puts the file back.
+func (h *harness) apply(config string, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+	h.t.Helper()
+	stream, err := h.client.ApplyConfig(h.deadline())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	request := &controllerv1.ApplyConfigRequest{Part: &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(config)}, Order: order}
+	if err := stream.Send(request); err != nil {
+		h.t.Fatal(err)
+	}
+	target, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if target.Path != h.configFile() {
+		h.t.Errorf("to be replaced: %s", target.Path)
+	}
+	h.write(config)
+	if err := stream.Send(&controllerv1.ApplyConfigRequest{Written: true}); err != nil {
+		h.t.Fatal(err)
+	}
+	return stream.Recv()
+}
+
+func (h *harness) running() uint64 { return h.peer.running().GetGeneration() }
+
+func (h *harness) history() *controllerv1.GetConfigHistoryResponse {
+	h.t.Helper()
+	history, err := h.client.GetConfigHistory(h.deadline(), &controllerv1.GetConfigHistoryRequest{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return history
+}
+
+func applied(t *testing.T) *harness {
+	t.Helper()
+	h := newHarness(t)
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	return h
+}
+
+const secondBackend = ", {name: web-2, address: 10.1.0.12}"
+
+func TestAnAppliedConfigIsInUseAndInTheHistory(t *testing.T) {
+	h := applied(t)
+	before := h.running()
+	order := &controllerv1.ApplyOrder{Generation: before, Message: "more room", From: "/new.yaml"}
+	response, err := h.apply(h.config(secondBackend), order)
+	if err != nil || response.Generation <= before || response.Generation != h.running() || response.Number != 2 {
+		t.Fatalf("%v %v", response, err)
+	}
+	h.until("in use", backendState("web-2", "active"))
+	for range 2 {
+		history := h.history()
+		if len(history.Records) != 2 || history.NotRecorded != "" {
+			t.Fatalf("history %v", history)
+		}
+		now, start := history.Records[0], history.Records[1]
+		if !now.InUse || now.How != "apply" || now.User != "root" || now.Message != "more room" || now.From[0] != "/new.yaml" {
+			t.Errorf("applied: %v", now)
+		}
+		if start.InUse || start.How != "start" || start.User != "" || start.From[0] != h.configFile() {
+			t.Errorf("at the start: %v", start)
+		}
+		former, err := h.client.GetConfig(h.deadline(), &controllerv1.GetConfigRequest{Number: 1})
+		if err != nil || string(former.Files[0].Data) != h.config("") {
+			t.Errorf("%v %v", former, err)
+		}
+		latest, err := h.client.GetConfig(h.deadline(), &controllerv1.GetConfigRequest{})
+		if err != nil || latest.Record.Number != 2 {
+			t.Errorf("%v %v", latest, err)
+		}
+		// A restart with the same files is no other config.
+		h.stop()
+		h.start()
+		h.until("announced again", announced)
+	}
+	if _, err := h.client.GetConfig(h.deadline(), &controllerv1.GetConfigRequest{Number: 9}); status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown number: %v", err)
+	}
+	// Back by the same means.
+	response, err = h.apply(h.config(""), &controllerv1.ApplyOrder{Generation: h.running(), RollbackTo: 1})
+	if err != nil || response.Number != 3 {
+		t.Fatalf("%v %v", response, err)
+	}
+	if latest := h.history().Records[0]; latest.How != "rollback" || latest.RollbackTo != 1 {
+		t.Errorf("rolled back: %v", latest)
+	}
+	h.stop()
+}
+
+func TestWhatIsReloadedIsInTheHistoryToo(t *testing.T) {
+	h := applied(t)
+	h.write(h.config(secondBackend))
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("in use", backendState("web-2", "active"))
+	if latest := h.history().Records[0]; latest.How != "reload" || latest.User != "root" || !latest.InUse {
+		t.Errorf("reloaded: %v", latest)
+	}
+	h.stop()
+}
+
+func TestAConfigIsRefusedThatWasComparedWithSomethingElse(t *testing.T) {
+	h := applied(t)
+	refused := func(what, config string, generation uint64, code codes.Code, why string) {
+		t.Helper()
+		before := h.running()
+		_, err := h.apply(config, &controllerv1.ApplyOrder{Generation: generation})
+		if status.Code(err) != code || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if h.running() != before || len(h.history().Records) != 1 {
+			t.Errorf("%s: generation %d after %d; %v", what, h.running(), before, h.history())
+		}
+	}
+	refused("another generation", h.config(secondBackend), h.running()+1, codes.FailedPrecondition, "runs now")
+	refused("a mistake", "nonsense: 1\n", h.running(), codes.InvalidArgument, "/new.yaml:1")
+	if onDisk, _ := os.ReadFile(h.configFile()); string(onDisk) != h.config("") {
+		t.Error("the file changed")
+	}
+	h.write(h.config("") + "# edited\n")
+	refused("an edited file", h.config(secondBackend), h.running(), codes.FailedPrecondition, "was edited since it was loaded")
+	h.stop()
+}
+
+func TestAConfigOfSeveralFilesIsNotReplaced(t *testing.T) {
+	h := newHarness(t)
+	folder := filepath.Join(h.dir, "config.d")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(h.configFile(), filepath.Join(folder, "all.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	h.peer.serve(t, h.runDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Options{Config: []string{folder}, RunDir: h.runDir(), StateDir: h.stateDir(), Log: slog.New(slog.DiscardHandler)})
+	}()
+	h.client = apitest.Controller(t, api.OperateSocket(h.runDir()))
+	h.until("announced", announced)
+	if _, err := h.plan("/new.yaml", h.config("")); err != nil {
+		t.Errorf("its changes can be seen all the same: %v", err)
+	}
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running()})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "config.d, which is not replaced") {
+		t.Errorf("got %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
+	h := applied(t)
+	ctx, cancel := context.WithCancel(h.deadline())
+	stream, err := h.client.ApplyConfig(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(h.config(secondBackend))}
+	if err := stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Generation: h.running()}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	short, cancelShort := context.WithTimeout(h.deadline(), 200*time.Millisecond)
+	defer cancelShort()
+	if _, err := h.client.Reload(short, &controllerv1.ReloadRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a reload meanwhile: %v", err)
+	}
+	// The client dies: what it began is forgotten.
+	cancel()
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.stateDir(), configs.HistoryDir, configs.Unfinished+"*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	h.stop()
+}
+
+func TestAConfigThatTheForwarderRefusesIsNotInUse(t *testing.T) {
+	h := applied(t)
+	h.peer.refuse.Store(true)
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running()})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the forwarder refuses the plan") {
+		t.Errorf("got %v", err)
+	}
+	history := h.history()
+	if len(history.Records) != 1 || !history.Records[0].InUse {
+		t.Errorf("history %v", history)
+	}
+	h.peer.refuse.Store(false)
+	h.write(h.config(""))
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
+		t.Error(err)
+	}
+	h.until("the former config is in order", func(s *controllerv1.GetStateResponse) bool { return !s.Config.Stale && announced(s) })
+	h.stop()
+}
+
+func TestNothingIsAppliedThatCannotBeRecorded(t *testing.T) {
+	h := applied(t)
+	folder := filepath.Join(h.stateDir(), configs.HistoryDir)
+	if err := os.Rename(folder, folder+".away"); err != nil {
+		t.Fatal(err)
+	}
+	before := h.running()
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: before})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "make room in") {
+		t.Errorf("got %v", err)
+	}
+	if onDisk, _ := os.ReadFile(h.configFile()); string(onDisk) != h.config("") || h.running() != before {
+		t.Error("something changed")
+	}
+	// By hand it goes on, is told, and recorded later.
+	h.write(h.config(secondBackend))
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("told", func(s *controllerv1.GetStateResponse) bool {
+		return strings.Contains(s.Config.NotKept, "record the config")
+	})
+	if h.history().NotRecorded == "" {
+		t.Error("the history does not say that one is missing")
+	}
+	if err := os.Rename(folder+".away", folder); err != nil {
+		t.Fatal(err)
+	}
+	h.until("recorded", func(s *controllerv1.GetStateResponse) bool { return s.Config.NotKept == "" })
+	if history := h.history(); len(history.Records) != 2 || history.Records[0].How != "reload" {
+		t.Errorf("history %v", history)
+	}
+	h.stop()
+}

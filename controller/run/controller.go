@@ -1,0 +1,402 @@
+// Package run runs the control plane of one machine: it turns config,
+// probes and the forwarder's state into a plan for the forwarder and routes
+// for the BGP neighbors.
+//
+//	config ─┐                                ┌─► prober.Set(targets)
+//	probes ─┤                                ├─► forwarder.Set(plan)
+//	health ─┼─► events ─► brain.Step ─► Desired ─► routes.Set(routes), to the speaker
+//	BGP ────┤                                └─► kept on disk: last good config
+//	people ─┘
+//
+// One goroutine owns the brain: everything that happens comes to it as an
+// event, everything wanted leaves it as a whole. It decides nothing itself.
+package run
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/configs"
+	"github.com/guideway/guideway/controller/metrics"
+	"github.com/guideway/guideway/controller/notify"
+	"github.com/guideway/guideway/controller/sinks/agents"
+	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/forwarder"
+	"github.com/guideway/guideway/controller/sinks/prober"
+	"github.com/guideway/guideway/controller/sinks/routes"
+	"github.com/guideway/guideway/speaker/health"
+)
+
+// Options of `guideway controller`.
+type Options struct {
+	// Files and directories that make the config.
+	Config []string
+	// The forwarder's sockets, and in controller/ the controller's.
+	RunDir string
+	// The last good config, drains by command.
+	StateDir string
+	// Reload when a file of the config changes.
+	Watch   bool
+	Version string
+	Log     *slog.Logger
+}
+
+// Controller is one running controller.
+type Controller struct {
+	options Options
+	log     *slog.Logger
+	notify  notify.Notifier
+	store   stateStore
+
+	brain     *brain.State
+	prober    *prober.Prober
+	peers     *prober.Peers
+	forwarder *forwarder.Sink
+	routes    *routes.Sink
+	agents    *agents.Listener
+	metrics   *metrics.Metrics
+	web       *webServer
+	remote    *api.Remote
+
+	warned []string // the forwarder's latest warnings; of the sink's goroutine only
+	// A missing capability is said once.
+	peersForbidden sync.Once
+
+	// One place: of two reloads the later one's files count.
+	reloads chan struct{}
+	history *configs.History
+	// nil: the config is in files alone.
+	shared *sharedConfig
+	// That the config in use names.
+	named atomic.Pointer[namedFiles]
+	// This machine's, by that config.
+	name  atomic.Pointer[string]
+	audit *api.Audit
+
+	// Ends Run, for the installed program to be executed.
+	restart   context.CancelFunc
+	restarted atomic.Bool
+
+	// To the goroutine that owns the brain.
+	events chan brain.Event
+	asks   chan func()
+	done   chan struct{}
+	// The forwarder's health goes past everything else that waits for it: the
+	// latest answer not yet looked at, and that there is one.
+	health     atomic.Pointer[health.Answer]
+	healthNews chan struct{}
+
+	// Of that goroutine only.
+	loaded  loadedConfigs
+	targets map[compile.Probe]*probed
+	unsent  string // why a probe could not be sent, as last logged
+	again   time.Time
+	// As kept on disk.
+	withdrawn bool
+
+	traffic traffic
+	// What is drained on all machines. Of the goroutine that owns the brain.
+	fleetDrains []fleet.Drained
+}
+
+// Run runs until the context ends. Forwarder and speaker go on without it.
+// ErrRestart: it was requested to be executed anew.
+func Run(ctx context.Context, options Options) error {
+	if options.Log == nil {
+		options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	sockets, err := api.Listen(options.RunDir)
+	if err != nil {
+		return err
+	}
+	defer sockets.Close()
+	for _, why := range sockets.NotShared {
+		options.Log.Info(why)
+	}
+	c, err := start(options)
+	if err != nil {
+		return err
+	}
+	ctx, c.restart = context.WithCancel(ctx)
+	defer c.restart()
+	work, stopWork := context.WithCancel(ctx)
+	operators, viewers := c.server(api.Users(api.Operate)), c.server(api.Users(api.View))
+	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
+	go func() { _ = viewers.Serve(sockets.View) }()
+	defer c.audit.Close()
+	remoteEnded := make(chan struct{})
+	go func() { defer close(remoteEnded); c.remote.Run(work) }()
+	defer func() { stopWork(); <-remoteEnded }()
+	defer operators.Stop()
+	defer viewers.Stop()
+	go c.forwarder.Run(work)
+	go health.Watch(work, options.RunDir, c.heardOfHealth)
+	go c.routes.Run(work)
+	go watchSignals(work, c)
+	go watchGateway(work, c)
+	go watchNamedFiles(work, c)
+	go watchTraffic(work, c)
+	if c.shared != nil {
+		go c.shared.follower.Run(work)
+		go c.shared.store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
+		go watchMachines(work, c)
+		registered := make(chan struct{})
+		go func() { defer close(registered); c.shared.registrar.Run(work) }()
+		agreed := make(chan struct{})
+		go func() { defer close(agreed); c.shared.maps.Run(work) }()
+		defer func() { stopWork(); <-registered; <-agreed }()
+	}
+	if options.Watch {
+		go watchFiles(work, c)
+	}
+	c.notify.Ready()
+	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
+	c.loop(ctx)
+	c.stop()
+	if c.restarted.Load() {
+		return ErrRestart
+	}
+	return nil
+}
+
+// start makes everything and loads the config.
+func start(options Options) (*Controller, error) {
+	c := &Controller{
+		options:    options,
+		log:        options.Log,
+		notify:     notify.New(),
+		store:      stateStore{dir: options.StateDir},
+		brain:      brain.New(time.Now()),
+		prober:     prober.New(),
+		events:     make(chan brain.Event, 1024),
+		asks:       make(chan func()),
+		done:       make(chan struct{}),
+		healthNews: make(chan struct{}, 1),
+		reloads:    make(chan struct{}, 1),
+		targets:    map[compile.Probe]*probed{},
+	}
+	if err := c.store.prepare(); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.history, err = configs.OpenHistory(options.StateDir, c.log); err != nil {
+		return nil, err
+	}
+	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
+		return nil, err
+	}
+	if c.routes, err = routes.New(options.RunDir, c.log, c.enqueue); err != nil {
+		return nil, err
+	}
+	c.peers = prober.NewPeers(c.peerResult)
+	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
+	if err != nil {
+		return nil, err
+	}
+	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
+	c.agents = agents.New(c.log, c.agentState)
+	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
+	c.web = &webServer{log: c.log, handler: c.httpHandler()}
+	c.restoreBucketMaps()
+	if err := c.restoreDrains(); err != nil {
+		return nil, err
+	}
+	if err := c.loadAtStart(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// server of the API.
+func (c *Controller) server(admit api.Admission) *api.Server {
+	return api.NewServer(api.Settings{Host: c, Admit: admit, Audit: c.audit, Log: c.log})
+}
+
+// loop is the goroutine that owns the brain.
+func (c *Controller) loop(ctx context.Context) {
+	defer close(c.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(c.untilAgain())
+		select {
+		case <-c.healthNews:
+			c.stepHealth()
+		case event := <-c.events:
+			c.step(event)
+		case result := <-c.prober.Results():
+			c.takeResult(result)
+		case ask := <-c.asks:
+			ask()
+		case <-timer.C:
+			c.step(brain.Tick{})
+		case <-ctx.Done():
+			if c.restarted.Load() {
+				c.notify.Reloading() // until the program that is installed says that it is ready
+			} else {
+				c.notify.Stopping()
+			}
+			return
+		}
+	}
+}
+
+// Nothing due: look again in a while anyway.
+const idleTick = time.Second
+
+func (c *Controller) untilAgain() time.Duration {
+	if c.again.IsZero() {
+		return idleTick
+	}
+	return min(idleTick, max(0, time.Until(c.again)))
+}
+
+// heardOfHealth comes from the goroutine that asks, and never waits.
+func (c *Controller) heardOfHealth(answer health.Answer) {
+	c.health.Store(&answer)
+	select {
+	case c.healthNews <- struct{}{}:
+	default: // it is on its way already
+	}
+}
+
+// stepHealth gives the brain the latest answer, if it does not have it yet.
+func (c *Controller) stepHealth() {
+	if answer := c.health.Swap(nil); answer != nil {
+		c.decide(healthOf(answer))
+	}
+}
+
+// step lets the brain decide on an event. It knows the forwarder's health first,
+// however long it was busy: else it would take its own silence for the
+// forwarder's.
+func (c *Controller) step(event brain.Event) {
+	c.stepHealth()
+	c.decide(event)
+}
+
+// decide lets the brain decide and brings about the desired state.
+func (c *Controller) decide(event brain.Event) {
+	want := c.brain.Step(event, time.Now())
+	for _, t := range want.Transitions {
+		c.logTransition(t)
+	}
+	if want.ConfigChanged {
+		c.setTargets(want.Targets)
+		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
+		c.agents.Set(want.Config)
+		c.web.listen(want.Config.Metrics.Listen)
+		c.remote.Set(want.Config.API)
+	}
+	c.agents.SetBusy(c.brain.MovesOpen())
+	c.prober.SetProbing(want.Probing)
+	c.keepBucketMaps(want)
+	c.keepWithdrawn(want)
+	if c.shared != nil {
+		c.shared.maps.Set(want.Agreement)
+	}
+	if want.PlanChanged {
+		c.forwarder.Set(want.Plan)
+	}
+	if want.RoutesChanged || want.ConfigChanged {
+		c.routes.Set(routes.Encode(want, c.loaded.inUseAt), !want.RoutesDecided)
+	}
+	c.traffic.wanted.Store(want.MeasureTraffic)
+	c.keepGoodConfig(want.Trusted)
+	c.again = want.Again
+}
+
+func (c *Controller) logTransition(t brain.Transition) {
+	level := slog.LevelInfo
+	switch t.To {
+	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "lost":
+		if t.From != "new" { // not yet probed is no bad news
+			level = slog.LevelWarn
+		}
+	}
+	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
+}
+
+// enqueue hands an event to the brain's goroutine; after the end it is dropped.
+func (c *Controller) enqueue(event brain.Event) {
+	select {
+	case c.events <- event:
+	case <-c.done:
+	}
+}
+
+var errStopping = errors.New("the controller is stopping")
+
+// ask runs f in the brain's goroutine.
+func (c *Controller) ask(ctx context.Context, f func()) error {
+	finished := make(chan struct{})
+	select {
+	case c.asks <- func() { f(); close(finished) }:
+		<-finished
+		return nil
+	case <-c.done:
+		return errStopping
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// peerResult comes from the goroutines that ask.
+func (c *Controller) peerResult(result prober.PeerResult) {
+	event := brain.PeerResult{Peer: result.Peer, Address: result.To, OK: result.Err == nil, Reason: "answers through the tunnel"}
+	if result.Err != nil {
+		event.Reason = result.Err.Error()
+	}
+	if errors.Is(result.Err, os.ErrPermission) {
+		c.peersForbidden.Do(func() {
+			c.log.Warn("peers cannot be probed without CAP_NET_RAW: they count as unhealthy, and fragments are not redirected to them", "error", result.Err)
+		})
+	}
+	c.enqueue(event)
+}
+
+// agentState comes from the goroutines that receive.
+func (c *Controller) agentState(state agents.State) {
+	c.enqueue(brain.AgentCounts{Backend: state.Agent, Counts: state.Counts})
+}
+
+// forwarderEvent logs what the brain's transitions do not say.
+func (c *Controller) forwarderEvent(event brain.Event) {
+	switch e := event.(type) {
+	case brain.ForwarderDisconnected:
+		c.log.Warn("no connection to the forwarder: plans wait", "reason", e.Reason)
+	case brain.PlanAccepted:
+		if !slices.Equal(e.Warnings, c.warned) { // each plan brings them again
+			c.warned = e.Warnings
+			for _, warning := range e.Warnings {
+				c.log.Warn("forwarder: " + warning)
+			}
+		}
+	}
+	c.enqueue(event)
+}
+
+func healthOf(answer *health.Answer) brain.Event {
+	if answer.Err != nil {
+		return brain.ForwarderLost{Reason: "does not answer: " + answer.Err.Error()}
+	}
+	return brain.ForwarderHealth(answer.Judged())
+}
+
+// stop ends what start began. No route changes: they are the speaker's.
+func (c *Controller) stop() {
+	c.prober.Set(nil)
+	c.peers.Set(nil)
+	c.agents.Stop()
+	c.web.stop()
+	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
+}

@@ -1,0 +1,191 @@
+package run
+
+// Drains by command: refused where clients would be left without a service, kept
+// over restarts.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/sinks/fleet"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+// DrainBackend by command.
+func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (warnings []string, err error) {
+	refuse := func() error {
+		switch {
+		case !r.Drain: // what is no longer in the config must still be undrainable
+		case !c.brain.HasBackend(r.Backend):
+			return fmt.Errorf("drain %s: %w", r.Backend, api.ErrUnknownBackend)
+		case !r.Force:
+			return unlessForced(c.brain.LastBackend(r.Backend), "bring another backend up first")
+		}
+		return nil
+	}
+	what := fleet.Drained{Kind: fleet.KindBackend, Name: r.Backend}
+	if r.Fleet && r.Drain {
+		return nil, c.drainInFleet(ctx, what, refuse)
+	}
+	wasFleets := false
+	if !r.Drain {
+		if wasFleets, err = c.undrainInFleet(ctx, what); err != nil {
+			return nil, err
+		}
+	}
+	err = c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain}, refuse)
+	// Others that are about to hear of it still have it drained.
+	if err != nil || r.Drain || wasFleets {
+		return nil, err
+	}
+	return c.warning(ctx, func() string { return c.brain.DrainedElsewhere(r.Backend) })
+}
+
+// warning by the brain; empty: none.
+func (c *Controller) warning(ctx context.Context, ask func() string) (warnings []string, err error) {
+	err = c.ask(ctx, func() {
+		if warning := ask(); warning != "" {
+			warnings = []string{warning}
+		}
+	})
+	return warnings, err
+}
+
+// DrainService by command.
+func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServiceRequest) (warnings []string, err error) {
+	what := fleet.Drained{Kind: fleet.KindService, Name: r.Service}
+	isFleets := r.Fleet && r.Drain
+	refuse := func() error {
+		switch {
+		case !r.Drain:
+		case !c.brain.HasService(r.Service):
+			return fmt.Errorf("drain %s: %w", r.Service, api.ErrUnknownService)
+		case !r.Force && isFleets:
+			return unlessForced("no machine would announce "+r.Service, "drain it on the machines that are to be without it")
+		case !r.Force:
+			return unlessForced(c.brain.LastMachineFor(r.Service), bringUp)
+		}
+		return nil
+	}
+	event := brain.DrainService{Service: r.Service, Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}
+	switch {
+	case isFleets:
+		err = c.drainInFleet(ctx, what, refuse)
+	case !r.Drain:
+		_, err = c.undrainInFleet(ctx, what)
+	}
+	if err == nil {
+		err = c.drain(ctx, event, refuse)
+	}
+	if err != nil || !r.Drain {
+		return nil, err
+	}
+	return c.warning(ctx, func() string { return c.brain.KeptRoute(r.Service) })
+}
+
+// DrainMachine by command.
+func (c *Controller) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) error {
+	return c.drain(ctx, brain.DrainMachine{Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}, func() error {
+		if r.Drain && !r.Force {
+			return unlessForced(c.brain.LastMachine(), bringUp)
+		}
+		return nil
+	})
+}
+
+const bringUp = "bring another one up and name it under `peers`"
+
+func unlessForced(why, cure string) error {
+	if why == "" {
+		return nil
+	}
+	return api.Unmetf("%s: %s, or give --force (`force` in the API) and leave clients without", why, cure)
+}
+
+// drain or undrain, unless it is refused.
+func (c *Controller) drain(ctx context.Context, event brain.Event, refuse func() error) error {
+	var problem error
+	err := c.ask(ctx, func() {
+		if problem = refuse(); problem != nil {
+			return
+		}
+		c.step(event)
+		problem = c.keepDrains()
+	})
+	return errors.Join(err, problem)
+}
+
+func (c *Controller) keepDrains() error {
+	kept := c.brain.Drained()
+	own := func(kind fleet.Kind, names []string) []string {
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(c.fleetDrains, fleet.Drained{Kind: kind, Name: name}) })
+	}
+	return c.store.setDrains(drains{
+		Machine: kept.Machine, Services: own(fleet.KindService, kept.Services),
+		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains,
+	})
+}
+
+func (c *Controller) restoreDrains() error {
+	kept, err := c.store.drains()
+	if err != nil {
+		return err
+	}
+	for _, backend := range kept.Backends {
+		c.step(brain.DrainBackend{Backend: backend, Drain: true})
+	}
+	c.stepFleetDrains(kept.Fleet)
+	for _, service := range kept.Services {
+		c.log.Warn("a service is drained by command and not announced: `guideway undrain service NAME` ends that", "name", service)
+		c.step(brain.DrainService{Service: service, Drain: true})
+	}
+	if kept.Machine {
+		c.log.Warn("this machine is drained by command and announces nothing: `guideway undrain machine` ends that")
+		c.step(brain.DrainMachine{Drain: true})
+	}
+	return nil
+}
+
+// How often the forwarder's counters are read while a drain waits.
+const trafficInterval = time.Second
+
+// traffic is measured while a drain waits.
+type traffic struct{ wanted atomic.Bool }
+
+// watchTraffic gives the brain the forwarder's counters while it needs them. A
+// forwarder that does not answer is no reason to withdraw earlier.
+func watchTraffic(ctx context.Context, c *Controller) {
+	ticker := time.NewTicker(trafficInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if !c.traffic.wanted.Load() {
+			continue
+		}
+		counters, err := c.forwarderCounters(ctx)
+		if err != nil {
+			c.log.Warn("a drain waits for traffic to move away, and it is not known what still comes", "error", err)
+			continue
+		}
+		c.enqueue(trafficOf(counters))
+	}
+}
+
+func trafficOf(counters *forwarderv1.GetCountersResponse) brain.Traffic {
+	packets := map[string]uint64{}
+	for _, service := range counters.GetServices() {
+		packets[service.Service] += service.Packets
+	}
+	return brain.Traffic{Packets: packets}
+}

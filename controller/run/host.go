@@ -1,0 +1,122 @@
+package run
+
+// What the CLI and the web request: api.Host, and the sources of web and
+// metrics.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func forwarderSocket(runDir string) string { return filepath.Join(runDir, "forwarder.sock") }
+
+// State is everything at one moment.
+func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse, error) {
+	return c.StateOf(ctx, &controllerv1.GetStateRequest{})
+}
+
+// StateOf is what the request names, at one moment.
+func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	var view brain.View
+	var source, notKept string
+	var neighbors []config.Neighbor
+	if err := c.ask(ctx, func() {
+		view, source, notKept = c.brain.View(!request.GetWithoutBackends()), c.loaded.source, c.loaded.notKept
+		if inUse := c.loaded.inUse; inUse != nil && inUse.BGP != nil {
+			neighbors = inUse.BGP.Neighbors
+		}
+	}); err != nil {
+		return nil, err
+	}
+	state := api.Describe(view)
+	state.Version = c.options.Version
+	state.Config.Source, state.Config.NotKept, state.Config.Etcd = source, notKept, c.describeShared()
+	c.describeSpeaker(state, neighbors)
+	return state, nil
+}
+
+// describeSpeaker adds what the speaker says; where it does not answer, what
+// sessions there should be.
+func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neighbors []config.Neighbor) {
+	speaker, lost := c.routes.State()
+	state.Speaker = &controllerv1.SpeakerState{Reason: lost}
+	if speaker == nil {
+		for _, n := range neighbors {
+			state.Neighbors = append(state.Neighbors, &controllerv1.Neighbor{Address: n.Address.String(), Asn: n.ASN, State: "unknown", Reason: "the speaker " + lost})
+		}
+		return
+	}
+	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept()}
+	for _, n := range speaker.GetNeighbors() {
+		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
+		if n.GetState() == "established" {
+			neighbor.AnnouncedPrefixes = speaker.GetRoutesAnnounced()
+		}
+		state.Neighbors = append(state.Neighbors, neighbor)
+	}
+}
+
+// BackendOf is one backend and what its probes brought.
+func (c *Controller) BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error) {
+	var detail brain.BackendDetail
+	var known bool
+	if err := c.ask(ctx, func() { detail, known = c.brain.Backend(name) }); err != nil {
+		return nil, err
+	}
+	if !known {
+		return nil, fmt.Errorf("%s: %w", name, api.ErrUnknownBackend)
+	}
+	return api.DescribeBackend(detail), nil
+}
+
+// notReady lists what is missing before a client would be served here.
+func (c *Controller) notReady(ctx context.Context) (missing []string, err error) {
+	err = c.ask(ctx, func() { missing = c.brain.NotReady() })
+	return missing, err
+}
+
+// Reload reads files and etcd anew, for a user.
+func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error) {
+	problem, err := c.reload(ctx, user, acceptOlder)
+	if err != nil {
+		return nil, err
+	}
+	var warnings []string
+	err = c.ask(ctx, func() { warnings = c.brain.Warnings() })
+	return warnings, errors.Join(err, problem)
+}
+
+// Forwarder of this machine.
+func (c *Controller) Forwarder() forwarderv1.ForwarderClient { return c.forwarder.Client() }
+
+// Generation of the plan that is wanted; 0: not known.
+func (c *Controller) Generation(ctx context.Context) (generation uint64) {
+	_ = c.ask(ctx, func() { generation = c.brain.WantedGeneration() }) // not known then
+	return generation
+}
+
+func (c *Controller) forwarderMetrics(ctx context.Context) (string, error) {
+	response, err := c.forwarder.Client().GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+	if err != nil {
+		return "", fmt.Errorf("metrics of the forwarder: %w", err)
+	}
+	return response.Text, nil
+}
+
+func (c *Controller) forwarderCounters(ctx context.Context) (*forwarderv1.GetCountersResponse, error) {
+	counters, err := c.forwarder.Client().GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
+	}
+	return counters, nil
+}

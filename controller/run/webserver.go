@@ -1,0 +1,59 @@
+package run
+
+// The HTTP listener; its address may change with the config.
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/guideway/guideway/controller/web"
+)
+
+func (c *Controller) httpHandler() http.Handler {
+	return web.Handler(c.log, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
+}
+
+type webServer struct {
+	log     *slog.Logger
+	handler http.Handler
+	address string
+	server  *http.Server
+}
+
+// listen moves to another address. Metrics are no reason not to balance: a
+// port in use is an error in the log, and the former address stays.
+func (w *webServer) listen(address string) {
+	if address == w.address || address == "" {
+		return
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		w.log.Error("metrics.listen: cannot listen, give another address", "address", address, "error", err)
+		return
+	}
+	// Requests under way wait for the brain's goroutine, which is this one.
+	go (&webServer{server: w.server}).stop()
+	w.address = address
+	w.server = web.NewServer(w.handler)
+	go func(server *http.Server) {
+		if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("HTTP server ended", "address", address, "error", err)
+		}
+	}(w.server)
+	w.log.Info("serving /metrics, /readyz, /healthz and the status page", "address", listener.Addr())
+}
+
+func (w *webServer) stop() {
+	if w.server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if w.server.Shutdown(ctx) != nil {
+		_ = w.server.Close() // who is still reading now has had a second
+	}
+}

@@ -1,0 +1,423 @@
+package agents
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+const secretText = "an example key, known to everybody"
+
+// two services, of which one counts.
+func exampleServices() *agentv1.Services {
+	vip := []*planv1.Vip{{Target: &planv1.Vip_Address{Address: "203.0.113.10"}}}
+	return &agentv1.Services{Services: []*agentv1.Service{{Name: "mail", Vips: vip}, {Name: "web", Vips: vip, Buckets: 256}}}
+}
+
+// pair is a receiver and the agent that sends to it.
+type pair struct {
+	t        *testing.T
+	receiver *receiver
+	counted  map[Result]int
+	keys     Keys
+	now      time.Time
+
+	boot     uint64
+	nonce    nonce
+	sequence uint64
+	services uint64
+}
+
+func newPair(t *testing.T) *pair {
+	secret, err := NewSecret([]byte(secretText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{t: t, counted: map[Result]int{}, keys: secret.Keys("web-1"), now: time.Unix(1_800_000_000, 0), boot: 1}
+	p.receiver = newReceiver(func(r Result) { p.counted[r]++ })
+	p.receiver.set(secret, map[string]*servicesOf{"web-1": newServicesOf("web-1", exampleServices()), "web-2": newServicesOf("web-2", exampleServices())})
+	return p
+}
+
+// state of the agent, each part with these counts.
+func (p *pair) state(parts ...[]*agentv1.ServiceSockets) (datagrams [][]byte) {
+	p.sequence++
+	for i, counts := range parts {
+		body, err := proto.Marshal(&agentv1.StatePart{Services: p.services, Counts: counts})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		h := header{kind: kindState, part: uint8(i), parts: uint8(len(parts)), boot: p.boot, nonce: p.nonce, sequence: p.sequence, keyID: keyIDOf(p.keys.KeyID), agent: p.keys.Agent}
+		datagrams = append(datagrams, h.emit(p.keys.Message, body))
+	}
+	return datagrams
+}
+
+// send datagrams; the agent takes the answers in.
+func (p *pair) send(datagrams ...[]byte) (states []State) {
+	for _, d := range datagrams {
+		p.now = p.now.Add(10 * time.Millisecond)
+		answers, state := p.receiver.receive(bytes.Clone(d), p.now)
+		if state != nil {
+			states = append(states, *state)
+		}
+		for _, bytes := range answers {
+			answer, ok := parse(bytes)
+			if !ok || answer.kind != kindAnswer || !answer.authentic(p.keys.Message) {
+				p.t.Fatalf("answer %+v", answer)
+			}
+			var part agentv1.AnswerPart
+			if err := proto.Unmarshal(answer.body, &part); err != nil {
+				p.t.Fatal(err)
+			}
+			p.nonce = answer.nonce
+			if len(part.Piece) > 0 {
+				p.services = part.Services
+			}
+		}
+	}
+	return states
+}
+
+// greeted: past the challenge, with services.
+func greeted(t *testing.T) *pair {
+	p := newPair(t)
+	p.send(p.state(nil)...)
+	p.send(p.state(nil)...)
+	if p.counted[ResultChallenged] != 1 || p.counted[ResultAccepted] != 1 || p.services == 0 || p.nonce == (nonce{}) {
+		t.Fatalf("counted %v, services %x", p.counted, p.services)
+	}
+	p.counted = map[Result]int{}
+	return p
+}
+
+func (p *pair) expect(want map[Result]int) {
+	p.t.Helper()
+	if !maps.Equal(p.counted, want) {
+		p.t.Errorf("counted %v, want %v", p.counted, want)
+	}
+}
+
+func web(buckets, sockets []uint32) []*agentv1.ServiceSockets {
+	return []*agentv1.ServiceSockets{{Service: 1, Buckets: buckets, Sockets: sockets}}
+}
+
+func TestAStateComesWithItsCounts(t *testing.T) {
+	p := greeted(t)
+	states := p.send(p.state(web([]uint32{0, 5, 250}, []uint32{1, 2, 3}), web([]uint32{5}, []uint32{10}))...)
+	if len(states) != 1 || states[0].Agent != "web-1" || states[0].Boot != 1 || states[0].Received != p.now {
+		t.Fatalf("states %+v", states)
+	}
+	want := map[uint32]uint32{0: 1, 5: 12, 255: 3}
+	if counts := states[0].Counts; len(counts) != 1 || !maps.Equal(counts["web"], want) {
+		t.Errorf("counts %v, want web: %v", counts, want)
+	}
+	p.expect(map[Result]int{ResultPart: 1, ResultAccepted: 1})
+}
+
+func TestAServiceWithoutSocketsIsCountedAndOneLeftOutIsNot(t *testing.T) {
+	p := greeted(t)
+	if states := p.send(p.state(nil)...); len(states) != 1 || states[0].Counts["web"] == nil {
+		t.Errorf("without sockets: %+v", states)
+	}
+	uncounted := []*agentv1.ServiceSockets{{Service: 1, Uncounted: true}}
+	if states := p.send(p.state(web([]uint32{7}, []uint32{1}), uncounted)...); len(states) != 1 || states[0].Counts["web"] != nil {
+		t.Errorf("left out: %+v", states)
+	}
+	p.services++ // as of a config before
+	if states := p.send(p.state(web([]uint32{7}, []uint32{1}))...); len(states) != 1 || len(states[0].Counts) != 0 {
+		t.Errorf("of another config: %+v", states)
+	}
+	if p.services != p.receiver.services["web-1"].digest {
+		t.Error("the answer did not bring the present services")
+	}
+}
+
+func TestForgedDatagramsCountForNothing(t *testing.T) {
+	p := greeted(t)
+	state := p.state(web([]uint32{1}, []uint32{1}))[0]
+	for at := range state {
+		forged := bytes.Clone(state)
+		forged[at] ^= 1
+		if states := p.send(forged); len(states) > 0 {
+			t.Fatalf("byte %d changed: %+v", at, states)
+		}
+	}
+	if p.counted[ResultForged] == 0 || p.counted[ResultAccepted]+p.counted[ResultPart] > 0 {
+		t.Errorf("counted %v", p.counted)
+	}
+	if states := p.send(state); len(states) != 1 {
+		t.Error("the true one is not taken after them")
+	}
+}
+
+func TestAnAgentCannotSpeakForAnother(t *testing.T) {
+	p := greeted(t)
+	p.keys.Agent = "web-2" // with the key of web-1
+	if states := p.send(p.state(nil)...); len(states) > 0 {
+		t.Fatalf("states %+v", states)
+	}
+	p.keys.Agent = "web-3"
+	p.send(p.state(nil)...)
+	p.keys.Agent, p.keys.KeyID = "web-1", "0000000000000000"
+	p.send(p.state(nil)...)
+	p.expect(map[Result]int{ResultForged: 1, ResultUnknownAgent: 1, ResultOtherKey: 1})
+}
+
+func TestReplayedStatesAreRefused(t *testing.T) {
+	p := greeted(t)
+	hello := p.state(nil)
+	first, second := p.state(web([]uint32{1}, []uint32{1})), p.state(nil)
+	recorded := slices.Concat(hello, first, second)
+	if states := p.send(recorded...); len(states) != 3 {
+		t.Fatalf("%d states", len(states))
+	}
+	p.counted = map[Result]int{}
+	p.send(recorded...)
+	p.expect(map[Result]int{ResultReplayed: 3})
+
+	// The agent starts anew; what it sent before is of no use, though its sequence
+	// numbers are higher.
+	p.counted = map[Result]int{}
+	p.boot, p.sequence = 2, 0
+	p.send(p.state(nil)...)
+	if states := p.send(p.state(nil)...); len(states) != 1 || states[0].Boot != 2 {
+		t.Fatalf("after its start: %+v", states)
+	}
+	nonce := p.nonce
+	if states := p.send(recorded...); len(states) > 0 {
+		t.Fatalf("of the agent's former life: %+v", states)
+	}
+	p.expect(map[Result]int{ResultChallenged: 4, ResultAccepted: 1})
+	p.nonce = nonce
+	if states := p.send(p.state(nil)...); len(states) != 1 {
+		t.Error("replayed datagrams ended the session")
+	}
+}
+
+func TestARestartedControllerRefusesWhatItsPredecessorWasSent(t *testing.T) {
+	p := greeted(t)
+	state := p.state(nil)
+	other := newPair(t)
+	if states := other.send(state...); len(states) > 0 {
+		t.Fatalf("states %+v", states)
+	}
+	other.expect(map[Result]int{ResultChallenged: 1})
+}
+
+func TestReorderedDoubledAndLostParts(t *testing.T) {
+	p := greeted(t)
+	three := p.state(web([]uint32{1}, []uint32{1}), nil, web([]uint32{3}, []uint32{3}))
+	states := p.send(three[2], three[0], three[2], three[1])
+	if len(states) != 1 || !maps.Equal(states[0].Counts["web"], map[uint32]uint32{1: 1, 3: 3}) {
+		t.Fatalf("reordered and doubled: %+v", states)
+	}
+	p.expect(map[Result]int{ResultPart: 2, ResultDuplicate: 1, ResultAccepted: 1})
+
+	p.counted = map[Result]int{}
+	lost, next := p.state(nil, nil), p.state(nil, nil)
+	if states := p.send(lost[0], next[0], lost[1], next[1]); len(states) != 1 {
+		t.Fatalf("with a part lost: %+v", states)
+	}
+	p.expect(map[Result]int{ResultIncomplete: 1, ResultPart: 2, ResultOutdated: 1, ResultAccepted: 1})
+}
+
+func TestTruncatedDatagramsAreMalformedOrForged(t *testing.T) {
+	p := greeted(t)
+	state := p.state(web([]uint32{1}, []uint32{1}))[0]
+	for n := range len(state) {
+		p.send(state[:n])
+	}
+	if p.counted[ResultMalformed]+p.counted[ResultForged] != len(state) {
+		t.Errorf("counted %v of %d", p.counted, len(state))
+	}
+	p.counted = map[Result]int{}
+	p.send(append(bytes.Clone(state), make([]byte, datagramBytesMax)...))
+	p.expect(map[Result]int{ResultMalformed: 1})
+}
+
+func TestWrongCountsAreMalformed(t *testing.T) {
+	for name, counts := range map[string][]*agentv1.ServiceSockets{
+		"no such service":       {{Service: 2, Buckets: []uint32{1}, Sockets: []uint32{1}}},
+		"stateful service":      {{Service: 0, Buckets: []uint32{1}, Sockets: []uint32{1}}},
+		"no such bucket":        web([]uint32{256}, []uint32{1}),
+		"bucket beyond the end": web([]uint32{255, 1}, []uint32{1, 1}),
+		"difference overflows":  web([]uint32{255, 1<<32 - 1}, []uint32{1, 1}),
+		"a bucket twice":        web([]uint32{1, 0}, []uint32{1, 1}),
+		"no sockets":            web([]uint32{1}, []uint32{0}),
+		"sockets missing":       web([]uint32{1, 2}, []uint32{1}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := greeted(t)
+			if states := p.send(p.state(counts)...); len(states) > 0 {
+				t.Errorf("states %+v", states)
+			}
+			p.expect(map[Result]int{ResultMalformed: 1})
+		})
+	}
+}
+
+func TestAnAgentThatSendsTooMuchIsLimitedAlone(t *testing.T) {
+	p := greeted(t)
+	for range 2 * datagramsBurst {
+		p.receiver.receive(p.state(nil)[0], p.now)
+	}
+	if got := p.counted[ResultRateLimited]; got < datagramsBurst || got > datagramsBurst+datagramsPerSecond {
+		t.Errorf("%d were limited", got)
+	}
+	p.counted = map[Result]int{}
+	p.keys = mustSecret(t).Keys("web-2")
+	p.nonce = nonce{}
+	p.send(p.state(nil)...)
+	p.expect(map[Result]int{ResultChallenged: 1})
+}
+
+func TestServicesOfManyPartsArrive(t *testing.T) {
+	p := newPair(t)
+	services := exampleServices()
+	for i := range 200 {
+		services.Services = append(services.Services, &agentv1.Service{Name: "service-" + strconv.Itoa(i)})
+	}
+	of := newServicesOf("web-1", services)
+	if len(of.pieces) < 2 {
+		t.Fatalf("%d pieces", len(of.pieces))
+	}
+	var whole []byte
+	for _, piece := range of.pieces {
+		whole = append(whole, piece...)
+	}
+	var got agentv1.Services
+	if err := proto.Unmarshal(whole, &got); err != nil || !proto.Equal(&got, services) {
+		t.Errorf("the pieces are not the services: %v", err)
+	}
+	p.receiver.services["web-1"] = of
+	p.send(p.state(nil)...)
+	answers, _ := p.receiver.receive(p.state(nil)[0], p.now)
+	if len(answers) != len(of.pieces) {
+		t.Errorf("%d answers for %d pieces", len(answers), len(of.pieces))
+	}
+	for _, answer := range answers {
+		if len(answer) > datagramBytesMax {
+			t.Errorf("an answer of %d bytes", len(answer))
+		}
+	}
+}
+
+func mustSecret(t *testing.T) Secret {
+	secret, err := NewSecret([]byte(secretText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret
+}
+
+type vector struct {
+	Secret     string            `json:"secret"`
+	Agent      string            `json:"agent"`
+	KeyID      string            `json:"key_id"`
+	MessageKey string            `json:"message_key"`
+	BucketKey  string            `json:"bucket_key"`
+	Peers      map[string]string `json:"peers"`
+	Datagrams  []struct {
+		Kind     string `json:"kind"`
+		Part     uint8  `json:"part"`
+		Parts    uint8  `json:"parts"`
+		Boot     string `json:"boot"`
+		Nonce    string `json:"nonce"`
+		Sequence uint64 `json:"sequence"`
+		Body     string `json:"body"`
+		Datagram string `json:"datagram"`
+	} `json:"datagrams"`
+}
+
+func TestKeysAndDatagramsAreTheSameInEveryLanguage(t *testing.T) {
+	text, err := os.ReadFile("../../../vectors/agent_messages.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []vector
+	if err := json.Unmarshal(text, &vectors); err != nil || len(vectors) == 0 {
+		t.Fatalf("%d vectors: %v", len(vectors), err)
+	}
+	for _, v := range vectors {
+		secret, err := NewSecret([]byte(v.Secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := secret.Keys(v.Agent)
+		peers := secret.PeerKeys(v.Agent, slices.Collect(maps.Keys(v.Peers)))
+		for peer, key := range peers {
+			if got := hex.EncodeToString(key[:]); got != v.Peers[peer] || secret.PeerKeys(peer, []string{v.Agent})[v.Agent] != key {
+				t.Errorf("%s and %s: key %s", v.Agent, peer, got)
+			}
+		}
+		if got := hex.EncodeToString(keys.Message[:]); keys.KeyID != v.KeyID || got != v.MessageKey || hex.EncodeToString(keys.Bucket[:]) != v.BucketKey {
+			t.Errorf("%s: keys %s", v.Agent, keys.File(peers))
+		}
+		for _, d := range v.Datagrams {
+			boot, _ := strconv.ParseUint(d.Boot, 16, 64)
+			given, _ := hex.DecodeString(d.Nonce)
+			body, _ := hex.DecodeString(d.Body)
+			h := header{kind: map[string]kind{"state": kindState, "answer": kindAnswer, "rules": 3, "rules_answer": 4}[d.Kind], part: d.Part, parts: d.Parts, boot: boot, nonce: nonce(given), sequence: d.Sequence, keyID: keyIDOf(v.KeyID), agent: v.Agent}
+			emitted := h.emit(keys.Message, body)
+			if got := hex.EncodeToString(emitted); got != d.Datagram {
+				t.Errorf("%s:\n got %s\nwant %s", v.Agent, got, d.Datagram)
+			}
+			if back, ok := parse(emitted); !ok || back.header != h || !bytes.Equal(back.body, body) || !back.authentic(keys.Message) {
+				t.Errorf("%s: parsed back as %+v", v.Agent, back)
+			}
+		}
+	}
+}
+
+// FuzzAgentDatagram: any bytes, also signed ones, neither stop the receiver nor make
+// it take a state whose counts are out of range.
+func FuzzAgentDatagram(f *testing.F) {
+	secret, err := NewSecret([]byte(secretText))
+	if err != nil {
+		f.Fatal(err)
+	}
+	keys := secret.Keys("web-1")
+	services := newServicesOf("web-1", exampleServices())
+	body, err := proto.Marshal(&agentv1.StatePart{Services: services.digest, Counts: web([]uint32{1, 2}, []uint32{1, 2})})
+	if err != nil {
+		f.Fatal(err)
+	}
+	h := header{kind: kindState, parts: 1, boot: 1, sequence: 1, keyID: keyIDOf(keys.KeyID), agent: "web-1"}
+	f.Add(h.emit(keys.Message, body), body, uint8(1))
+	f.Fuzz(func(t *testing.T, raw, body []byte, parts uint8) {
+		r := newReceiver(func(Result) {})
+		r.set(secret, map[string]*servicesOf{"web-1": services})
+		now := time.Unix(1, 0)
+		r.receive(raw, now)
+		if len(body) > bodyBytesMax("web-1") {
+			return
+		}
+		signed := h
+		signed.nonce, signed.parts = r.sessions["web-1"].challenge(r.key, h.boot), parts
+		for part := range parts {
+			signed.part = part
+			_, state := r.receive(signed.emit(keys.Message, body), now)
+			if state == nil {
+				continue
+			}
+			for service, live := range state.Counts {
+				for bucket, sockets := range live {
+					if service != "web" || bucket >= 256 || sockets == 0 {
+						t.Fatalf("state %+v", state)
+					}
+				}
+			}
+		}
+	})
+}

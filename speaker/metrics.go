@@ -1,0 +1,118 @@
+package speaker
+
+// The speaker's metrics, on a page of its own: they are of most use when the
+// controller's is gone.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/guideway/guideway/controller/web"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
+)
+
+// established is the state of a session that routes go over.
+const established = "established"
+
+// Words of NeighborState.bfd.
+const (
+	bfdUp   = "up"
+	bfdDown = "down"
+)
+
+type metricsServer struct{ server *http.Server }
+
+func (m metricsServer) stop() {
+	if m.server != nil {
+		_ = m.server.Close()
+	}
+}
+
+func (p *process) serveMetrics() (metricsServer, error) {
+	if p.options.MetricsListen == "" {
+		return metricsServer{}, nil
+	}
+	listener, err := net.Listen("tcp", p.options.MetricsListen)
+	if err != nil {
+		return metricsServer{}, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9474", p.options.MetricsListen, err)
+	}
+	server := web.NewServer(web.MetricsHandler(p.metricsPage))
+	go func() {
+		if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
+			p.log.Error("HTTP server ended", "address", p.options.MetricsListen, "error", err)
+		}
+	}()
+	return metricsServer{server}, nil
+}
+
+// metricsPage in Prometheus' text format.
+func (p *process) metricsPage(context.Context) ([]byte, error) {
+	families, err := metricsOf(p.state(), time.Now()).Gather()
+	if err != nil {
+		return nil, fmt.Errorf("gather metrics: %w", err)
+	}
+	var page bytes.Buffer
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(&page, family); err != nil {
+			return nil, fmt.Errorf("write metrics: %w", err)
+		}
+	}
+	return page.Bytes(), nil
+}
+
+// metricsOf one state.
+func metricsOf(state *speakerv1.State, now time.Time) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	gauge := func(o prometheus.GaugeOpts, value float64) {
+		g := prometheus.NewGauge(o)
+		g.Set(value)
+		registry.MustRegister(g)
+	}
+	absent := 0.0
+	if since := state.GetControllerAbsentSince(); since != nil {
+		absent = now.Sub(since.AsTime()).Seconds()
+	}
+	gauge(prometheus.GaugeOpts{
+		Name: "guideway_speaker_controller_absent_seconds", Help: "How long no controller has called the speaker: nothing follows the backends' health meanwhile. 0: one is there.",
+	}, absent)
+	gauge(prometheus.GaugeOpts{
+		Name: "guideway_speaker_withheld", Help: "1 while nothing is announced: the forwarder is not well, or no controller ever said what to announce (`guideway show bgp` says which).",
+	}, truth(state.GetWithheld() != ""))
+	gauge(prometheus.GaugeOpts{Name: "guideway_speaker_routes_desired", Help: "Routes that the controller desired last."}, float64(state.GetRoutesDesired()))
+	gauge(prometheus.GaugeOpts{Name: "guideway_speaker_routes_announced", Help: "Routes that the speaker announces to its neighbors."}, float64(state.GetRoutesAnnounced()))
+	gauge(prometheus.GaugeOpts{
+		Name: "guideway_speaker_unkept", Help: "1 while what is desired is not on disk, so that a restart without a controller would announce something older.",
+	}, truth(state.GetNotKept() != ""))
+	sessions := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "guideway_speaker_session_up", Help: "1 for a BGP session that is established, by the speaker's own page.",
+	}, []string{"neighbor"})
+	for _, n := range state.GetNeighbors() {
+		sessions.WithLabelValues(n.GetAddress()).Set(truth(n.GetState() == established))
+	}
+	registry.MustRegister(sessions)
+	bfd := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "guideway_speaker_bfd_up", Help: "1 for a BGP neighbor with which BFD is up, which begins a second after the session and ends with it. Absent for those whose config has no bfd.",
+	}, []string{"neighbor"})
+	for _, n := range state.GetNeighbors() {
+		if n.GetBfd() != "" {
+			bfd.WithLabelValues(n.GetAddress()).Set(truth(n.GetBfd() == bfdUp))
+		}
+	}
+	registry.MustRegister(bfd)
+	return registry
+}
+
+func truth(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
+}
