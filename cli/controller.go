@@ -3,20 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"syscall"
 
-	"github.com/guideway/guideway/controller/run"
 	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/logging"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/controller/run"
 )
 
-// Where the processes meet unless told otherwise.
-const (
-	runDirDefault   = "/run/guideway"
-	stateDirDefault = "/var/lib/guideway"
-)
+const stateDirDefault = "/var/lib/guideway"
 
 const controllerVerb = "controller"
 
@@ -32,9 +30,9 @@ func controllerCommand() *cobra.Command {
 			"SIGHUP (or `guideway reload`) reads the config anew; a bad one changes nothing.\n" +
 			"When it ends, forwarder and speaker go on with what they have.",
 		Example: "  guideway controller --config /etc/guideway/config.yaml",
-		Args:    noArguments,
+		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			options.Log = newLog(logFormat, verbose)
+			options.Log = logging.New(logFormat, verbose)
 			options.Version = version
 			err := run.Run(command.Context(), options)
 			if errors.Is(err, run.ErrRestart) {
@@ -45,10 +43,10 @@ func controllerCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringArrayVar(&options.Config, "config", nil, "file, or directory of *.yaml, *.yml and *.json; may be repeated")
-	flags.StringVar(&options.RunDir, "run-dir", runDirDefault, "directory of the sockets")
+	flags.StringVar(&options.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
 	flags.StringVar(&options.StateDir, "state-dir", stateDirDefault, "directory of what outlives a restart")
 	flags.BoolVar(&options.Watch, "watch", false, "reload when a file of the config changes")
-	addChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
+	commandline.AddChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
 	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	_ = command.MarkFlagRequired("config") // an error only if the flag did not exist
 	return command
@@ -62,29 +60,4 @@ func executeAnew() error {
 		err = syscall.Exec(program, os.Args, os.Environ())
 	}
 	return fmt.Errorf("execute the installed program %s: %w", program, err)
-}
-
-func newLog(format string, verbose bool) *slog.Logger {
-	options := &slog.HandlerOptions{}
-	if verbose {
-		options.Level = slog.LevelDebug
-	}
-	handler := func(w io.Writer) slog.Handler {
-		if format == "json" {
-			return slog.NewJSONHandler(w, options)
-		}
-		return slog.NewTextHandler(w, options)
-	}
-	if !toJournal(os.Stderr) {
-		return slog.New(handler(os.Stderr))
-	}
-	options.ReplaceAttr = withoutTime // the journal has its own
-	return slog.New(newJournalHandler(os.Stderr, handler))
-}
-
-func withoutTime(groups []string, attr slog.Attr) slog.Attr {
-	if len(groups) == 0 && attr.Key == slog.TimeKey {
-		return slog.Attr{}
-	}
-	return attr
 }

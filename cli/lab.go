@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
 )
 
 // The lab is a program of its own, which production machines do not carry.
@@ -21,7 +23,7 @@ func movedToLab(verb string, words []string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			instead := strings.Join(append(append([]string{"guideway-lab"}, words...), args...), " ")
-			return usagef("the lab is a program of its own, which `make build` makes in bin/ and nothing installs: run `%s`", instead)
+			return commandline.Usagef("the lab is a program of its own, which `make build` makes in bin/ and nothing installs: run `%s`", instead)
 		},
 	}
 }

@@ -1,8 +1,9 @@
 // Command guideway is the one program that people run: it checks and compiles
 // configs, runs the controller, and shows what a running load balancer does.
 //
-// One file per verb. A verb's file has a function that returns its command;
-// main.go only gathers them.
+// One file per verb, in show, config, drain, fleet and diagnose; those that run a
+// process are here. A verb's file has a function that returns its command; main.go
+// only gathers them.
 package main
 
 import (
@@ -16,20 +17,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/config"
+	"github.com/guideway/guideway/cli/diagnose"
+	"github.com/guideway/guideway/cli/drain"
+	"github.com/guideway/guideway/cli/fleet"
+	"github.com/guideway/guideway/cli/logging"
+	"github.com/guideway/guideway/cli/show"
 	"github.com/guideway/guideway/controller/run"
 )
 
 // version is set by the linker.
 var version = "development"
-
-// errReported ends the program with exitFailed when everything was said already.
-var errReported = errors.New("reported")
-
-// errTimeUp ends the program with exitTimeUp: `drain --wait` waited long enough.
-var errTimeUp = errors.New("time is up")
-
-// errChanges ends the program with exitChanges: `config plan` found some.
-var errChanges = errors.New("changes")
 
 func main() {
 	// First of all: without a handler, SIGHUP ends the process.
@@ -40,20 +39,20 @@ func main() {
 	err := root().ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		if errors.Is(err, errChanges) {
-			os.Exit(exitChanges)
+		if errors.Is(err, commandline.ErrChanges) {
+			os.Exit(commandline.ExitChanges)
 		}
-		if errors.Is(err, errTimeUp) {
-			os.Exit(exitTimeUp)
+		if errors.Is(err, commandline.ErrTimeUp) {
+			os.Exit(commandline.ExitTimeUp)
 		}
-		if !errors.Is(err, errReported) {
+		if !errors.Is(err, commandline.ErrReported) {
 			prefix := ""
-			if toJournal(os.Stderr) {
+			if logging.ToJournal(os.Stderr) {
 				prefix = "<3>"
 			}
 			fmt.Fprintf(os.Stderr, "%sguideway: %v\n", prefix, err)
 		}
-		os.Exit(exitCode(err))
+		os.Exit(commandline.ExitCode(err))
 	}
 }
 
@@ -70,31 +69,31 @@ func root() *cobra.Command {
 			if len(args) == 0 {
 				return command.Help()
 			}
-			return unknownCommand(command, args[0])
+			return commandline.Unknown(command, args[0])
 		},
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
 	command.SetVersionTemplate(versionLine())
 	command.AddCommand(
-		captureCommand(),
-		configCommand(),
+		diagnose.CaptureCommand(),
+		config.Command(),
 		controllerCommand(),
 		demoCommand(),
-		doctorCommand(),
-		drainCommand(),
-		explainCommand(),
-		fleetCommand(),
+		diagnose.DoctorCommand(),
+		drain.Command(),
+		diagnose.ExplainCommand(),
+		fleet.Command(),
 		labCommand(),
-		probeCommand(),
+		diagnose.ProbeCommand(version),
 		reloadCommand(),
-		showCommand(),
+		show.Command(),
 		speakerCommand(),
-		traceCommand(),
-		undrainCommand(),
+		diagnose.TraceCommand(),
+		drain.UndrainCommand(),
 		versionCommand(),
 	)
-	strict(command)
+	commandline.Strict(command)
 	return command
 }
 
@@ -106,7 +105,7 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArguments,
+		Args:  commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(command.OutOrStdout(), versionLine())
 			return err

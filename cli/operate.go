@@ -4,20 +4,23 @@ import (
 	"context"
 	"fmt"
 
-	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 func reloadCommand() *cobra.Command {
-	var m machine
+	var m machine.Machine
 	var acceptOlder bool
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the controller read its config anew",
 		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA bad config changes nothing: the former one goes on. Exits with 1 then.",
-		Args:  noArguments,
+		Args:  commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return m.operateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			return m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{AcceptOlder: acceptOlder})
 				for _, warning := range response.GetWarnings() {
 					fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
@@ -27,10 +30,6 @@ func reloadCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&acceptOlder, "accept-older", false, "take what etcd holds, although its generation is lower than the one that runs, or its config another")
-	addController(command, &m)
+	machine.AddController(command, &m)
 	return command
-}
-
-func addRunDir(command *cobra.Command, m *machine) {
-	command.Flags().StringVar(&m.runDir, "run-dir", runDirDefault, "directory of the sockets")
 }

@@ -3,6 +3,9 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/logging"
+	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/speaker"
 )
 
@@ -21,19 +24,19 @@ func speakerCommand() *cobra.Command {
 			"is kept on disk: forwarder and speaker serve without a controller.\n\n" +
 			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first.",
 		Example: "  guideway speaker --metrics-listen 127.0.0.1:9474",
-		Args:    noArguments,
+		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			options.Log = newLog(logFormat, verbose)
+			options.Log = logging.New(logFormat, verbose)
 			options.Version = version
 			return speaker.Run(command.Context(), options)
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.RunDir, "run-dir", runDirDefault, "directory of the sockets")
+	flags.StringVar(&options.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
 	flags.StringVar(&options.StateDir, "state-dir", speakerStateDirDefault, "directory of what outlives a restart")
 	flags.StringVar(&options.MetricsListen, "metrics-listen", "", "serve /metrics and /healthz at this address and port")
 	flags.StringVar(&options.ControllerUser, "controller-user", "", "user that may set what is announced, beside root and the speaker's own")
-	addChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
+	commandline.AddChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
 	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	return command
 }

@@ -150,6 +150,11 @@ var goEdgeRules = map[string][]string{
 	// Production machines carry this program, and not the lab.
 	"cli":             {"proto", "controller", "speaker", "blackbox"},
 	"cli/commandline": {},
+	// What the verbs share; and fakes for their tests.
+	"cli/machine": {"proto", "controller/api", "controller/sinks/forwarder", "controller/sinks/routes"},
+	"cli/output":  {"cli/commandline"},
+	"cli/logging": {},
+	"cli/clitest": {"proto", "controller/api", "controller/apitest", "cli/commandline"},
 	// The lab is a program of its own, in floors.
 	"lab":           {"proto", "controller/config", "cli/commandline"},
 	"lab/topology":  {},

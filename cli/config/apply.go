@@ -1,0 +1,219 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/configs"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// Writing a file, and the forwarder's acceptance: see acceptTimeout there.
+const applyTimeout = 2 * time.Minute
+
+func configApplyCommand() *cobra.Command {
+	var m machine.Machine
+	order := &controllerv1.ApplyOrder{}
+	command := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Put a config in the place of the one that runs",
+		Long: "Prints what `guideway config plan` prints, then replaces the controller's config\n" +
+			"file by FILE, as a whole and with this user's rights (its owner and mode stay),\n" +
+			"and returns when the forwarder has accepted the plan. Where it is refused, the\n" +
+			"file is put back. With --server the controller replaces its file with its own\n" +
+			"rights. Refused if something else runs than what FILE was compared\n" +
+			"with, if the config file was edited since it was loaded, and if the config is a\n" +
+			"directory or several files.\n\n" +
+			"Where the machines share their config by etcd, FILE is what they share: it is\n" +
+			"checked by this machine's parser and forwarder, stored in etcd, and every machine\n" +
+			"takes it. Every other live machine checks it before, too; if one refuses, nothing\n" +
+			"is applied. With --canary MACHINE that one runs it alone, until `guideway config\n" +
+			"promote` or `guideway config cancel`. Refused if another was stored since.",
+		Example: "  guideway config apply new.yaml --message 'web-7 is back'",
+		Args:    commandline.Arguments("FILE"),
+		RunE: func(command *cobra.Command, args []string) error {
+			sources, err := readSources(args)
+			if err != nil {
+				return err
+			}
+			if len(sources) != 1 {
+				return fmt.Errorf("%s has %d files: one file can be applied, a directory cannot", args[0], len(sources))
+			}
+			order.From = sources[0].Name
+			return applySource(command, m, sources[0], order)
+		},
+	}
+	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	command.Flags().StringVar(&order.Canary, "canary", "", "the one `MACHINE` that is to run it before the others; only with etcd")
+	command.Flags().Uint64Var(&order.Generation, "generation", 0, "the `NUMBER` that config plan printed: refused if another generation runs [default: the one that runs now]")
+	machine.AddController(command, &m)
+	return command
+}
+
+// applySource applies a config after its changes were printed.
+func applySource(command *cobra.Command, m machine.Machine, source config.Source, order *controllerv1.ApplyOrder) error {
+	plan, err := planConfig(command.Context(), m, []config.Source{source})
+	if err != nil {
+		return err
+	}
+	printWarningLines(command, plan.Warnings)
+	if err := printPlan(command.OutOrStdout(), "table", plan); err != nil {
+		return err
+	}
+	if order.Generation == 0 {
+		order.Generation = plan.Generation
+	}
+	applied, err := applyConfig(command.Context(), m, source, order)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(command.OutOrStdout(), "\napplied: generation %d runs", applied.Generation)
+	if applied.Number > 0 {
+		fmt.Fprintf(command.OutOrStdout(), "; it is number %d of the history", applied.Number)
+	}
+	fmt.Fprintln(command.OutOrStdout())
+	printNotChecked(command, applied)
+	if order.Canary != "" {
+		fmt.Fprintf(command.OutOrStdout(), "%s alone runs it: `guideway config promote` has all machines take it, `guideway config cancel` has %s return\n", order.Canary, order.Canary)
+	}
+	return nil
+}
+
+func printNotChecked(command *cobra.Command, applied *controllerv1.ApplyConfigResponse) {
+	for _, machine := range applied.GetNotChecked() {
+		fmt.Fprintf(command.ErrOrStderr(), "warning: not checked by %s\n", machine)
+	}
+}
+
+func printWarningLines(command *cobra.Command, warnings []string) {
+	for _, warning := range warnings {
+		fmt.Fprintf(command.ErrOrStderr(), "warning: %s\n", warning)
+	}
+}
+
+func applyConfig(ctx context.Context, m machine.Machine, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+	var applied *controllerv1.ApplyConfigResponse
+	var file *configs.Replacement
+	err := m.Ask(ctx, applyTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
+		stream, err := controllerv1.NewControllerClient(conn).ApplyConfig(ctx)
+		if err != nil {
+			return err
+		}
+		err = sendParts([]config.Source{source}, func(part *controllerv1.ConfigPart) error {
+			return stream.Send(&controllerv1.ApplyConfigRequest{Part: part})
+		})
+		if err == nil {
+			err = stream.Send(&controllerv1.ApplyConfigRequest{Order: order})
+		}
+		target, received := stream.Recv() // has what ended the stream
+		if received != nil {
+			return received
+		}
+		if err != nil {
+			return err
+		}
+		if m.Remote.Server == "" && target.Path != "" { // else the controller writes, or etcd
+			if file, err = configs.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
+				return status.Error(codes.Aborted, err.Error())
+			}
+		}
+		if err := stream.Send(&controllerv1.ApplyConfigRequest{Written: true}); err != nil {
+			return err
+		}
+		applied, err = stream.Recv()
+		return err
+	})
+	if err == nil || file == nil {
+		return applied, err
+	}
+	return nil, undoApply(ctx, m, file, err)
+}
+
+// undoApply puts the former config back after a refusal. Where the outcome is not
+// known, the file stays: it may be what runs.
+func undoApply(ctx context.Context, m machine.Machine, file *configs.Replacement, failed error) error {
+	if r := (machine.Refused{}); !errors.As(failed, &r) || r.Code != codes.FailedPrecondition && r.Code != codes.InvalidArgument {
+		return fmt.Errorf("%w: %s holds the new config all the same; `guideway show services` and `guideway config history` say what runs", failed, file.Path)
+	}
+	if err := file.PutBack(); err != nil {
+		return fmt.Errorf("%w; and the former config could not be put back: %w", failed, err)
+	}
+	// The controller has seen the file that is gone: it reads the former again.
+	err := m.OperateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
+		_, err := client.Reload(ctx, &controllerv1.ReloadRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w; %s holds the former config again, but: %w", failed, file.Path, err)
+	}
+	return fmt.Errorf("%w; %s holds the former config again", failed, file.Path)
+}
+
+func configRollbackCommand() *cobra.Command {
+	var m machine.Machine
+	order := &controllerv1.ApplyOrder{}
+	command := &cobra.Command{
+		Use:   "rollback [NUMBER]",
+		Short: "Return to a config of the history",
+		Long: "Applies the config of that number, or the one that was in use before the one that\n" +
+			"is, as `guideway config apply` applies a file.",
+		Example: "  guideway config rollback\n  guideway config rollback 12 --message 'web-7 is not back'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%q is too much: give one NUMBER, or none", args[1])
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			number, err := rollbackTarget(command.Context(), m, args)
+			if err != nil {
+				return err
+			}
+			former, err := recordedConfig(command.Context(), m, number)
+			if err != nil {
+				return err
+			}
+			if len(former.Files) != 1 {
+				return fmt.Errorf("number %d of the history has %d files, and one can be applied: write them back from `guideway config diff` and `guideway reload`", number, len(former.Files))
+			}
+			order.RollbackTo, order.From = number, fmt.Sprintf("number %d", number)
+			return applySource(command, m, config.Source{Name: former.Files[0].Name, Data: former.Files[0].Data}, order)
+		},
+	}
+	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	machine.AddController(command, &m)
+	return command
+}
+
+// rollbackTarget is the number given, or that of the config before the one in
+// use.
+func rollbackTarget(ctx context.Context, m machine.Machine, args []string) (uint64, error) {
+	if len(args) == 1 {
+		return recordNumber(args[0])
+	}
+	history, err := configHistory(ctx, m)
+	if err != nil {
+		return 0, err
+	}
+	for i, record := range history.Records {
+		if record.InUse && i+1 < len(history.Records) {
+			return history.Records[i+1].Number, nil
+		}
+	}
+	return 0, errors.New("the history has no config before the one in use: there is nothing to return to")
+}
+
+// edited lines of a message stay on one line of a table.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,225 @@
+// Package config has the verbs of `guideway config`, a file each.
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// Command is `guideway config`.
+func Command() *cobra.Command {
+	return commandline.Group("config", "Check a config, say what it would change, apply it, return to a former one",
+		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(), configPromoteCommand(), configCancelCommand(),
+		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand(), configBackendCommand())
+}
+
+func configCheckCommand() *cobra.Command {
+	var format string
+	command := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Say what is wrong with a config",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+			"prints every error and warning with its place and its cure.\n" +
+			"Exits with 0 if the config can be used, with 1 if not.",
+		Example: "  guideway config check /etc/guideway/config.yaml",
+		Args:    configFiles,
+		RunE: func(command *cobra.Command, files []string) error {
+			if format != "table" {
+				return printVerdict(command.OutOrStdout(), format, files)
+			}
+			c, err := loadConfig(command.ErrOrStderr(), files)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(command.OutOrStdout(), summary(c))
+			for _, note := range notes(c) {
+				fmt.Fprintln(command.OutOrStdout(), "note: "+note)
+			}
+			return nil
+		},
+	}
+	commandline.AddOutput(command, &format, commandline.TextFormats)
+	return command
+}
+
+type shownVerdict struct {
+	Good     bool           `json:"good"`
+	Errors   []shownProblem `json:"errors"`
+	Warnings []shownProblem `json:"warnings"`
+	// About this machine, which the config may not be for.
+	Notes []string `json:"notes"`
+}
+
+type shownProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message"`
+}
+
+// printVerdict says for programs what check says for people.
+func printVerdict(stdout io.Writer, format string, files []string) error {
+	c, err := config.Load(files...)
+	verdict := shownVerdict{Good: err == nil, Errors: []shownProblem{}, Notes: []string{}}
+	var refusal *config.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		verdict.Errors, verdict.Warnings = shownProblems(refusal.Errors), shownProblems(refusal.Warnings)
+	case err != nil:
+		return err
+	default:
+		verdict.Warnings = shownProblems(c.Warnings)
+		verdict.Notes = append(verdict.Notes, notes(c)...)
+	}
+	if err := commandline.PrintValue(stdout, format, verdict); err != nil {
+		return err
+	}
+	if !verdict.Good {
+		return commandline.ErrReported
+	}
+	return nil
+}
+
+func missingInterfaces(wanted []config.Interface) (notes []string) {
+	var there []string
+	interfaces, _ := net.Interfaces() // none: then the next lines say so
+	for _, i := range interfaces {
+		there = append(there, i.Name)
+	}
+	for _, one := range wanted {
+		if !slices.Contains(there, one.Name) {
+			notes = append(notes, fmt.Sprintf("this machine has no interface %q (forwarder.interfaces): %s", one.Name, config.DidYouMean(one.Name, there)))
+		}
+	}
+	return notes
+}
+
+func shownProblems(problems config.Problems) []shownProblem {
+	shown := []shownProblem{}
+	for _, p := range problems {
+		shown = append(shown, shownProblem(p))
+	}
+	return shown
+}
+
+// notes are what only this machine can know, if the config is for it.
+func notes(c *config.Config) (notes []string) {
+	if c.Forwarder != nil {
+		notes = missingInterfaces(c.Forwarder.Interfaces)
+	}
+	if file := c.Cluster.SecretFile; file != "" && file != config.DefaultSecretFile {
+		notes = append(notes, fmt.Sprintf("the forwarder needs the same secret: --secret-file %s (its unit has %s)", file, config.DefaultSecretFile))
+	}
+	return notes
+}
+
+func configCompileCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "compile FILE...",
+		Short: "Print the plan that a config becomes",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+			"prints the plan of this machine as JSON: generation 1, every backend active\n" +
+			"(draining with weight 0). Errors and warnings go to standard error.",
+		Example: "  guideway config compile config.yaml > plan.json\n" +
+			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
+		Args: configFiles,
+		RunE: func(command *cobra.Command, files []string) error {
+			c, err := loadConfig(command.ErrOrStderr(), files)
+			if err != nil {
+				return err
+			}
+			text, err := planJSON(compile.Compile(c, compile.States{}, 1))
+			if err != nil {
+				return err
+			}
+			_, err = command.OutOrStdout().Write(text)
+			return err
+		},
+	}
+}
+
+func configFiles(command *cobra.Command, files []string) error {
+	if len(files) == 0 {
+		return fmt.Errorf("FILE is missing: give a config file or a directory of them, like `%s /etc/guideway/guideway.yaml`", command.CommandPath())
+	}
+	return nil
+}
+
+// loadConfig reads a config and prints what is wrong with it.
+func loadConfig(stderr io.Writer, files []string) (*config.Config, error) {
+	c, err := config.Load(files...)
+	var refusal *config.Refusal
+	if errors.As(err, &refusal) {
+		for _, problem := range refusal.Errors {
+			fmt.Fprintf(stderr, "error: %s\n", problem)
+		}
+		printWarnings(stderr, refusal.Warnings)
+		text := output.Counted(len(refusal.Errors), "error")
+		if n := len(refusal.Warnings); n > 0 {
+			text += ", " + output.Counted(n, "warning")
+		}
+		fmt.Fprintln(stderr, text)
+		return nil, commandline.ErrReported
+	}
+	if err != nil {
+		return nil, err
+	}
+	printWarnings(stderr, c.Warnings)
+	return c, nil
+}
+
+func printWarnings(stderr io.Writer, warnings config.Problems) {
+	for _, warning := range warnings {
+		fmt.Fprintf(stderr, "warning: %s\n", warning)
+	}
+}
+
+func summary(c *config.Config) string {
+	vips, names := 0, map[string]bool{}
+	services := c.ServicesHere()
+	for _, service := range services {
+		vips += len(service.VIPs)
+		for _, member := range service.Members {
+			names[member.Backend.Name] = true
+		}
+	}
+	text := fmt.Sprintf("config is good: %s, %s, %s",
+		output.Counted(len(services), "service"), output.Counted(vips, "vip"), output.Counted(len(names), "backend"))
+	if elsewhere := len(c.Services) - len(services); elsewhere > 0 {
+		text += fmt.Sprintf("; %s of other shards", output.Counted(elsewhere, "service"))
+	}
+	if n := len(c.Warnings); n > 0 {
+		text += "; " + output.Counted(n, "warning")
+	}
+	return text
+}
+
+// planJSON is proto JSON with two spaces of indent and a newline at the end.
+// protojson varies its white space on purpose; indenting anew makes it steady.
+func planJSON(plan *planv1.Plan) ([]byte, error) {
+	compact, err := protojson.Marshal(plan)
+	if err != nil {
+		return nil, fmt.Errorf("write plan as JSON: %w", err)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, compact, "", "  "); err != nil {
+		return nil, fmt.Errorf("indent plan: %w", err)
+	}
+	indented.WriteByte('\n')
+	return indented.Bytes(), nil
+}

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/output"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+type shownHistory struct {
+	Records     []shownRecord `json:"records"`
+	NotRecorded string        `json:"not_recorded,omitempty"`
+}
+
+type shownRecord struct {
+	Number     uint64   `json:"number"`
+	Time       string   `json:"time"`
+	How        string   `json:"how"`
+	RollbackTo uint64   `json:"rollback_to,omitempty"`
+	User       string   `json:"user,omitempty"`
+	Message    string   `json:"message,omitempty"`
+	From       []string `json:"from"`
+	Digest     string   `json:"digest"`
+	Bytes      uint64   `json:"bytes"`
+	InUse      bool     `json:"in_use"`
+	Machine    string   `json:"machine,omitempty"`
+}
+
+func configHistoryCommand() *cobra.Command {
+	var m machine.Machine
+	var format string
+	command := &cobra.Command{
+		Use:   "history",
+		Short: "The configs that were in use here: who brought them, when, why",
+		Long:  "Lists the configs that were in use on this machine, the latest first. The\ncontroller keeps the last 50 of them, or 64 MiB, in its state directory. Where the\nmachines share their config by etcd, the last 50 there are listed, and numbers are\ntheir generations.",
+		Args:  commandline.NoArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			response, err := configHistory(command.Context(), m)
+			if err != nil {
+				return err
+			}
+			if response.NotRecorded != "" {
+				fmt.Fprintf(command.ErrOrStderr(), "warning: the latest config is not recorded, which is tried again: %s\n", response.NotRecorded)
+			}
+			return historyListing(response).Print(command.OutOrStdout(), format)
+		},
+	}
+	commandline.AddOutput(command, &format, commandline.TableFormats)
+	machine.AddController(command, &m)
+	return command
+}
+
+func historyListing(response *controllerv1.GetConfigHistoryResponse) output.Listing {
+	shown := shownHistory{Records: []shownRecord{}, NotRecorded: response.NotRecorded}
+	list := output.Listing{
+		Header: []string{"NUMBER", "TIME", "HOW", "USER", "MESSAGE", "FROM", "DIGEST"}, WideFrom: 5,
+		None: "no config was in use here yet",
+	}
+	for _, r := range response.Records {
+		shown.Records = append(shown.Records, shownRecord{
+			Number: r.Number, Time: output.At(r.Time), How: r.How, RollbackTo: r.RollbackTo, User: r.User, Message: r.Message,
+			From: append([]string{}, r.From...), Digest: r.Digest, Bytes: r.Bytes, InUse: r.InUse, Machine: r.Machine,
+		})
+		number, how := strconv.FormatUint(r.Number, 10), r.How
+		if r.InUse {
+			number += " (in use)"
+		}
+		if r.RollbackTo > 0 {
+			how = fmt.Sprintf("rollback to %d", r.RollbackTo)
+		}
+		list.Rows = append(list.Rows, []string{
+			number, r.Time.AsTime().Local().Format("2006-01-02 15:04:05"), how, output.Dash(r.User), output.Dash(oneLine(r.Message)),
+			output.Dash(strings.Join(r.From, " ")), r.Digest,
+		})
+	}
+	list.Value = shown
+	return list
+}
+
+func configHistory(ctx context.Context, m machine.Machine) (*controllerv1.GetConfigHistoryResponse, error) {
+	var response *controllerv1.GetConfigHistoryResponse
+	err := m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetConfigHistory(ctx, &controllerv1.GetConfigHistoryRequest{})
+		return err
+	})
+	return response, err
+}
+
+func recordedConfig(ctx context.Context, m machine.Machine, number uint64) (*controllerv1.GetConfigResponse, error) {
+	var response *controllerv1.GetConfigResponse
+	err := m.OperateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetConfig(ctx, &controllerv1.GetConfigRequest{Number: number})
+		return err
+	})
+	if r := (machine.Refused{}); errors.As(err, &r) && r.Code == codes.Unimplemented {
+		return nil, fmt.Errorf("%w: the controller is of another version than this program", err)
+	}
+	return response, err
+}
+
+func configDiffCommand() *cobra.Command {
+	var m machine.Machine
+	command := &cobra.Command{
+		Use:   "diff NUMBER NUMBER",
+		Short: "The lines in which two configs of the history differ",
+		Example: "  guideway config diff 11 12\n" +
+			"  guideway config diff 11 0      # 0 is the one in use",
+		Args: commandline.Arguments("NUMBER", "NUMBER"),
+		RunE: func(command *cobra.Command, args []string) error {
+			var numbers [2]uint64
+			for i, arg := range args {
+				var err error
+				if numbers[i], err = recordNumber(arg); err != nil {
+					return err
+				}
+			}
+			var configs [2]*controllerv1.GetConfigResponse
+			for i, number := range numbers {
+				var err error
+				if configs[i], err = recordedConfig(command.Context(), m, number); err != nil {
+					return err
+				}
+			}
+			_, err := command.OutOrStdout().Write(differences(configs[0], configs[1]))
+			return err
+		},
+	}
+	machine.AddController(command, &m)
+	return command
+}
+
+// recordNumber is a mistake of the command line if it is none; 0 is the one in
+// use.
+func recordNumber(text string) (uint64, error) {
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, commandline.Usagef("%q is no number of a config: `guideway config history` lists them", text)
+	}
+	return number, nil
+}
+
+// differences of each file that either has; nothing where they are alike.
+func differences(before, after *controllerv1.GetConfigResponse) (out []byte) {
+	files := func(c *controllerv1.GetConfigResponse) (names []string, data map[string][]byte) {
+		data = map[string][]byte{}
+		for _, file := range c.Files {
+			names = append(names, file.Name)
+			data[file.Name] = file.Data
+		}
+		return names, data
+	}
+	oldNames, old := files(before)
+	newNames, new := files(after)
+	for _, name := range newNames {
+		if _, known := old[name]; !known {
+			oldNames = append(oldNames, name)
+		}
+	}
+	for _, name := range oldNames {
+		label := func(c *controllerv1.GetConfigResponse) string {
+			return fmt.Sprintf("%s (number %d)", name, c.Record.GetNumber())
+		}
+		out = append(out, diff.Diff(label(before), old[name], label(after), new[name])...)
+	}
+	return out
+}

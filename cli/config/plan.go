@@ -1,0 +1,333 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// Building a large plan's tables and reading all connections takes seconds on
+// a slow machine.
+const planTimeout = 90 * time.Second
+
+func configPlanCommand() *cobra.Command {
+	var m machine.Machine
+	var format string
+	command := &cobra.Command{
+		Use:   "plan FILE...",
+		Short: "Say what a config would change, and change nothing",
+		Long: "Compares files, or directories of *.yaml, *.yml and *.json, with the config that\n" +
+			"runs here: services, VIPs, pools and backends; each backend's share of new\n" +
+			"connections; tracked connections that would break (their backend is gone or\n" +
+			"refuses them) or move (another backend gets them); routes.\n" +
+			"Exits with 0 if nothing would change, with 2 if something would, with 1 after\n" +
+			"any error.",
+		Example: "  guideway config plan new.yaml",
+		Args:    configFiles,
+		RunE: func(command *cobra.Command, files []string) error {
+			sources, err := readSources(files)
+			if err != nil {
+				return err
+			}
+			response, err := planConfig(command.Context(), m, sources)
+			if err != nil {
+				return err
+			}
+			printWarningLines(command, response.Warnings)
+			if err := printPlan(command.OutOrStdout(), format, response); err != nil {
+				return err
+			}
+			if changesAnything(response) {
+				return commandline.ErrChanges
+			}
+			return nil
+		},
+	}
+	commandline.AddOutput(command, &format, commandline.TextFormats)
+	machine.AddController(command, &m)
+	commandline.FailsByUsage(command)
+	return command
+}
+
+// readSources by absolute names: the controller works in another directory.
+func readSources(files []string) ([]config.Source, error) {
+	sources, err := config.Read(files...)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sources {
+		if sources[i].Name, err = filepath.Abs(sources[i].Name); err != nil {
+			return nil, fmt.Errorf("read config %s: %w", files[0], err)
+		}
+	}
+	return sources, nil
+}
+
+func planConfig(ctx context.Context, m machine.Machine, sources []config.Source) (*controllerv1.PlanConfigResponse, error) {
+	var response *controllerv1.PlanConfigResponse
+	err := m.Ask(ctx, planTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
+		stream, err := controllerv1.NewControllerClient(conn).PlanConfig(ctx)
+		if err != nil {
+			return err
+		}
+		err = sendParts(sources, func(part *controllerv1.ConfigPart) error {
+			return stream.Send(&controllerv1.PlanConfigRequest{Part: part})
+		})
+		if err != nil && !errors.Is(err, io.EOF) { // what ended the stream comes next
+			return err
+		}
+		response, err = stream.CloseAndRecv()
+		return err
+	})
+	return response, err
+}
+
+// sendParts of files; of an empty one, one without data.
+func sendParts(sources []config.Source, send func(*controllerv1.ConfigPart) error) error {
+	for _, source := range sources {
+		data := source.Data
+		for first := true; first || len(data) > 0; first = false {
+			n := min(len(data), api.PartBytesMax)
+			if err := send(&controllerv1.ConfigPart{Name: source.Name, Data: data[:n]}); err != nil {
+				return err
+			}
+			data = data[n:]
+		}
+	}
+	return nil
+}
+
+func changesAnything(r *controllerv1.PlanConfigResponse) bool {
+	changes := len(r.Changes) > 0 || len(r.Routes) > 0
+	for _, s := range r.Services {
+		changes = changes || s.EntriesChanged > 0 || affected(s.Established) || affected(s.OpeningOrClosing)
+	}
+	return changes
+}
+
+func affected(c *controllerv1.ConnectionChange) bool {
+	return c.GetMoving()+c.GetBreaking()+c.GetUnknown() > 0
+}
+
+func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) error {
+	if format != "table" {
+		return commandline.PrintValue(w, format, shownPlanOf(r))
+	}
+	if !changesAnything(r) {
+		_, err := fmt.Fprintf(w, "no change: the config means what runs (generation %d)\n", r.Generation)
+		return err
+	}
+	fmt.Fprintf(w, "changes to what runs (generation %d):\n", r.Generation)
+	var err error
+	for _, table := range []output.Listing{changesTable(r), servicesTable(r), sharesTable(r), routesTable(r)} {
+		if len(table.Rows) > 0 {
+			fmt.Fprintln(w)
+			err = errors.Join(err, table.PrintTable(w, false))
+		}
+	}
+	if notes := planNotes(r); len(notes) > 0 {
+		fmt.Fprintln(w)
+		for _, note := range notes {
+			fmt.Fprintln(w, "note: "+note)
+		}
+	}
+	return err
+}
+
+func changesTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"KIND", "NAME", "CHANGE"}, Wrapped: true}
+	for _, c := range r.Changes {
+		if len(c.Fields) == 0 {
+			table.Rows = append(table.Rows, []string{c.Kind, c.Name, c.What})
+		}
+		for _, f := range c.Fields {
+			text := fmt.Sprintf("%s to %s", output.Dash(f.Before), output.Dash(f.After))
+			if f.Field != "" {
+				text = f.Field + ": " + text
+			}
+			table.Rows = append(table.Rows, []string{c.Kind, c.Name, text})
+		}
+	}
+	return table
+}
+
+func servicesTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"SERVICE", "TABLE CHANGES", "CONNECTIONS", "STAY", "BREAK", "MOVE", "NOT KNOWN"}}
+	for _, s := range r.Services {
+		c := s.Established
+		counts := []uint64{c.Staying + c.Breaking + c.Moving + c.Unknown, c.Staying, c.Breaking, c.Moving, c.Unknown}
+		row := []string{s.Service, perCent(tableShare(s))}
+		for _, n := range counts {
+			row = append(row, fmt.Sprint(n))
+		}
+		table.Rows = append(table.Rows, row)
+	}
+	return table
+}
+
+func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"SERVICE", "BACKEND", "SHARE NOW", "SHARE THEN"}}
+	for _, s := range r.Services {
+		for _, b := range s.Backends {
+			table.Rows = append(table.Rows, []string{s.Service, b.Backend, perCent(b.Before), perCent(b.After)})
+		}
+	}
+	return table
+}
+
+func routesTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"ROUTE", "CHANGE", "REASON"}, Wrapped: true}
+	for _, route := range r.Routes {
+		what := "withdrawn"
+		if route.Announced {
+			what = "announced"
+		}
+		table.Rows = append(table.Rows, []string{route.Prefix, what, route.Reason})
+	}
+	return table
+}
+
+func tableShare(s *controllerv1.ServiceChange) float64 {
+	if s.Entries == 0 {
+		return 0
+	}
+	return float64(s.EntriesChanged) / float64(s.Entries)
+}
+
+func perCent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
+// planNotes are what the tables alone would hide.
+func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
+	note := func(format string, values ...any) { notes = append(notes, fmt.Sprintf(format, values...)) }
+	if r.RestartRequired != "" {
+		note("the forwarder refuses this until it is restarted: %s", r.RestartRequired)
+	}
+	if len(r.AssumedActive) > 0 {
+		note("not yet probed, and taken for active: %s", strings.Join(r.AssumedActive, ", "))
+	}
+	for _, s := range r.Services {
+		if c := s.OpeningOrClosing; affected(c) {
+			note("%s: of connections that open or close, %d would break, %d move, %d are not known", s.Service, c.Breaking, c.Moving, c.Unknown)
+		}
+		if s.Established.GetUnknown()+s.OpeningOrClosing.GetUnknown() > 0 {
+			note("%s: not known is what moves with some of its VIPs only, or would be selected by the client's address", s.Service)
+		}
+		if s.QuotaReached {
+			note("%s holds its connections_quota: its other connections are not counted; of them %s move, those on table entries that change", s.Service, perCent(tableShare(s)))
+		}
+	}
+	if n := r.UntrackedTableFull + r.UntrackedQuota; n > 0 {
+		note("%s since the forwarder started are not tracked (%d without room in the table, %d beyond a quota), and not counted: they move with the table entries that change",
+			output.Counted(int(n), "new flow"), r.UntrackedTableFull, r.UntrackedQuota)
+	}
+	return notes
+}
+
+type shownPlan struct {
+	Generation      uint64               `json:"generation"`
+	Changed         bool                 `json:"changed"`
+	Changes         []shownChange        `json:"changes"`
+	Services        []shownServiceChange `json:"services"`
+	Routes          []shownRouteChange   `json:"routes"`
+	RestartRequired string               `json:"restart_required,omitempty"`
+	AssumedActive   []string             `json:"assumed_active"`
+	Untracked       shownUntracked       `json:"untracked_since_start"`
+	Warnings        []string             `json:"warnings"`
+}
+
+type shownChange struct {
+	Kind   string             `json:"kind"`
+	Name   string             `json:"name"`
+	What   string             `json:"what"`
+	Fields []shownFieldChange `json:"fields,omitempty"`
+}
+
+type shownFieldChange struct {
+	Field  string `json:"field"`
+	Before string `json:"before"`
+	After  string `json:"after"`
+}
+
+type shownServiceChange struct {
+	Service          string          `json:"service"`
+	Entries          uint32          `json:"table_entries"`
+	EntriesChanged   uint32          `json:"table_entries_changed"`
+	EntriesMoved     uint32          `json:"table_entries_moved"`
+	Backends         []shownShare    `json:"backends"`
+	Established      shownConnChange `json:"established"`
+	OpeningOrClosing shownConnChange `json:"opening_or_closing"`
+	QuotaReached     bool            `json:"quota_reached"`
+}
+
+type shownShare struct {
+	Backend string  `json:"backend"`
+	Before  float64 `json:"share_before"`
+	After   float64 `json:"share_after"`
+}
+
+type shownConnChange struct {
+	Staying  uint64 `json:"staying"`
+	Breaking uint64 `json:"breaking"`
+	Moving   uint64 `json:"moving"`
+	Unknown  uint64 `json:"unknown"`
+}
+
+type shownRouteChange struct {
+	Prefix    string   `json:"prefix"`
+	Announced bool     `json:"announced"`
+	Reason    string   `json:"reason"`
+	Services  []string `json:"services"`
+}
+
+type shownUntracked struct {
+	TableFull uint64 `json:"table_full"`
+	Quota     uint64 `json:"quota"`
+}
+
+func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
+	shown := shownPlan{
+		Generation: r.Generation, Changed: changesAnything(r), RestartRequired: r.RestartRequired,
+		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
+		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
+		Changes:   []shownChange{}, Services: []shownServiceChange{}, Routes: []shownRouteChange{},
+	}
+	for _, c := range r.Changes {
+		change := shownChange{Kind: c.Kind, Name: c.Name, What: c.What}
+		for _, f := range c.Fields {
+			change.Fields = append(change.Fields, shownFieldChange{f.Field, f.Before, f.After})
+		}
+		shown.Changes = append(shown.Changes, change)
+	}
+	for _, s := range r.Services {
+		service := shownServiceChange{
+			Service: s.Service, Entries: s.Entries, EntriesChanged: s.EntriesChanged, EntriesMoved: s.EntriesMoved, Backends: []shownShare{},
+			Established: shownConnChangeOf(s.Established), OpeningOrClosing: shownConnChangeOf(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
+		}
+		for _, b := range s.Backends {
+			service.Backends = append(service.Backends, shownShare{b.Backend, b.Before, b.After})
+		}
+		shown.Services = append(shown.Services, service)
+	}
+	for _, route := range r.Routes {
+		shown.Routes = append(shown.Routes, shownRouteChange{route.Prefix, route.Announced, route.Reason, route.Services})
+	}
+	return shown
+}
+
+func shownConnChangeOf(c *controllerv1.ConnectionChange) shownConnChange {
+	return shownConnChange{Staying: c.GetStaying(), Breaking: c.GetBreaking(), Moving: c.GetMoving(), Unknown: c.GetUnknown()}
+}

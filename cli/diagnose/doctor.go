@@ -1,0 +1,525 @@
+// Package diagnose has the verbs that find out what is wrong: doctor, explain,
+// trace, capture and probe, a file each.
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/cli/show"
+	"github.com/guideway/guideway/controller/brain"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+)
+
+// DoctorCommand is `guideway doctor`.
+func DoctorCommand() *cobra.Command {
+	var m machine.Machine
+	var format string
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what usually is wrong, and say what cures it",
+		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers, the\n" +
+			"way of health checks through the tunnels, and counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
+		Args: commandline.NoArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			findings := examine(command.Context(), m, thisHost{})
+			return printFindings(command.OutOrStdout(), format, findings)
+		},
+	}
+	commandline.AddOutput(command, &format, commandline.TextFormats)
+	command.Flags().StringVar(&m.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
+	return command
+}
+
+type finding struct{ grade, what, text string }
+
+const (
+	gradeOK   = "ok"
+	gradeWarn = "warn"
+	gradeFail = "fail"
+)
+
+func printFindings(w io.Writer, format string, findings []finding) error {
+	failed := false
+	shown := []shownFinding{}
+	for _, f := range findings {
+		failed = failed || f.grade == gradeFail
+		shown = append(shown, shownFinding{Grade: f.grade, What: f.what, Text: f.text})
+	}
+	if err := printShownFindings(w, format, shown); err != nil {
+		return err
+	}
+	if failed {
+		return commandline.ErrReported
+	}
+	return nil
+}
+
+type shownFinding struct {
+	Grade string `json:"grade"`
+	What  string `json:"what"`
+	Text  string `json:"text"`
+}
+
+func printShownFindings(w io.Writer, format string, findings []shownFinding) error {
+	if format != "table" {
+		return commandline.PrintValue(w, format, findings)
+	}
+	for _, f := range findings {
+		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// diagnosis is what doctor found by asking; nil: not answered.
+type diagnosis struct {
+	state    *controllerv1.GetStateResponse
+	status   *forwarderv1.GetStatusResponse
+	counters *forwarderv1.GetCountersResponse
+	metrics  string
+	// The forwarder's plan, if health checks go through its tunnels.
+	running *planv1.Plan
+	// Those of its backends that were probed.
+	tunnelChecks []*controllerv1.BackendCheck
+	host         host
+
+	findings []finding
+}
+
+// host is the machine, as far as interfaces go.
+type host interface {
+	// features as `ethtool -k` prints them; an error: not to be had.
+	features(ctx context.Context, device string) (string, error)
+	receiveQueues(device string) int
+	// accepts a packet to one of the machine's addresses; an error: why it is dropped.
+	accepts(ctx context.Context, to netip.AddrPort, from netip.Addr, device string) error
+	// localPorts are those that the kernel chooses for connections.
+	localPorts() (first, last int, err error)
+	// inputDrops names the firewall's chains that may drop what comes in.
+	inputDrops(ctx context.Context) ([]string, error)
+}
+
+// How often in-flight packets are looked at before they count as lost.
+const (
+	restLooks = 5
+	restPause = 50 * time.Millisecond
+)
+
+func examine(ctx context.Context, m machine.Machine, h host) []finding {
+	p := &diagnosis{host: h}
+	p.ask(ctx, m)
+	p.machine()
+	p.plan()
+	p.etcd()
+	p.nextHops()
+	p.mtu()
+	p.pathMTUs()
+	p.devices(ctx)
+	p.speaker(ctx, m)
+	p.bgp()
+	p.peers()
+	p.probes(ctx)
+	p.backends()
+	p.accounts()
+	p.losses()
+	p.drops()
+	return p.findings
+}
+
+func (p *diagnosis) add(grade, what, format string, values ...any) {
+	p.findings = append(p.findings, finding{grade, what, fmt.Sprintf(format, values...)})
+}
+
+func (p *diagnosis) ask(ctx context.Context, m machine.Machine) {
+	err := m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		p.state, err = client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
+		return err
+	})
+	if err != nil {
+		p.add(gradeFail, "controller", "%v", err)
+	} else {
+		p.add(gradeOK, "controller", "answers, version %s", p.state.Version)
+	}
+	err = m.AskForwarder(ctx, p.askForwarder)
+	if err != nil {
+		p.add(gradeFail, "forwarder", "%v", err)
+	} else {
+		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
+		p.controllerAbsent()
+		p.takeOver()
+	}
+	if p.state != nil && p.running != nil {
+		if err := m.AskController(ctx, p.askTunnelChecks); err != nil {
+			p.add(gradeWarn, "probes", "what became of them is not known: %v", err)
+		}
+	}
+}
+
+// controllerAbsent by the forwarder's words: it may run, and not reach the forwarder.
+func (p *diagnosis) controllerAbsent() {
+	if absent := p.status.GetControllerAbsentMs(); absent > 0 {
+		p.add(gradeFail, "forwarder", "has had no request of a controller for %v: it goes on by its last plan, and nothing follows the backends' health: systemctl start guideway-controller",
+			(time.Duration(absent) * time.Millisecond).Round(time.Second))
+	}
+}
+
+// takeOver says from which process the forwarder took over, if from one.
+func (p *diagnosis) takeOver() {
+	note := p.status.GetTakenOver()
+	if note == nil {
+		return
+	}
+	at := time.UnixMilli(int64(note.GetTimeMs())).Format(time.RFC3339)
+	pause := time.Duration(note.GetPauseUs()) * time.Microsecond
+	p.add(gradeOK, "forwarder", "took over from process %d (version %s) at %s, packets waited for %v", note.GetPredecessorPid(), note.GetPredecessorVersion(), at, pause)
+	for _, table := range note.GetEmptied() {
+		p.add(gradeWarn, "forwarder", "a connection table started empty then (%s): its connections of that time went by hash", table)
+	}
+}
+
+func (p *diagnosis) askForwarder(ctx context.Context, client forwarderv1.ForwarderClient) (err error) {
+	if p.status, err = client.GetStatus(ctx, &forwarderv1.GetStatusRequest{}); err != nil {
+		return err
+	}
+	if p.status.GetProbeDevice() != nil {
+		answer, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+		if err != nil {
+			return err
+		}
+		p.running = answer.GetPlan()
+	}
+	metrics, err := client.GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})
+	if err != nil {
+		return err
+	}
+	p.metrics = metrics.Text
+	for range restLooks {
+		if p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil || p.counters.Unaccounted == 0 {
+			return err
+		}
+		time.Sleep(restPause)
+	}
+	return nil
+}
+
+func (p *diagnosis) plan() {
+	if p.status != nil && p.status.Generation == 0 {
+		p.add(gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config")
+	}
+	if why := p.status.GetPlanUnsaved(); why != "" {
+		p.add(gradeWarn, "plan", "is served but not on disk, so a restart would start from an older one (%s): make room or mend the state directory; it is tried again by itself", why)
+	}
+	if p.status.GetRestartRequired() != "" {
+		p.add(gradeFail, "plan", "restart required: %s: systemctl restart guideway-forwarder", p.status.RestartRequired)
+	}
+	if p.state == nil {
+		return
+	}
+	if p.state.Config.GetStale() {
+		p.add(gradeFail, "config", "the newest is refused, an older one serves: %s", p.state.Config.Problem)
+	}
+	if why := p.state.Config.GetNotKept(); why != "" {
+		p.add(gradeWarn, "config", "serves but could not be kept for a restart (%s): make room or mend the state directory; it is tried again by itself", why)
+	}
+	for _, warning := range p.state.Config.GetWarnings() {
+		p.add(gradeWarn, "config", "%s", warning)
+	}
+	f := p.state.Forwarder
+	switch {
+	case p.status == nil: // what it runs is what it ran
+	case p.status.Generation == 0: // said above
+	case f.GetGenerationWanted() == 0:
+		p.add(gradeWarn, "plan", "the forwarder goes on with its last one, %d; the controller has none yet: `guideway config check`, then the controller's log", p.status.Generation)
+	case f.GetRefusal() != "":
+		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
+	case f.GetGenerationWanted() != f.GetGenerationRunning():
+		p.add(gradeFail, "plan", "the controller's is %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
+	default:
+		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
+	}
+}
+
+// etcd that is away or full changes nothing that runs, and is mended in peace.
+func (p *diagnosis) etcd() {
+	e := p.state.GetConfig().GetEtcd()
+	if e == nil {
+		return
+	}
+	switch {
+	case e.Away != "":
+		p.add(gradeWarn, "etcd", "%s; config generation %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
+	case e.Unusable != "":
+		p.add(gradeFail, "etcd", "%s; config generation %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
+	case e.GenerationStored == 0 && e.AnsweredAt != nil:
+		p.add(gradeFail, "etcd", "holds no config, and generation %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
+	default:
+		p.add(gradeOK, "etcd", "answers and holds config generation %d; %d runs here", e.GenerationStored, e.Generation)
+	}
+	if e.NotRegistered != "" && e.Away == "" {
+		p.add(gradeWarn, "etcd", "this machine is not registered there, so others do not see it: %s", e.NotRegistered)
+	}
+	if len(e.Alarms) > 0 {
+		p.add(gradeWarn, "etcd", "has alarms (%s): with NOSPACE no config can be applied: compact and defragment it, or raise --quota-backend-bytes, then `etcdctl alarm disarm`", strings.Join(e.Alarms, ", "))
+	}
+}
+
+// machine reports whether clients are served here at all.
+func (p *diagnosis) machine() {
+	if p.state == nil {
+		return
+	}
+	switch m := p.state.Machine; m.GetState() {
+	case brain.ServingAll:
+		p.add(gradeOK, "machine", "serves clients")
+	case brain.Drained, brain.Draining:
+		p.add(gradeWarn, "machine", "is %s: %s; `guideway undrain machine` ends that", m.State, m.Reason)
+	default:
+		p.add(gradeFail, "machine", "is %s: %s", m.GetState(), m.GetReason())
+	}
+	for _, missing := range p.state.NotReady {
+		p.add(gradeWarn, "ready", "not yet: %s", missing)
+	}
+}
+
+func (p *diagnosis) nextHops() {
+	if p.status == nil {
+		return
+	}
+	for _, u := range p.status.Unresolved {
+		p.add(gradeFail, "next hop", "of %s (%s) is not known: %s; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
+	}
+	if len(p.status.Unresolved) == 0 {
+		p.add(gradeOK, "next hop", "known for every active backend")
+	}
+	for _, u := range p.status.UnresolvedPeers {
+		p.add(gradeWarn, "next hop", "of the peer %s (%s) is not known: %s; until then it gets no fragments from here; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
+	}
+}
+
+// mtu: the forwarder says what does not fit, and both remedies, with each
+// plan.
+func (p *diagnosis) mtu() {
+	if p.state == nil || p.status == nil {
+		return
+	}
+	found := false
+	for _, warning := range p.state.Forwarder.GetWarnings() {
+		found = true
+		p.add(gradeWarn, "forwarder", "%s", warning)
+	}
+	if !found {
+		p.add(gradeOK, "mtu", "what clients send fits the path to the backends")
+	}
+}
+
+// pathsShown bounds what is said of single paths: of many, the first ones are listed.
+const pathsShown = 10
+
+// pathMTUs: what ICMP errors reported of the paths to the tunnels' remote ends.
+func (p *diagnosis) pathMTUs() {
+	var learned, paused []string
+	for _, path := range p.status.GetPathMtus() {
+		if path.Paused {
+			paused = append(paused, path.Address)
+		}
+		if path.Bytes > 0 {
+			learned = append(learned, fmt.Sprintf("%s %d", path.Address, path.Bytes))
+		}
+	}
+	if len(learned) > 0 {
+		p.add(gradeOK, "path mtu", "learned from routers, for ten minutes: %s", shorten(learned))
+	}
+	if len(paused) > 0 {
+		p.add(gradeWarn, "path mtu", "nothing is learned about the path to %s for up to ten minutes, because 100 ICMP errors quoted packets that this machine did not send: they are forged; drop ICMP errors from outside to the load balancers' own addresses at the border, or give the fabric a larger MTU and set `path_mtu: {learn: false}`", shorten(paused))
+	}
+}
+
+func shorten(items []string) string {
+	if len(items) <= pathsShown {
+		return strings.Join(items, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more", strings.Join(items[:pathsShown], ", "), len(items)-pathsShown)
+}
+
+func (p *diagnosis) devices(ctx context.Context) {
+	for _, d := range p.status.GetDevices() {
+		if !d.Up {
+			p.add(gradeFail, d.Interface, "is down: ip link set %s up", d.Interface)
+			continue
+		}
+		if queues := p.host.receiveQueues(d.Interface); queues > int(d.Queues) {
+			p.add(gradeFail, d.Interface, "has %d receive queues, of which %d are ours: what the others receive is lost; restart the forwarder, or ethtool -L %s combined %d", queues, d.Queues, d.Interface, d.Queues)
+		}
+		if d.Mode == "generic" {
+			p.add(gradeWarn, d.Interface, "runs XDP in generic mode, which is slow: its driver refuses native mode (the forwarder's log says why)")
+		}
+		p.offloads(ctx, d)
+		if d.TapMissing != "" {
+			p.add(gradeWarn, d.Interface, "has no way back to the kernel for packets that are no VIP's, which are dropped (not_passed): %s", d.TapMissing)
+		}
+	}
+}
+
+// offloads: LRO never goes with forwarding; GRO happens behind native XDP, but
+// in front of everything else.
+func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
+	features, err := p.host.features(ctx, d.Interface)
+	if err != nil {
+		p.add(gradeWarn, d.Interface, "offloads are not known: %v", err)
+		return
+	}
+	bad := []string{"lro"}
+	names := map[string]string{"lro": "large-receive-offload: on", "gro": "generic-receive-offload: on"}
+	if d.Mode != "native" {
+		bad = append(bad, "gro")
+	}
+	clean := true
+	for _, name := range bad {
+		if strings.Contains(features, names[name]) {
+			clean = false
+			p.add(gradeFail, d.Interface, "joins packets before we get them (%s), and they are dropped as too long: ethtool -K %s %s off", name, d.Interface, name)
+		}
+	}
+	if clean {
+		p.add(gradeOK, d.Interface, "up, %s, %d queues, MTU %d", strings.Trim(d.Driver+" "+d.Mode, " -"), d.Queues, d.Mtu)
+	}
+}
+
+// A session has its BFD by then: the speaker begins it after a second, and GoBGP
+// and routers take a second each for it.
+const bfdBegins = 10 * time.Second
+
+func (p *diagnosis) bgp() {
+	if p.state == nil {
+		return
+	}
+	if len(p.state.Neighbors) == 0 {
+		return
+	}
+	up := 0
+	for _, n := range p.state.Neighbors {
+		if n.State == sessionUnknown {
+			continue // said of the speaker
+		}
+		if n.State == "established" {
+			up++
+			if n.Bfd == "down" && time.Since(n.Since.AsTime()) > bfdBegins {
+				p.add(gradeWarn, "bgp", "the session with %s has no BFD, so that the router notices this machine's death by the hold time only: it needs BFD there as well (`bfd on` in BIRD, `neighbor … bfd` in FRR), and UDP port 3784 open both ways", n.Address)
+			}
+			continue
+		}
+		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s; look at the router's side and at port 179 between", n.Address, n.Asn, n.State, output.Dash(n.Reason))
+	}
+	if up > 0 {
+		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))
+	}
+	for _, r := range p.state.Routes {
+		if !r.Announced && len(p.state.Neighbors) > 0 {
+			p.add(gradeWarn, "route", "%s is not announced: %s", r.Prefix, r.Reason)
+		}
+	}
+}
+
+func (p *diagnosis) peers() {
+	for _, peer := range p.state.GetPeers() {
+		if peer.Healthy {
+			p.add(gradeOK, "peer", "%s answers through the tunnel", peer.Name)
+		} else {
+			p.add(gradeWarn, "peer", "%s: %s", peer.Name, peer.Reason)
+		}
+	}
+}
+
+func (p *diagnosis) backends() {
+	for _, s := range p.state.GetServices() {
+		switch {
+		case s.BackendsActive == 0:
+			p.add(gradeFail, "service", "%s is in state `%s`, with no active backend of %d: guideway show backends", s.Name, s.State, s.Backends)
+		case s.Drain != nil:
+			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
+		case s.State != brain.ServingAll:
+			p.add(p.notServing(), "service", "%s is in state `%s`: %s", s.Name, s.State, s.Reason)
+		case s.BackendsActive < s.Backends:
+			p.add(gradeWarn, "service", "%s is served by %d of %d backends: guideway show backends", s.Name, s.BackendsActive, s.Backends)
+		default:
+			p.add(gradeOK, "service", "%s is served by all of its %d backends", s.Name, s.Backends)
+		}
+	}
+}
+
+// notServing is no failure where an operator drained the machine.
+func (p *diagnosis) notServing() string {
+	if state := p.state.Machine.GetState(); state == brain.Drained || state == brain.Draining {
+		return gradeWarn
+	}
+	return gradeFail
+}
+
+func (p *diagnosis) accounts() {
+	switch {
+	case p.counters == nil:
+	case p.counters.Unaccounted == 0:
+		p.add(gradeOK, "accounts", "all of %d packets received are accounted for", p.counters.Received)
+	default:
+		p.add(gradeWarn, "accounts", "%d packets are unaccounted for: under load some are on their way; if it stays, it is a bug: please report it", p.counters.Unaccounted)
+	}
+}
+
+// losses before us, by the forwarder's metrics.
+func (p *diagnosis) losses() {
+	for line := range strings.Lines(p.metrics) {
+		labels, found := strings.CutPrefix(strings.TrimSpace(line), "guideway_rx_lost_packets_total{")
+		if !found || strings.HasSuffix(labels, " 0") {
+			continue
+		}
+		labels, count, _ := strings.Cut(labels, "} ")
+		p.add(gradeWarn, "lost", "%s packets before us (%s): the worker is too slow, or a ring too small (ethtool -G)", count, labels)
+	}
+}
+
+// More than this share dropped is no noise.
+const dropsShareMax = 0.01
+
+func (p *diagnosis) drops() {
+	if p.counters == nil {
+		return
+	}
+	for _, drop := range show.DropsOf(p.counters, nil).Dropped {
+		grade := gradeOK
+		if float64(drop.Packets) > dropsShareMax*float64(p.counters.Received) {
+			grade = gradeWarn
+		}
+		p.add(grade, "drops", "%d of %d: %s. Usually: %s", drop.Packets, p.counters.Received, drop.Reason, drop.UsualCause)
+	}
+}
+
+// thisHost asks the kernel and ethtool.
+type thisHost struct{}
+
+func (thisHost) features(ctx context.Context, device string) (string, error) {
+	out, err := exec.CommandContext(ctx, "ethtool", "-k", device).Output()
+	if err != nil {
+		return "", fmt.Errorf("ethtool -k %s: %w", device, err)
+	}
+	return string(out), nil
+}
+
+func (thisHost) receiveQueues(device string) int {
+	queues, _ := filepath.Glob(filepath.Join("/sys/class/net", device, "queues/rx-*")) // the pattern is good
+	return len(queues)
+}

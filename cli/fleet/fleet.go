@@ -1,0 +1,181 @@
+// Package fleet has the verbs about all load balancers that share a config.
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/cli/show"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+type shownFleet struct {
+	Cluster  string         `json:"cluster"`
+	Machines []shownMachine `json:"machines"`
+	Alarms   []string       `json:"alarms"`
+	// Why etcd could not be read; machines are those of ReadAt then.
+	Away   string `json:"away,omitempty"`
+	ReadAt string `json:"read_at,omitempty"`
+	// Absent: all machines are to run the same config.
+	Canary *show.Canary `json:"canary,omitempty"`
+}
+
+type shownMachine struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses"`
+	// Else the fields below are empty, but for state and reason.
+	Registered            bool   `json:"registered"`
+	State                 string `json:"state"`
+	Reason                string `json:"reason,omitempty"`
+	Drained               bool   `json:"drained"`
+	Shard                 string `json:"shard,omitempty"`
+	Version               string `json:"version,omitempty"`
+	ForwarderVersion      string `json:"forwarder_version,omitempty"`
+	SpeakerVersion        string `json:"speaker_version,omitempty"`
+	Generation            uint64 `json:"generation"`
+	ConfiguredFingerprint string `json:"configured_fingerprint,omitempty"`
+	LiveFingerprint       string `json:"live_fingerprint,omitempty"`
+	PacketsPerSecond      uint64 `json:"packets_per_second"`
+	BytesPerSecond        uint64 `json:"bytes_per_second"`
+	API                   string `json:"api,omitempty"`
+	WrittenAt             string `json:"written_at,omitempty"`
+
+	ago string
+}
+
+// Command is `guideway fleet`.
+func Command() *cobra.Command {
+	var m machine.Machine
+	var format string
+	command := &cobra.Command{
+		Use:   "fleet",
+		Short: "Every load balancer of the cluster, as etcd and the config name them",
+		Long: "Shows every machine that is registered in etcd or named under `peers`: version,\n" +
+			"shard, config generation, fingerprints, state, rates. Those that are not registered\n" +
+			"are absent, with what is known of them. Ends with 1 if machines of one shard and\n" +
+			"generation choose different backends for the same flows: by their config, or for\n" +
+			"more than 30 s by their tables.",
+		Args: commandline.NoArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return showFleet(command, m, format)
+		},
+	}
+	show.AddFlags(command, &m, &format)
+	command.AddCommand(fleetRestartCommand())
+	return command
+}
+
+func showFleet(command *cobra.Command, m machine.Machine, format string) error {
+	response, err := readFleet(command.Context(), m)
+	if err != nil {
+		return err
+	}
+	if err := fleetListing(response).Print(command.OutOrStdout(), format); err != nil {
+		return err
+	}
+	return reportFleet(response, command.ErrOrStderr())
+}
+
+func readFleet(ctx context.Context, m machine.Machine) (response *controllerv1.GetFleetResponse, err error) {
+	err = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		response, err = client.GetFleet(ctx, &controllerv1.GetFleetRequest{})
+		return err
+	})
+	return response, err
+}
+
+func fleetListing(response *controllerv1.GetFleetResponse) output.Listing {
+	shown := shownFleet{
+		Cluster: response.Cluster, Machines: []shownMachine{}, Alarms: append([]string{}, response.Alarms...),
+		Away: response.Away, ReadAt: output.At(response.ReadAt), Canary: show.CanaryOf(response.Canary),
+	}
+	list := output.Listing{
+		Header: []string{"MACHINE", "STATE", "GENERATION", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
+			"FORWARDER", "SPEAKER", "API", "WRITTEN"},
+		WideFrom: 10, None: "no machine is registered in etcd",
+	}
+	for _, m := range response.Machines {
+		machine := shownMachineOf(m)
+		shown.Machines = append(shown.Machines, machine)
+		list.Rows = append(list.Rows, machine.row())
+	}
+	list.Value = shown
+	return list
+}
+
+func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
+	r := m.Registered
+	if r == nil {
+		return shownMachine{Name: m.Name, Addresses: append([]string{}, m.Addresses...), State: "absent", Reason: m.Reason}
+	}
+	return shownMachine{
+		Name: m.Name, Addresses: append([]string{}, m.Addresses...), Registered: true, State: r.State, Reason: r.Reason, Drained: r.Drained, Shard: r.Shard,
+		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
+		Generation: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
+		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
+	}
+}
+
+// The beginning of a fingerprint is enough to compare by eye.
+const fingerprintShown = 8
+
+func (m shownMachine) row() []string {
+	if !m.Registered {
+		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-"}
+	}
+	state := m.State
+	if m.Drained && state != "drained" && state != "draining" {
+		state += ", drained"
+	}
+	short := func(fingerprint string) string {
+		return output.Dash(fingerprint[:min(len(fingerprint), fingerprintShown)])
+	}
+	return []string{
+		m.Name, state, fmt.Sprint(m.Generation), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
+		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), output.Dash(m.Version), output.Dash(m.Shard), output.Dash(m.Reason),
+		output.Dash(m.ForwarderVersion), output.Dash(m.SpeakerVersion), output.Dash(m.API), m.ago,
+	}
+}
+
+// reportFleet says what the table does not, and fails where there is an alarm.
+func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) error {
+	if response.Away != "" {
+		read := "never"
+		if response.ReadAt != nil {
+			read = output.Ago(response.ReadAt) + " ago"
+		}
+		fmt.Fprintf(stderr, "warning: %s\nwarning: machines are shown as they were read last, %s\n", response.Away, read)
+	}
+	for _, alarm := range response.Alarms {
+		fmt.Fprintf(stderr, "alarm: %s\n", alarm)
+	}
+	if canary := show.CanaryOf(response.Canary); canary != nil {
+		fmt.Fprintf(stderr, "note: %s\n", canary.Text())
+	}
+	if versions := versionsOf(response); len(versions) > 1 {
+		fmt.Fprintf(stderr, "note: %d versions run: %q\n", len(versions), versions)
+	}
+	if len(response.Alarms) > 0 {
+		return commandline.ErrReported
+	}
+	return nil
+}
+
+// versionsOf controllers that run, each once.
+func versionsOf(response *controllerv1.GetFleetResponse) []string {
+	var versions []string
+	for _, m := range response.Machines {
+		if m.Registered != nil {
+			versions = append(versions, m.Registered.Version)
+		}
+	}
+	slices.Sort(versions)
+	return slices.Compact(versions)
+}

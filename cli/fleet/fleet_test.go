@@ -1,0 +1,94 @@
+package fleet
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/guideway/guideway/cli/clitest"
+	"github.com/guideway/guideway/cli/commandline"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+)
+
+func threeMachines() *controllerv1.GetFleetResponse {
+	one := &fleetv1.Machine{
+		Name: "lb-1", Shard: "a", Version: "1.1", ForwarderVersion: "1.1", SpeakerVersion: "1.0", Generation: 17, ConfiguredFingerprint: "5b1c8d7f0a9e2c43",
+		LiveFingerprint: "e00f6a1b7c2d9384", State: "serving", PacketsPerSecond: 1200, BytesPerSecond: 90_000, Api: "10.0.0.1:9471", Time: timestamppb.Now(),
+	}
+	return &controllerv1.GetFleetResponse{Cluster: "c1", ReadAt: timestamppb.Now(), Machines: []*controllerv1.FleetMachine{
+		{Name: "lb-1", Addresses: []string{"10.0.0.1"}, Registered: one},
+		{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Registered: &fleetv1.Machine{Name: "lb-2", Shard: "a", Version: "1.0", Generation: 16, State: "not serving", Reason: "no BGP session up", Drained: true}},
+		{Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "its controller is not registered in etcd; unreachable: no answer"},
+	}}
+}
+
+func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
+	fake := &clitest.FakeController{Fleet: threeMachines()}
+	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
+	out, stderr, err := guideway(t, "fleet", "--run-dir", runDir)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	for _, line := range []string{
+		"lb-1 serving 17 5b1c8d7f e00f6a1b 1200 90000 1.1 a -",
+		"lb-2 not serving, drained 16 - - 0 0 1.0 a no BGP session up",
+		"lb-3 absent - - - - - - - its controller is not registered in etcd; unreachable: no answer",
+	} {
+		if !strings.Contains(clitest.Fields(out), line) {
+			t.Errorf("no %q in\n%s", line, out)
+		}
+	}
+	if !strings.Contains(stderr, `2 versions run: ["1.0" "1.1"]`) {
+		t.Errorf("stderr %s", stderr)
+	}
+	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
+	var shown shownFleet
+	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || len(shown.Machines) != 3 || shown.Machines[0].LiveFingerprint != "e00f6a1b7c2d9384" || shown.Machines[2].Registered {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "wide"); err != nil || !strings.Contains(clitest.Fields(out), "- 1.1 1.0 10.0.0.1:9471") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func Test_a_canary_is_shown_and_ended(t *testing.T) {
+	fake := &clitest.FakeController{Fleet: threeMachines()}
+	fake.Fleet.Canary = &fleetv1.Canary{Machine: "lb-2", User: "alice", Config: &fleetv1.Current{Generation: 18}}
+	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
+	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "lb-2 alone runs generation 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+	out, stderr, err := guideway(t, "config", "promote", "--run-dir", runDir)
+	if err != nil || !fake.Ended.GetPromote() || !strings.Contains(out, "number 19") || !strings.Contains(stderr, "warning: not checked by lb-3: its controller") {
+		t.Errorf("%v\n%s%s", err, out, stderr)
+	}
+	if _, _, err := guideway(t, "config", "cancel", "-m", "too slow", "--run-dir", runDir); err != nil || fake.Ended.GetPromote() || fake.Ended.GetMessage() != "too slow" {
+		t.Errorf("%v: %v", fake.Ended, err)
+	}
+	fake.Refuse = status.Error(codes.FailedPrecondition, "lb-1 refuses it")
+	if _, _, err := guideway(t, "config", "promote", "--run-dir", runDir); commandline.ExitCode(err) != commandline.ExitFailed || !strings.Contains(err.Error(), "lb-1 refuses it") {
+		t.Error(err)
+	}
+}
+
+func Test_an_alarm_of_the_fleet_fails_the_command(t *testing.T) {
+	fake := &clitest.FakeController{Fleet: threeMachines()}
+	fake.Fleet.Alarms = []string{"shard a, config generation 17: the config means different members"}
+	fake.Fleet.Away = "etcd does not answer: connection refused"
+	_, stderr, err := guideway(t, "fleet", "--run-dir", clitest.Both(t, fake, &clitest.FakeForwarder{}))
+	if commandline.ExitCode(err) != commandline.ExitFailed || !strings.Contains(stderr, "alarm: shard a, config generation 17") || !strings.Contains(stderr, "as they were read last, 0s ago") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+}
+
+func Test_without_etcd_there_is_no_fleet(t *testing.T) {
+	_, _, err := guideway(t, "fleet", "--run-dir", clitest.Both(t, &clitest.FakeController{}, &clitest.FakeForwarder{}))
+	if err == nil || !strings.Contains(err.Error(), "in files alone") {
+		t.Error(err)
+	}
+}

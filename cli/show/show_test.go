@@ -1,0 +1,215 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/guideway/guideway/cli/clitest"
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/api"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+)
+
+func TestShowWithBothProcesses(t *testing.T) {
+	runDir := clitest.Both(t, &clitest.FakeController{}, &clitest.FakeForwarder{})
+	cases := []struct {
+		verb string
+		want []string
+	}{
+		{"services", []string{"web 203.0.113.10 tcp 80 serving 1/2 990 9900"}},
+		{"backends", []string{"web web-1 10.1.0.11 2 active - ok: status 200 990", "web web-2 10.1.0.12 1 down - ok: status 503, wanted 200 0"}},
+		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 no service has it"}},
+		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
+		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
+		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes, med 10, prepend 2, BFD down hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web, communities 64512:100 64512:1:2 no backend"}},
+	}
+	for _, c := range cases {
+		t.Run(c.verb, func(t *testing.T) {
+			out, _, err := guideway(t, "show", c.verb, "--run-dir", runDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(clitest.Fields(out), want) {
+					t.Errorf("lacks %q:\n%s", want, out)
+				}
+			}
+			asJSON, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			asYAML, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameValue(t, asJSON, asYAML)
+			if _, _, err := guideway(t, "show", c.verb, "--run-dir", runDir, "-o", "xml"); err == nil || commandline.ExitCode(err) != commandline.ExitUsage || !strings.Contains(err.Error(), "give one of table, wide, json, yaml") {
+				t.Errorf("unknown format: %v", err)
+			}
+		})
+	}
+}
+
+func TestDropsFitATerminal(t *testing.T) {
+	found := output.Listing{Header: []string{"REASON", "PACKETS", "MEANING"}, Wrapped: true, Rows: [][]string{
+		{"untrusted_tunnel_source", "18446744073709551615", strings.Repeat("a sentence of some length. ", 12)},
+		{"", "", "1.5s ago: tcp [2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:40000 > [2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535, 1600 bytes"},
+	}}
+	var narrow, wide bytes.Buffer
+	if err := errors.Join(found.Print(&narrow, "table"), found.Print(&wide, "wide")); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(narrow.String()) {
+		if len(strings.TrimRight(line, " \n")) > output.WidthMax {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+	if strings.Count(wide.String(), "\n") != 3 || clitest.Fields(narrow.String()) != clitest.Fields(wide.String()) {
+		t.Errorf("wide:\n%s\nnot wide:\n%s", wide.String(), narrow.String())
+	}
+}
+
+// sameValue: both are well formed and say the same.
+func sameValue(t *testing.T, asJSON, asYAML string) {
+	t.Helper()
+	var fromJSON, fromYAML any
+	if err := json.Unmarshal([]byte(asJSON), &fromJSON); err != nil {
+		t.Fatalf("%v\n%s", err, asJSON)
+	}
+	if err := yaml.Unmarshal([]byte(asYAML), &fromYAML); err != nil {
+		t.Fatalf("%v\n%s", err, asYAML)
+	}
+	a, _ := json.Marshal(fromJSON)
+	b, err := json.Marshal(fromYAML)
+	if err != nil || !bytes.Equal(a, b) {
+		t.Errorf("JSON %s and YAML %s differ (%v)", a, b, err)
+	}
+}
+
+func TestShowCache(t *testing.T) {
+	runDir := clitest.Both(t, nil, &clitest.FakeForwarder{})
+	out, _, err := guideway(t, "show", "cache", "--run-dir", runDir)
+	if want := "STATE PACKETS OF ALL SENT LOST ENTRIES TARGETS REASON on 742 74.9 % 5 12 of 4096 3 of 65536 - not cached: service dns, 2 backends: the backend has several next hops"; err != nil || clitest.Fields(out) != want {
+		t.Errorf("%v\n%s\nwant %s", err, clitest.Fields(out), want)
+	}
+	for _, c := range []struct {
+		cache *forwarderv1.KernelCache
+		want  string
+	}{
+		{nil, ""},
+		{&forwarderv1.KernelCache{State: "none", Reason: "steering is not rss"}, "steering is not rss"},
+		{&forwarderv1.KernelCache{State: "off"}, "forwarder.kernel_cache is off"},
+		{&forwarderv1.KernelCache{State: "paused"}, "packets are captured: workers get them all"},
+		{&forwarderv1.KernelCache{State: "on", TargetsRefused: 7}, "7 more targets found no room: flows to them are not cached"},
+	} {
+		if shown := cacheOf(c.cache, 10); shown.Reason != c.want || shown.SentShare != 0 {
+			t.Errorf("%v: %+v, want %q", c.cache, shown, c.want)
+		}
+	}
+}
+
+func TestShowWarnsOfAStaleConfig(t *testing.T) {
+	runDir := clitest.Both(t, &clitest.FakeController{}, &clitest.FakeForwarder{})
+	_, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)
+	if err != nil || !strings.Contains(stderr, "the config is stale, the former one serves: a.yaml:3: unknown field") {
+		t.Errorf("%v %q", err, stderr)
+	}
+}
+
+func TestShowWithoutAController(t *testing.T) {
+	runDir := clitest.Both(t, nil, &clitest.FakeForwarder{})
+	out, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)
+	if err != nil || !strings.Contains(clitest.Fields(out), "web 203.0.113.10 tcp 80,8000-8100 no backend 0/1 990") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, want := range []string{api.ViewSocket(runDir), "systemctl start guideway-controller", "the plan by which the forwarder goes on"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("stderr %q lacks %q", stderr, want)
+		}
+	}
+	if out, _, err = guideway(t, "show", "backends", "--run-dir", runDir); err != nil || !strings.Contains(clitest.Fields(out), "web web-1 10.1.0.11 2 draining - - 990") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "controller-view.sock") {
+		t.Errorf("bgp: %v", err)
+	}
+}
+
+func TestShowWithoutAForwarder(t *testing.T) {
+	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
+	out, stderr, err := guideway(t, "show", "backends", "--run-dir", runDir)
+	if err != nil || !strings.Contains(clitest.Fields(out), "web-2 10.1.0.12 1 down - ok: status 503, wanted 200 -") || !strings.Contains(stderr, "systemctl start guideway-forwarder") {
+		t.Errorf("%v\n%s\n%s", err, out, stderr)
+	}
+	for _, verb := range []string{"drops", "connections"} {
+		if _, _, err := guideway(t, "show", verb, "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "forwarder-view.sock") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
+func TestWithoutEitherBothAreNamed(t *testing.T) {
+	_, _, err := guideway(t, "show", "services", "--run-dir", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "controller-view.sock") || !strings.Contains(err.Error(), "forwarder-view.sock") || !strings.Contains(err.Error(), "no such socket") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestASocketOfADeadProcessIsToldApart(t *testing.T) {
+	runDir := t.TempDir()
+	if err := os.Mkdir(filepath.Dir(api.ViewSocket(runDir)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stale, err := net.Listen("unix", api.ViewSocket(runDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+	if _, _, err := guideway(t, "show", "bgp", "--run-dir", runDir); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOperatorsMayLookWithoutBeingViewers(t *testing.T) {
+	runDir := clitest.Both(t, &clitest.FakeController{}, &clitest.FakeForwarder{})
+	for _, socket := range []string{api.ViewSocket(runDir), filepath.Join(runDir, "forwarder-view.sock")} {
+		if err := os.Remove(socket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, stderr, err := guideway(t, "show", "services", "--run-dir", runDir); err != nil || strings.Contains(stderr, "socket") || !strings.Contains(out, "web") {
+		t.Errorf("%v %s\n%s", err, stderr, out)
+	}
+}
+
+func TestOneConnectionIsLookedUp(t *testing.T) {
+	f := &clitest.FakeForwarder{}
+	runDir := clitest.Both(t, nil, f)
+	out, _, err := guideway(t, "show", "connections", "tcp", "192.0.2.7:40000", "203.0.113.10:80", "--run-dir", runDir)
+	if err != nil || !strings.Contains(clitest.Fields(out), "1 web web-1 established 1.5s") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if k := f.Lookup; k.GetSource() != "192.0.2.7" || k.GetSourcePort() != 40000 || k.GetDestination() != "203.0.113.10" || k.GetDestinationPort() != 80 || k.GetProtocol() != 6 {
+		t.Errorf("requested %v", k)
+	}
+	for _, bad := range [][]string{
+		{"tcp", "192.0.2.7", "203.0.113.10:80"},
+		{"sctp", "192.0.2.7:1", "203.0.113.10:80"},
+		{"tcp", "192.0.2.7:1", "[2001:db8::1]:80"},
+		{"tcp", "192.0.2.7:1"},
+	} {
+		if _, _, err := guideway(t, append([]string{"show", "connections", "--run-dir", runDir}, bad...)...); err == nil {
+			t.Errorf("%v was accepted", bad)
+		}
+	}
+}
