@@ -46,8 +46,6 @@ var checks = []check{
 	{"every thread is in ARCHITECTURE.md", threads},
 	{"documents' links lead somewhere", documentLinks},
 	{"documents' paths are there", documentPaths},
-	{"names and phrases are the field's", glossary},
-	{"comments name no document outside the tree", designReferences},
 	{"comments fit the page", commentWidths},
 	{"no machine's paths, no registry's hosts", foreignPlaces},
 	{"no build products", buildProducts},

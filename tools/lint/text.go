@@ -73,26 +73,6 @@ func foreignPlaces(t *tree) (violations []violation, looked int) {
 	return violations, looked
 }
 
-// design is a document that readers of this tree do not have. Written in
-// pieces, so that this file does not find itself.
-var design = regexp.MustCompile(`\bDES` + `IGN(?:\.md)?\b(?:,? section)?`)
-
-// designReferences looked at text files.
-func designReferences(t *tree) (violations []violation, looked int) {
-	for _, file := range t.paths {
-		text := t.read(file)
-		if text == "" || strings.HasSuffix(file, ".lock") || strings.HasPrefix(file, "LICENSE") {
-			continue
-		}
-		looked++
-		for _, at := range design.FindAllStringIndex(text, -1) {
-			violations = append(violations, violation{file, lineOf(text, at[0]),
-				"a reader does not have that document: name a file of this tree, a paper or an RFC, or say it here"})
-		}
-	}
-	return violations, looked
-}
-
 // products are files that compilers write: folders of theirs, and endings.
 var products = regexp.MustCompile(`(?:^|/)(?:target|bin|__pycache__|node_modules)/|\.(?:o|a|so|rlib|rmeta|pyc|test|exe)$`)
 
