@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  config ──┐
-//!           ├─► network, multipath, agents, service (pure) ─► findings
+//!           ├─► network, multipath, agents, service, firewall (pure) ─► findings
 //!  kernel, running agent ─► machine ─┘
 //! ```
 //!
@@ -109,8 +109,9 @@ fn examine(file: &Path) -> Vec<Finding> {
             network::check(&config, &machine, &mut findings);
             multipath::check(&config, &machine, &mut findings);
             service::check(&config, &machine, &mut findings);
+            firewall::check(&machine, &mut findings);
         }
-        Err(error) => findings.fail("machine", format!("the kernel cannot be asked: {error}")),
+        Err(error) => findings.fail("machine", format!("cannot query the kernel: {error}")),
     }
     findings.0
 }

@@ -1,35 +1,26 @@
 //! Whether clients' packets, once out of their tunnel, find a socket here: nothing
-//! listens, or in another network namespace, or a firewall drops or translates them.
+//! listens, or in another network namespace.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use wire::{IpPrefix, Protocol};
+use wire::Protocol;
 
 use super::Findings;
-use super::firewall::{Exchange, Harm, Ruleset};
 use super::machine::Machine;
 use super::network;
 use crate::config::Config;
 use crate::sockets::Listener;
 
-/// Exchanges that the firewall is asked about, at most.
-const EXCHANGES_MAX: usize = 256;
-
 /// Listeners of other namespaces that are named, at most.
 const HINTS_MAX: usize = 16;
-
-/// What is wrong with packets that the firewall gives another address.
-const TRANSLATED: &str = "the agent finds no socket of theirs, and sends connections elsewhere; let the service listen on the VIP itself (containers: host network)";
 
 /// A service's address and port on this backend.
 type Port = (IpAddr, &'static str, u16);
 
 pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
     let known = served(machine);
-    let ports = if known.is_empty() { listening(config, machine) } else { known.clone() };
     listeners(config, machine, &known, findings);
-    firewall(config, machine, &ports, findings);
 }
 
 /// What the load balancers' controllers say that is served here.
@@ -37,14 +28,6 @@ fn served(machine: &Machine) -> BTreeSet<Port> {
     let Ok((_, status)) = &machine.status else { return BTreeSet::new() };
     let protocol = |name: &str| if name == "udp" { "udp" } else { "tcp" };
     status.services.iter().map(|one| (one.address, protocol(&one.protocol), one.port)).collect()
-}
-
-/// Else what listens at the VIPs themselves: sockets of all addresses may be for others.
-fn listening(config: &Config, machine: &Machine) -> BTreeSet<Port> {
-    let vips: Vec<&IpPrefix> = config.vips.iter().collect();
-    let at_vip = |listener: &&Listener| vips.iter().any(|vip| vip.contains(listener.address));
-    let port = |listener: &Listener| (listener.address, name(listener.protocol), listener.port);
-    machine.listeners.iter().filter(at_vip).map(port).collect()
 }
 
 fn name(protocol: Protocol) -> &'static str {
@@ -104,46 +87,5 @@ fn some_listener(config: &Config, machine: &Machine, findings: &mut Findings) {
             .collect();
         let hints = hints.concat();
         findings.fail("sockets", format!("nothing listens on {vip} in this network namespace{hints}: start the service in it, or run the agent where the service is"));
-    }
-}
-
-fn firewall(config: &Config, machine: &Machine, ports: &BTreeSet<Port>, findings: &mut Findings) {
-    for table in &machine.legacy_tables {
-        findings.warn(
-            "firewall",
-            format!("rules of {table} (legacy) are not looked at: iptables-legacy-save shows them"),
-        );
-    }
-    let ruleset = match machine
-        .ruleset
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|text| Ruleset::parse(text))
-    {
-        Ok(ruleset) => ruleset,
-        Err(problem) => {
-            findings.warn(
-                "firewall",
-                format!(
-                    "its rules are not known: {problem}: install nftables to have them looked at"
-                ),
-            );
-            return;
-        }
-    };
-    let before = findings.problems();
-    for (vip, protocol, port) in ports.iter().take(EXCHANGES_MAX) {
-        let exchange = Exchange { vip: *vip, protocol, port: *port, interface: &config.interface };
-        for harm in ruleset.harms(&exchange) {
-            let at = format!("{vip} port {port} ({protocol})");
-            match harm {
-                Harm::Drops(by) => findings.fail("firewall", format!("packets of {at} are dropped by {by}: let them through before (nft -a list ruleset; nft insert rule)")),
-                Harm::Translates(by) => findings.fail("firewall", format!("packets to {at} go to another address by {by}: {TRANSLATED}")),
-                Harm::MayTranslate(by) => findings.warn("firewall", format!("packets to {at} of some clients may go to another address by {by}: {TRANSLATED}")),
-            }
-        }
-    }
-    if findings.problems() == before && !ports.is_empty() {
-        findings.ok("firewall", format!("{} ports of services are let through", ports.len()));
     }
 }

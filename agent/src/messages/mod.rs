@@ -32,7 +32,14 @@ use crate::timestamps::Clocks;
 use session::{Session, Taken};
 
 /// The messages' bodies, generated from `proto/guideway/agent/v1/agent.proto`.
-#[allow(missing_docs, clippy::all, unused_qualifications)]
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    reason = "generated"
+)]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/guideway.agent.v1.rs"));
 }
