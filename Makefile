@@ -92,7 +92,7 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 	tools/units.sh
 
 .PHONY: lint
-lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, the tree's own rules, generated code
+lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, revive, the tree's own rules, generated code
 
 .PHONY: lint-format
 lint-format:
@@ -116,6 +116,7 @@ lint-go:
 	tools/tools.sh
 	go vet -tags upgrade ./...
 	.cache/bin/staticcheck -tags upgrade ./...
+	.cache/bin/revive -config tools/revive.toml -set_exit_status ./...
 
 .PHONY: lint-rust
 lint-rust:

@@ -10,7 +10,6 @@
 //! [`batch`] calls the same stages for many, in another loop order. Time,
 //! plan, next hops and memory come in as arguments; verdicts and counters go
 //! out as values. Nothing here allocates once a worker runs.
-#![deny(unsafe_code)]
 
 pub mod batch;
 pub mod block;

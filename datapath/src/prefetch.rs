@@ -3,7 +3,7 @@
 //!
 //! A hint changes nothing that a program can see. The one file outside the
 //! drivers with unsafe code: the compiler has no safe name for the hint.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a hint to the processor that has no safe name")]
 
 /// Prefetches the cache line that `place` begins in.
 #[inline(always)]

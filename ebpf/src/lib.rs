@@ -9,6 +9,7 @@
 //! refuses is reported with its cure. Knows nothing of what a program does, nor of
 //! its tables. Their C is compiled by `compile.rs`, from build scripts.
 #![warn(missing_docs)]
+#![allow(unsafe_code, reason = "links and interfaces are system calls without a safe name")]
 
 mod interface;
 mod link;

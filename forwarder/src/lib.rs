@@ -9,7 +9,6 @@
 //!     └──► api ─────┴─► control ─► observe ─► dataplane ─► netlink
 //!  offline ─────────────────────────►┘            all of them ─► process, proto
 //! ```
-#![deny(unsafe_code)]
 
 pub mod api;
 pub mod control;
@@ -24,7 +23,14 @@ pub mod takeover;
 
 /// What is said over the socket, generated from
 /// `proto/guideway/forwarder/v1/forwarder.proto`.
-#[allow(missing_docs, clippy::all, unused_qualifications)]
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    reason = "generated"
+)]
 pub mod proto {
     tonic::include_proto!("guideway.forwarder.v1");
 }

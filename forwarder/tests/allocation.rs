@@ -48,6 +48,7 @@ static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 // SAFETY: needed to see allocations at all. Every call goes to the system's
 // allocator as it came, whose guarantees these then are; looking at the
 // thread's id and counting touch no memory that is handed out.
+#[allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 unsafe impl GlobalAlloc for Watchman {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();

@@ -3,6 +3,7 @@
 //! Home of the project's unsafe code, one kernel concept per file. Knows
 //! frames and batches (`wire`), and nothing of plans or of the datapath.
 #![warn(missing_docs)]
+#![allow(unsafe_code, reason = "rings and packet memory are shared with the kernel")]
 
 mod claim;
 pub mod device;

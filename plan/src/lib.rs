@@ -26,7 +26,14 @@ pub mod service;
 mod text;
 
 /// The Plan as a message, generated from `proto/guideway/plan/v1/plan.proto`.
-#[allow(missing_docs, clippy::all, unused_qualifications)]
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    reason = "generated"
+)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.serde.rs"));

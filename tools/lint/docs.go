@@ -75,7 +75,7 @@ func codeFolders(t *tree) (violations []violation, looked int) {
 // foldersOf a folder that have product code in them, without `src`.
 func foldersOf(t *tree, folder string) (names []string) {
 	for _, file := range t.under(folder, "") {
-		if !strings.HasSuffix(file, ".rs") && !strings.HasSuffix(file, ".go") || isGeneratedGo(file) {
+		if !strings.HasSuffix(file, ".rs") && !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, ".pb.go") {
 			continue
 		}
 		parts := strings.Split(strings.TrimPrefix(file, folder+"/"), "/")

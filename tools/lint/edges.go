@@ -102,6 +102,49 @@ func dependencies(manifest string) []dependency {
 	return found
 }
 
+// forwarderFloors: each folder or file of forwarder/src and those that its
+// product code may use. `run`, `lib` and `main` start everything and may use all.
+var forwarderFloors = map[string][]string{
+	"proto":     {},
+	"process":   {"proto"},
+	"options":   {},
+	"netlink":   {"proto", "process"},
+	"dataplane": {"proto", "process", "netlink"},
+	"observe":   {"proto", "process", "netlink", "dataplane"},
+	"control":   {"proto", "process", "options", "netlink", "dataplane", "observe"},
+	"api":       {"proto", "process", "control", "observe"},
+	"takeover":  {"proto", "process", "control", "netlink", "dataplane"},
+	"offline":   {"proto", "process", "observe"},
+}
+
+var crateUse = regexp.MustCompile(`\bcrate::(\w+)`)
+
+// forwarderEdges looked at product files of the forwarder's floors.
+func forwarderEdges(t *tree) (violations []violation, looked int) {
+	const source = "forwarder/src/"
+	for _, file := range t.under("forwarder/src", ".rs") {
+		floor, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(file, source), ".rs"), "/")
+		if floor == "run" || floor == "lib" || floor == "main" {
+			continue
+		}
+		looked++
+		allowed, known := forwarderFloors[floor]
+		if !known {
+			violations = append(violations, violation{file, 0,
+				"a floor of the forwarder that no rule knows: add it to forwarderFloors in tools/lint"})
+			continue
+		}
+		code := t.rustProduct(file)
+		for _, at := range crateUse.FindAllStringSubmatchIndex(code, -1) {
+			if used := code[at[2]:at[3]]; used != floor && !slices.Contains(allowed, used) {
+				violations = append(violations, violation{file, lineOf(code, at[0]),
+					fmt.Sprintf("%s may not use %s: it may know %v", floor, used, allowed)})
+			}
+		}
+	}
+	return violations, looked
+}
+
 const goModule = "github.com/guideway/guideway/"
 
 // goEdgeRules: in packages under a folder, imports of this module are limited

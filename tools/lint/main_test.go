@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,16 +12,9 @@ import (
 // at and nothing wrong. Each case below spoils it in one place.
 func goodTree() map[string]string {
 	files := map[string]string{
-		"wire/src/gre.rs": "use crate::ip::Family;\n",
-		"wire/src/lib.rs": "#![forbid(unsafe_code)]\n#[cfg(test)]\nmod oracle;\npub fn parse() {}\n",
-		"plan/src/lib.rs": "#![forbid(unsafe_code)]\n" +
-			"#[allow(clippy::all)]\npub mod proto {\n    include!(concat!(env!(\"OUT_DIR\"), \"/plan.rs\"));\n}\n",
-		"datapath/src/lib.rs":         "#![deny(unsafe_code)]\n",
-		"datapath/src/drop_reason.rs": "drop_reasons! {\n    NoService \"no_service\"\n        \"No VIP has it.\"\n        \"A scan.\"\n}\n",
-		"datapath/src/prefetch.rs": "#![allow(unsafe_code)]\npub fn prefetch(p: *const u8) {\n" +
-			"    // SAFETY: a hint\n    unsafe { hint(p) }\n}\n",
+		"wire/src/lib.rs":                   "#[cfg(test)]\nmod oracle;\npub fn parse() {}\n",
+		"datapath/src/drop_reason.rs":       "drop_reasons! {\n    NoService \"no_service\"\n        \"No VIP has it.\"\n        \"A scan.\"\n}\n",
 		"datapath/tests/drops.rs":           "#[test]\nfn dropped() { assert_eq!(verdict(), DropReason::NoService); }\n",
-		"nic/src/lib.rs":                    "pub fn map() { unsafe { mmap() } }\n",
 		"README.md":                         "[map](ARCHITECTURE.md#map), [docs](docs), [site](https://example.com), `wire/src/lib.rs`\n",
 		"docs/counters.md":                  goodCounters,
 		"forwarder/src/process/log.rs":      "fn log() {}\n",
@@ -35,7 +27,6 @@ func goodTree() map[string]string {
 		"controller/brain/brain.go":         "package brain\n\nimport \"time\"\n\nfunc Step(now time.Time) {}\n",
 		"controller/sinks/prober/prober.go": "package prober\n\nimport _ \"github.com/guideway/guideway/controller/brain\"\n",
 		"controller/brain/brain_test.go":    "package brain\n\nimport \"os\"\n\nvar _ = os.Args\n",
-		"forwarder/tests/common/shared.rs":  "#![allow(dead_code)]\nfn helper() {}\n",
 	}
 	files[architecture] = "# Threads\n| thread |\n| `health` |\n# Code map\n"
 	insideOf := map[string]string{"controller": "brain/, metrics/, sinks/", "bench": "figures/", "forwarder": "observe/, process/"}
@@ -118,10 +109,7 @@ func TestAnEmptyTreeFailsEveryCheck(t *testing.T) {
 	}
 }
 
-const longBody = "fn long() {\n%s}\n"
-
 func TestEachRuleCatchesItsViolation(t *testing.T) {
-	lines := func(n int) string { return strings.Repeat("    work();\n", n) }
 	cases := []struct {
 		name string
 		file string
@@ -139,15 +127,11 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a runtime for building or testing only", "plan/Cargo.toml",
 			"[dev-dependencies]\ntokio.workspace = true\n[build-dependencies.rand]\nversion = \"1\"\n[dependencies]\n", ""},
 
-		{"a floor uses one above it", "forwarder/src/process/clock.rs", "use crate::observe::{health, page as p};\nfn f() {}\n",
-			"forwarder/src/process/clock.rs: process may not use observe::health"},
+		{"a floor uses one above it", "forwarder/src/process/clock.rs", "use crate::observe::{health, page};\nfn f() {}\n",
+			"forwarder/src/process/clock.rs:1: process may not use observe"},
 		{"the test of a floor does", "forwarder/src/process/clock.rs",
 			"fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::observe::health;\n}\n", ""},
 		{"a folder that is no floor", "forwarder/src/misc/x.rs", "fn f() {}\n", "a floor of the forwarder that no rule knows"},
-		{"modules in a circle", "wire/src/ip.rs", "fn f() { super::gre::parse() }\n",
-			"wire/src: modules import one another in a circle: gre -> ip -> gre"},
-		{"modules in one direction", "wire/src/ip.rs", "use crate::checksum::sum;\n", ""},
-
 		{"a sink imports a sink", "controller/sinks/routes/s.go",
 			"package routes\n\nimport _ \"github.com/guideway/guideway/controller/sinks/prober\"\n",
 			"s.go:3: controller/sinks/routes may not import controller/sinks/prober"},
@@ -171,24 +155,6 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a print in a comment", "wire/src/ip.rs", "// println!(\n/* println!( /* */ println!( */\n", ""},
 		{"a print in a literal", "wire/src/ip.rs", "const A: &str = r#\"println!(\"#; const B: char = '\"'; const C: &str = \"\\\"println!(\";\n", ""},
 		{"a random hasher in plan", "plan/src/ids.rs", "type S = std::hash::RandomState;\n", "uses randomness"},
-
-		{"unsafe in the agent", "agent/src/program.rs", "fn load() {\n    unsafe { f() }\n}\n", "program.rs:2: unsafe code belongs in nic/"},
-		{"unsafe in the forwarder", "forwarder/src/main.rs", "fn main() {\n    unsafe { f() }\n}\n", "main.rs:2: unsafe code belongs in nic/"},
-		{"unsafe elsewhere in the datapath", "datapath/src/batch.rs", "unsafe fn f() {}\n", "batch.rs:1: unsafe"},
-		{"the word in a comment", "forwarder/src/main.rs", "// unsafe\nfn main<'a>() {}\n", ""},
-		{"a pure crate that does not forbid", "wire/src/lib.rs", "pub fn parse() {}\n", "lacks #![forbid(unsafe_code)]"},
-
-		{"an allow for a file", "nic/src/ring.rs", "#![allow(dead_code)]\nfn f() {}\n", "ring.rs:1: an allow for a whole module"},
-		{"an allow for a module", "nic/src/ring.rs", "#[allow(dead_code)]\nmod a {\n    fn f() {}\n}\n", "an allow for a whole mod"},
-		{"an allow for a function", "nic/src/ring.rs", "#[allow(dead_code, reason = \"x\")]\nfn f() {}\n", ""},
-		{"a test ignored for being slow", "nic/src/ring.rs", "#[test]\n#[ignore = \"slow\"]\nfn t() {}\n", "ring.rs:2: an ignored test runs nowhere"},
-
-		{"a long Rust function", "nic/src/ring.rs", fmt.Sprintf(longBody, lines(69)), "ring.rs:1: long has 71 lines, at most 70"},
-		{"a function of just that length", "nic/src/ring.rs", fmt.Sprintf(longBody, lines(68)), ""},
-		{"a long test", "nic/tests/ring.rs", fmt.Sprintf(longBody, lines(99)), ""},
-		{"a long Go function", "lab/lab.go", "package lab\n\nfunc long() {\n" + lines(69) + "}\n", "lab.go:3: long has 71 lines"},
-		{"an entry without its function", ratchetFile, "lab/lab.go:gone 80\n", "lab/lab.go:gone is no longer there"},
-		{"an entry that says nothing", ratchetFile, "lab/lab.go\n", "ratchet.txt:1: an entry is"},
 
 		{"a metric without documentation", "forwarder/src/more.rs", "fn more() { metric(\"guideway_more\", Gauge, \"How many more.\").value(1); }\n",
 			"docs/counters.md: lacks the row | `guideway_more` | gauge | How many more. |"},
@@ -214,10 +180,7 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		{"a path of another tree", "docs/start.md", "see `usr/lib`, `forwarder/<name>`\n", ""},
 		{"a dead link", "docs/start.md", "see\n[this](../START.md)\n", "start.md:2: a link to START.md, which is not there"},
 
-		{"a wide comment", "lab/lab.go", "package lab\n\n// " + strings.Repeat("x", 120) + "\n", "lab.go:3: a comment of 123 columns"},
-		{"a wide link", "lab/lab.go", "package lab\n\n// https://" + strings.Repeat("x", 120) + "\n", ""},
 		{"a machine's path", "docs/start.md", "see /ro" + "ot/.cargo", "start.md:1: /ro" + "ot/. belongs to one machine"},
-		{"what a compiler wrote", "fuzz/target/debug/libwire.rmeta", "", "libwire.rmeta: a build product"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -231,22 +194,6 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 				t.Errorf("want %q:\n%s", c.want, output)
 			}
 		})
-	}
-}
-
-func TestTheRatchetOnlyShrinks(t *testing.T) {
-	for size, want := range map[int]string{
-		80: "",
-		81: "long has 81 lines, at most 80",
-		79: "has only 79 lines now: lower its entry",
-	} {
-		files := goodTree()
-		files[ratchetFile] = "nic/src/ring.rs:long 80 # why\n"
-		files["nic/src/ring.rs"] = fmt.Sprintf(longBody, strings.Repeat("    work();\n", size-2))
-		output, clean := lintFiles(files)
-		if clean != (want == "") || !strings.Contains(output, want) {
-			t.Errorf("%d lines, want %q:\n%s", size, want, output)
-		}
 	}
 }
 

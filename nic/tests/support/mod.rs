@@ -258,6 +258,7 @@ pub fn echoes_behind_options(
 }
 
 /// A socket of GRE packets over IPv6, with the calls of a datagram socket.
+#[allow(unsafe_code, reason = "std has no raw sockets")]
 fn gre_socket() -> UdpSocket {
     // SAFETY: a call without pointers; the result is checked.
     let fd = unsafe {
@@ -270,6 +271,7 @@ fn gre_socket() -> UdpSocket {
 
 /// Has the kernel write a Tunnel Encapsulation Limit of 4 (RFC 2473) and
 /// padding before what the socket sends.
+#[allow(unsafe_code, reason = "std has no such option")]
 fn write_options(socket: &UdpSocket) {
     // The kernel fills in the first byte, the next header.
     let options: [u8; 8] = [0, 0, 4, 1, 4, 1, 1, 0];

@@ -1,6 +1,6 @@
 //! What the tests share: plans, packets and a load balancer that forwards one
 //! packet at a time.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod agents;
 
