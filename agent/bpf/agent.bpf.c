@@ -65,7 +65,7 @@ static __always_inline int strip(struct xdp_md *ctx, const struct tunnel *t)
 }
 
 /* From the outer header to the inner one: the kind of tunnel, or what is wrong. */
-static __always_inline __u32 read_frame(struct tunnel *t, void *data)
+static __always_inline __u32 read_frame(struct xdp_md *ctx, struct tunnel *t, void *data)
 {
 	const struct ethhdr *ethernet = data;
 	__u32 outcome = PASSED;
@@ -79,7 +79,7 @@ static __always_inline __u32 read_frame(struct tunnel *t, void *data)
 		outcome = read_outer_v6(t);
 	if (outcome != GRE)
 		return outcome;
-	outcome = read_tunnel(t, data);
+	outcome = read_tunnel(ctx, t, data);
 	if (outcome > GENEVE)
 		return outcome;
 	t->kind = outcome;
@@ -102,15 +102,15 @@ static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
-	if (t->multipath_at)
-		note_opening(ctx, t->multipath_at, sizeof(struct ethhdr) + t->removed,
+	if (t->options.multipath_at)
+		note_opening(ctx, t->options.multipath_at, sizeof(struct ethhdr) + t->removed,
 			     t->inner_type);
-	if (t->multipath_at &&
-	    goes_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at)) {
+	if (t->options.multipath_at &&
+	    goes_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->options.multipath_at)) {
 		outcome = hand_over(ctx, t, PLAIN_SYN);
 		return counted(outcome, outcome == PLAIN_SYN ? XDP_TX : XDP_DROP);
 	}
-	if (t->multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->multipath_at))
+	if (t->options.multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->options.multipath_at))
 		return counted(outcome, XDP_DROP);
 	if (strip(ctx, t))
 		return counted(NO_ROOM, XDP_DROP);
@@ -122,7 +122,7 @@ int guideway_agent(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	struct tunnel t = { .end = (void *)(long)ctx->data_end };
-	__u32 outcome = read_frame(&t, data), sent;
+	__u32 outcome = read_frame(ctx, &t, data), sent;
 	int by_rule;
 
 	if (outcome == PASSED || outcome == UNKNOWN_SOURCE)
@@ -137,7 +137,7 @@ int guideway_agent(struct xdp_md *ctx)
 	if (by_rule == RULING_WAIT)
 		return counted(AWAITS_RULE, XDP_DROP);
 	outcome = place_of(ctx, &t);
-	if (outcome == t.kind && t.multipath_at && names_addresses(&t) &&
+	if (outcome == t.kind && t.options.multipath_at && names_addresses(&t) &&
 	    joins_elsewhere(ctx, sizeof(struct ethhdr) + t.removed))
 		outcome = NO_TOKEN;
 	if (outcome == t.kind)

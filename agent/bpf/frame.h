@@ -133,6 +133,12 @@ struct route {
 	struct in6_addr next; /* the first address to try; IPv4 is mapped */
 };
 
+/* The options of a Geneve header that are ours. */
+struct options {
+	struct route route;
+	__u32 multipath_at; /* of Multipath TCP, in the frame; 0: there is none */
+};
+
 /* A tunnel packet while it is read: where the next header begins, how much of
  * the frame is left behind by then, and what is needed of it later. */
 struct tunnel {
@@ -141,7 +147,6 @@ struct tunnel {
 	__u32 removed; /* behind the Ethernet header */
 	__u32 outer_bytes; /* of the outer packet, its IP header included */
 	__u16 geneve_at; /* in the frame */
-	__u16 multipath_at; /* the option of Multipath TCP, in the frame; 0: there is none */
 	__u16 inner_type; /* of Ethernet, host order */
 	__be16 outer_port; /* the source port of UDP */
 	__u8 protocol;
@@ -149,7 +154,7 @@ struct tunnel {
 	__u8 kind; /* the outcome if all is well */
 	/* A datagram: if no agent has its flow, it comes back to its first one. */
 	__u8 returns;
-	struct route route;
+	struct options options;
 };
 
 static __always_inline void advance(struct tunnel *t, __u32 bytes)

@@ -39,7 +39,7 @@ static __always_inline struct handover *next_handover(void)
 
 static __always_inline int was_handed_over(const struct tunnel *t)
 {
-	return t->route.at && t->route.hop_limit <= HANDOVER_HOP_LIMIT;
+	return t->options.route.at && t->options.route.hop_limit <= HANDOVER_HOP_LIMIT;
 }
 
 static __always_inline void write_last_geneve(void *to, __u32 type)
@@ -87,7 +87,7 @@ __noinline __u32 hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type
 		return NO_NEIGHBOUR;
 	if (end > bpf_xdp_get_buff_len(ctx) || end < packet_at)
 		return OUTER_HEADER;
-	t.route.next = handover->agent;
+	t.options.route.next = handover->agent;
 	outer_bytes = outer_bytes_to(&t);
 	if (outer_bytes - sizeof(struct ethhdr) + bytes > agent->mtu)
 		return TOO_BIG;

@@ -206,7 +206,7 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
 	at = find_multipath(options, MULTIPATH_JOIN);
 	if (at < 0)
 		return 0;
-	__builtin_memcpy(&token, options->bytes + (at & 63) + JOIN_TOKEN_AT, sizeof(token));
+	__builtin_memcpy(&token, option_at(options, at) + JOIN_TOKEN_AT, sizeof(token));
 	return !bpf_map_lookup_elem(&tokens, &token);
 }
 
@@ -350,9 +350,9 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct mult
 		return;
 	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
 	handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
-	if (options->bytes[(at & 63) + 1] == CAPABLE_SYN_ACK_BYTES && handshake &&
+	if (option_at(options, at)[1] == CAPABLE_SYN_ACK_BYTES && handshake &&
 	    handshake->sequence + 1 == s->acknowledged && has_listener_only(skb, s)) {
-		__builtin_memcpy(options->bytes + (at & 63) + CAPABLE_KEY_AT, &handshake->key,
+		__builtin_memcpy(option_at(options, at) + CAPABLE_KEY_AT, &handshake->key,
 				 sizeof(handshake->key));
 		event = SYN_ACK_KEYED;
 	} else {
@@ -373,9 +373,9 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
 	__be64 echoed;
 	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
-	if (at < 0 || options->bytes[(at & 63) + 1] < CAPABLE_ACK_BYTES)
+	if (at < 0 || option_at(options, at)[1] < CAPABLE_ACK_BYTES)
 		return 0;
-	__builtin_memcpy(&echoed, options->bytes + (at & 63) + CAPABLE_ECHO_AT, sizeof(echoed));
+	__builtin_memcpy(&echoed, option_at(options, at) + CAPABLE_ECHO_AT, sizeof(echoed));
 	return handshake ? echoed != handshake->key : has_listener_only(skb, s);
 }
 

@@ -41,7 +41,7 @@ struct {
 /* True on the first agent of a datagram's way. */
 static __always_inline int returns_here(const struct tunnel *t)
 {
-	return t->returns && !(t->route.flags & ROUTE_RETURNS);
+	return t->returns && !(t->options.route.flags & ROUTE_RETURNS);
 }
 
 /* True if it is known where frames for an agent go. */
@@ -85,7 +85,7 @@ static __always_inline void write_ipv4(void *to, const struct tunnel *t,
 	ip->ttl = TTL;
 	ip->protocol = IPPROTO_UDP;
 	ip->saddr = agent->source.in6_u.u6_addr32[3];
-	ip->daddr = t->route.next.in6_u.u6_addr32[3];
+	ip->daddr = t->options.route.next.in6_u.u6_addr32[3];
 #pragma unroll
 	for (int i = 0; i < 10; i++)
 		sum += words[i];
@@ -105,7 +105,7 @@ static __always_inline void write_ipv6(void *to, const struct tunnel *t,
 	ip->hop_limit = TTL;
 	ip->nexthdr = IPPROTO_UDP;
 	ip->saddr = agent->source;
-	ip->daddr = t->route.next;
+	ip->daddr = t->options.route.next;
 }
 
 /* The source port stays: networks spread flows by it. No checksum, over IPv6
@@ -124,7 +124,7 @@ static __always_inline void write_udp(void *to, const struct tunnel *t, __u32 by
 static __always_inline __u32 outer_bytes_to(const struct tunnel *t)
 {
 	return sizeof(struct ethhdr) + sizeof(struct udphdr) +
-	       (is_mapped(&t->route.next) ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	       (is_mapped(&t->options.route.next) ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
 /* Writes all in front of Geneve, which has this number of bytes with what is behind it. */
@@ -134,7 +134,7 @@ static __always_inline void write_outer(__u8 *front, const struct tunnel *t,
 	__u8 *ip = front + sizeof(struct ethhdr);
 
 	bytes += sizeof(struct udphdr);
-	if (is_mapped(&t->route.next)) {
+	if (is_mapped(&t->options.route.next)) {
 		write_ethernet(front, agent, ETH_P_IP);
 		write_ipv4(ip, t, agent, bytes + sizeof(struct iphdr));
 		write_udp(ip + sizeof(struct iphdr), t, bytes);
@@ -149,14 +149,14 @@ static __always_inline void write_outer(__u8 *front, const struct tunnel *t,
 static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
 					   const struct agent *agent, __u32 further)
 {
-	__u32 at = t->route.at + sizeof(struct route_option) + address_bytes(t->route.flags);
+	__u32 at = t->options.route.at + sizeof(struct route_option) + address_bytes(t->options.route.flags);
 
 	if (further > FURTHER_BYTES_MAX) /* apart, as in write_geneve */
 		return -1;
 	barrier_var(further);
 	if (further && bpf_xdp_load_bytes(ctx, at, to, further))
 		return -1;
-	if (t->route.flags & ROUTE_IS_V6)
+	if (t->options.route.flags & ROUTE_IS_V6)
 		__builtin_memcpy(to + further, &agent->source, sizeof(agent->source));
 	else
 		__builtin_memcpy(to + further, &agent->source.in6_u.u6_addr32[3], sizeof(__be32));
@@ -168,9 +168,9 @@ static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const s
 static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
 					const struct agent *agent, const struct lengths *lengths)
 {
-	__u32 words = address_bytes(t->route.flags) / 4, copied = lengths->copied;
+	__u32 words = address_bytes(t->options.route.flags) / 4, copied = lengths->copied;
 	struct route_option *route;
-	__u32 at = t->route.at - t->geneve_at;
+	__u32 at = t->options.route.at - t->geneve_at;
 
 	/* Apart, as newer clangs compare a difference for both at once, of which
 	 * the verifier learns nothing about the length. */
@@ -209,8 +209,8 @@ static __always_inline int replace_front(struct xdp_md *ctx, __u8 *front, __u32 
 
 static __always_inline struct lengths lengths_of(const struct tunnel *t)
 {
-	__u32 address = address_bytes(t->route.flags);
-	__u32 addresses_at = t->route.at + sizeof(struct route_option);
+	__u32 address = address_bytes(t->options.route.flags);
+	__u32 addresses_at = t->options.route.at + sizeof(struct route_option);
 	struct lengths lengths = {
 		.copied = addresses_at - t->geneve_at,
 		.geneve = addresses_at - t->geneve_at,
@@ -218,7 +218,7 @@ static __always_inline struct lengths lengths_of(const struct tunnel *t)
 	};
 
 	if (returns_here(t)) {
-		lengths.further = ((t->route.flags & ROUTE_COUNT) - 1) * address;
+		lengths.further = ((t->options.route.flags & ROUTE_COUNT) - 1) * address;
 		lengths.geneve += lengths.further + address;
 		lengths.kept_at += lengths.further;
 	}
@@ -235,9 +235,9 @@ static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel
 	struct front *front;
 	__u32 zero = 0, outer_bytes = outer_bytes_to(t);
 
-	if (!t->route.hop_limit)
+	if (!t->options.route.hop_limit)
 		return HOP_LIMIT;
-	agent = bpf_map_lookup_elem(&agents, &t->route.next);
+	agent = bpf_map_lookup_elem(&agents, &t->options.route.next);
 	if (!agent)
 		return NOT_AGENT;
 	if (!has_neighbour(agent))

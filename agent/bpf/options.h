@@ -83,6 +83,14 @@ __noinline int find_option(struct tcp_options *options, __u32 kind, __u32 subtyp
 	return -1;
 }
 
+/* The option that begins there. The verifier learns from the mask that it is in the buffer;
+ * clang may know so already, and would leave the mask out. */
+static __always_inline __u8 *option_at(struct tcp_options *options, __u32 at)
+{
+	barrier_var(at);
+	return options->bytes + (at & 63);
+}
+
 static __always_inline int find_multipath(struct tcp_options *options, __u32 subtype)
 {
 	return find_option(options, TCP_OPTION_MULTIPATH, subtype);
@@ -95,7 +103,7 @@ __noinline int blank_option(struct tcp_options *options, __u32 at)
 
 	if (!options)
 		return -1;
-	length = options->bytes[(at & 63) + 1];
+	length = option_at(options, at)[1];
 	for (__u32 i = 0; i < TCP_OPTIONS_BYTES_MAX; i++)
 		if (i - at < length)
 			options->bytes[i] = TCP_OPTION_NOP;

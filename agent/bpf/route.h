@@ -54,97 +54,88 @@ static __always_inline __u32 address_bytes(__u8 flags)
 }
 
 /* GENEVE, or ROUTE_OPTION for a malformed one. */
-static __always_inline __u32 read_route(struct tunnel *t, const void *data, const void *at)
+static __always_inline __u32 read_route(struct xdp_md *ctx, __u32 at, struct route *route)
 {
-	const struct route_option *route = at;
-	const void *addresses = route + 1;
-	__u32 body;
+	__u32 addresses_at = at + sizeof(struct route_option);
+	struct route_option option;
+	__be32 next;
 
-	if (addresses > t->end)
+	if (route->at || bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
 		return ROUTE_OPTION;
-	body = (route->option.length & 0x1f) * 4;
-	if (route->flags & ROUTE_ZERO ||
-	    body != sizeof(*route) - sizeof(route->option) +
-			    (route->flags & ROUTE_COUNT) * address_bytes(route->flags))
+	if (option.flags & ROUTE_ZERO ||
+	    (option.option.length & 0x1f) * 4 !=
+		    sizeof(option) - sizeof(option.option) +
+			    (option.flags & ROUTE_COUNT) * address_bytes(option.flags))
 		return ROUTE_OPTION;
-	t->route.at = at - data;
-	t->route.flags = route->flags;
-	t->route.hop_limit = route->hop_limit;
-	if (!(route->flags & ROUTE_COUNT))
+	route->at = at;
+	route->flags = option.flags;
+	route->hop_limit = option.hop_limit;
+	if (!(option.flags & ROUTE_COUNT))
 		return GENEVE;
-	if (addresses + address_bytes(route->flags) > t->end)
+	if (option.flags & ROUTE_IS_V6)
+		return bpf_xdp_load_bytes(ctx, addresses_at, &route->next, sizeof(route->next)) ?
+			       ROUTE_OPTION :
+			       GENEVE;
+	if (bpf_xdp_load_bytes(ctx, addresses_at, &next, sizeof(next)))
 		return ROUTE_OPTION;
-	if (route->flags & ROUTE_IS_V6) {
-		if (addresses + 16 > t->end)
-			return ROUTE_OPTION;
-		t->route.next = *(const struct in6_addr *)addresses;
-	} else {
-		if (addresses + 4 > t->end)
-			return ROUTE_OPTION;
-		t->route.next = mapped(*(const __be32 *)addresses);
-	}
+	route->next = mapped(next);
 	return GENEVE;
 }
 
 /* GENEVE, or MULTIPATH_OPTION for a malformed one. */
-static __always_inline __u32 read_multipath(struct tunnel *t, const void *data, const void *at)
+static __always_inline __u32 read_multipath(struct xdp_md *ctx, __u32 at, __u32 *multipath_at)
 {
-	const struct multipath_option *multipath = at;
+	struct multipath_option option;
 
-	if ((const void *)(multipath + 1) > t->end)
+	if (*multipath_at || bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
 		return MULTIPATH_OPTION;
-	if (multipath->flags & ~ROUTE_IS_V6 || multipath->zero ||
-	    (multipath->option.length & 0x1f) * 4 !=
-		    sizeof(*multipath) - sizeof(multipath->option) +
-			    address_bytes(multipath->flags))
+	if (option.flags & ~ROUTE_IS_V6 || option.zero ||
+	    (option.option.length & 0x1f) * 4 !=
+		    sizeof(option) - sizeof(option.option) + address_bytes(option.flags))
 		return MULTIPATH_OPTION;
-	t->multipath_at = at - data;
+	*multipath_at = at;
 	return GENEVE;
 }
 
-/* One option of each kind at most is ours; unknown ones are passed over, unless they are
- * critical. Options fill their room exactly. */
-static __always_inline __u32 read_options(struct tunnel *t, const void *data, __u32 room,
-					  int says_critical)
+/* Reads the options between `at` and `end` in the frame; GENEVE, or what is wrong with them.
+ * At most one option of each kind is ours; unknown ones are skipped, unless they are critical.
+ * Options fill their room exactly.
+ *
+ * A global function: the verifier checks it once and by itself. What was found is in memory
+ * that the verifier does not follow, so iterations of the loop differ in nothing but their
+ * number, and paths do not multiply. */
+__noinline __u32 read_options(struct xdp_md *ctx, __u32 at, __u32 end, __u32 says_critical,
+			      struct options *found)
 {
-	const void *options = t->next;
-	__u32 at = 0, outcome;
-	int is_critical = 0;
+	struct option option;
+	__u32 outcome;
 
-	for (int i = 0; i < OPTIONS_MAX && at < room; i++) {
-		const struct option *option = options + (at & 0xff);
-
-		if ((const void *)(option + 1) > t->end)
-			return GENEVE_HEADER;
-		is_critical |= option->type & CRITICAL;
-		if (option->class == bpf_htons(OPTION_CLASS) && option->type == ROUTE_TYPE) {
-			if (t->route.at)
-				return ROUTE_OPTION;
-			outcome = read_route(t, data, option);
-			if (outcome != GENEVE)
-				return outcome;
-		} else if (option->class == bpf_htons(OPTION_CLASS) &&
-			   option->type == MULTIPATH_TYPE) {
-			if (t->multipath_at)
-				return MULTIPATH_OPTION;
-			outcome = read_multipath(t, data, option);
-			if (outcome != GENEVE)
-				return outcome;
-		} else if (option->type & CRITICAL) {
-			return GENEVE_OPTION;
-		}
-		at += sizeof(*option) + (option->length & 0x1f) * 4;
-	}
-	if (at != room || !is_critical != !says_critical)
+	if (!found)
 		return GENEVE_HEADER;
-	advance(t, room);
+	for (int i = 0; i < OPTIONS_MAX && at < end; i++) {
+		if (bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
+			return GENEVE_HEADER;
+		outcome = GENEVE;
+		if (option.class == bpf_htons(OPTION_CLASS) && option.type == ROUTE_TYPE)
+			outcome = read_route(ctx, at, &found->route);
+		else if (option.class == bpf_htons(OPTION_CLASS) && option.type == MULTIPATH_TYPE)
+			outcome = read_multipath(ctx, at, &found->multipath_at);
+		else if (option.type & CRITICAL)
+			outcome = GENEVE_OPTION;
+		if (outcome != GENEVE)
+			return outcome;
+		at += sizeof(option) + (option.length & 0x1f) * 4;
+	}
+	/* Ours are critical, and no other is left. */
+	if (at != end || !(found->route.at | found->multipath_at) != !says_critical)
+		return GENEVE_HEADER;
 	return GENEVE;
 }
 
 /* True if the connection may live elsewhere. */
 static __always_inline int names_addresses(const struct tunnel *t)
 {
-	return t->route.at && t->route.flags & ROUTE_COUNT;
+	return t->options.route.at && t->options.route.flags & ROUTE_COUNT;
 }
 
 #endif

@@ -128,7 +128,8 @@ static __always_inline __u32 read_gue(struct tunnel *t)
 }
 
 /* RFC 8926. The C bit says whether any option is critical. */
-static __always_inline __u32 read_geneve(struct tunnel *t, const void *data)
+static __always_inline __u32 read_geneve(struct xdp_md *ctx, struct tunnel *t,
+					  const void *data)
 {
 	const struct {
 		__u8 version_length;
@@ -136,7 +137,7 @@ static __always_inline __u32 read_geneve(struct tunnel *t, const void *data)
 		__be16 type;
 		__be32 network;
 	} *geneve = t->next;
-	__u32 options_bytes;
+	__u32 options_at, options_bytes, says_critical;
 
 	if ((const void *)(geneve + 1) > t->end)
 		return GENEVE_HEADER;
@@ -145,13 +146,17 @@ static __always_inline __u32 read_geneve(struct tunnel *t, const void *data)
 	t->inner_type = bpf_ntohs(geneve->type);
 	t->geneve_at = t->next - data;
 	options_bytes = (geneve->version_length & 0x3f) * 4;
+	says_critical = geneve->control_critical & 0x40;
 	advance(t, sizeof(*geneve));
-	if (!options_bytes && !(geneve->control_critical & 0x40))
+	if (!options_bytes && !says_critical)
 		return GENEVE;
-	return read_options(t, data, options_bytes, geneve->control_critical & 0x40);
+	options_at = t->geneve_at + sizeof(*geneve);
+	advance(t, options_bytes);
+	return read_options(ctx, options_at, options_at + options_bytes, says_critical,
+			    &t->options);
 }
 
-static __always_inline __u32 read_udp(struct tunnel *t, const void *data)
+static __always_inline __u32 read_udp(struct xdp_md *ctx, struct tunnel *t, const void *data)
 {
 	const struct udphdr *udp = t->next;
 
@@ -159,16 +164,17 @@ static __always_inline __u32 read_udp(struct tunnel *t, const void *data)
 		return OUTER_HEADER;
 	t->outer_port = udp->source;
 	advance(t, sizeof(*udp));
-	return udp->dest == bpf_htons(GUE_PORT) ? read_gue(t) : read_geneve(t, data);
+	return udp->dest == bpf_htons(GUE_PORT) ? read_gue(t) : read_geneve(ctx, t, data);
 }
 
 /* Reads what is between the IP headers; the kind of tunnel, or what is wrong. */
-static __always_inline __u32 read_tunnel(struct tunnel *t, const void *data)
+static __always_inline __u32 read_tunnel(struct xdp_md *ctx, struct tunnel *t,
+					  const void *data)
 {
 	if (t->protocol == IPPROTO_GRE)
 		return read_gre(t);
 	if (t->protocol == IPPROTO_UDP)
-		return read_udp(t, data);
+		return read_udp(ctx, t, data);
 	t->inner_type = type_of(t->protocol);
 	return IPIP;
 }
