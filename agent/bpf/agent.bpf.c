@@ -13,7 +13,7 @@
  * ours and wrong is dropped, each kind counted under its own name.
  *
  *   tunnel.h ─► inner.h ─► connection.h: here? ─┬─► strip, XDP_PASS
- *   route.h                flow.h               ├─► onward.h: the next agent's, XDP_TX
+ *   route.h     segment.h  flow.h               ├─► onward.h: the next agent's, XDP_TX
  *                          redirect.h           └─► handover.h: by a rule, or a SYN
  *                                                   that is to be plain, XDP_TX
  *
@@ -25,6 +25,7 @@
 #include "frame.h"
 #include "tunnel.h"
 #include "inner.h"
+#include "segment.h"
 #include "connection.h"
 #include "onward.h"
 #include "mss.h"
@@ -86,35 +87,68 @@ static __always_inline __u32 read_frame(struct xdp_md *ctx, struct tunnel *t, vo
 	return read_inner(t);
 }
 
-/* What rules say of a packet; nothing of one that another agent has handed over. */
-static __always_inline int ruling(struct xdp_md *ctx, const struct tunnel *t)
+/* True if a rule may say something of the packet; nothing of one that another agent has
+ * handed over. */
+static __always_inline int may_be_ruled(const struct tunnel *t)
 {
-	if (t->kind != GENEVE || was_handed_over(t))
-		return RULING_NONE;
-	return ruling_of(ctx, sizeof(struct ethhdr) + t->removed, t->inner_type,
-			 names_addresses(t));
+	return t->kind == GENEVE && !was_handed_over(t) && rules_are_taken();
+}
+
+/* True for a packet of which is to be remembered that it was taken here: one that may be a
+ * datagram, or the first fragment of a packet. */
+static __always_inline int may_be_remembered(const struct tunnel *t)
+{
+	if (t->inner_type == ETH_P_IP) {
+		const struct iphdr *ip = t->next;
+
+		return (const void *)(ip + 1) <= t->end &&
+		       (ip->protocol == IPPROTO_UDP || ip->frag_off & bpf_htons(IPV4_MORE));
+	} else {
+		const struct ipv6hdr *ip = t->next;
+
+		return (const void *)(ip + 1) <= t->end && ip->nexthdr != IPPROTO_TCP &&
+		       ip->nexthdr != IPPROTO_ICMPV6;
+	}
 }
 
 /* Gives the packet inside to the kernel, maybe by way of user space. */
 static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
 {
-	__u32 outcome = finish_inner(t);
+	__u32 outcome = finish_inner(t), at = inner_at(t), option_at = t->options.multipath_at;
 
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
-	if (t->options.multipath_at)
-		note_opening(ctx, t->options.multipath_at, sizeof(struct ethhdr) + t->removed,
-			     t->inner_type);
-	if (t->options.multipath_at &&
-	    goes_to_owner(ctx, sizeof(struct ethhdr) + t->removed, t->options.multipath_at)) {
+	if (option_at)
+		note_opening(ctx, option_at, at, t->inner_type);
+	if (option_at && goes_to_owner(ctx, at, option_at)) {
 		outcome = hand_over(ctx, t, PLAIN_SYN);
 		return counted(outcome, outcome == PLAIN_SYN ? XDP_TX : XDP_DROP);
 	}
-	if (t->options.multipath_at && is_handed(ctx, sizeof(struct ethhdr) + t->removed, t->options.multipath_at))
+	if (option_at && is_handed(ctx, at, option_at))
 		return counted(outcome, XDP_DROP);
 	if (strip(ctx, t))
 		return counted(NO_ROOM, XDP_DROP);
 	return counted(outcome, XDP_PASS);
+}
+
+/* Where the packet inside belongs: the kind of tunnel for here, REDIRECT_RULE for the agent
+ * in `handovers`, another reason for the next agent that is named, or what is wrong. */
+static __always_inline __u32 place_of_inner(struct xdp_md *ctx, struct tunnel *t)
+{
+	int is_named = names_addresses(t), asks_rules = may_be_ruled(t), reading, ruling;
+	struct segment s = {};
+
+	if (!is_named && !asks_rules && !may_be_remembered(t))
+		return t->kind;
+	reading = read_segment(ctx, inner_at(t), t->inner_type, &s);
+	if (reading != READ_SEGMENT)
+		return is_named && reading == READ_MALFORMED ? INNER_HEADER : t->kind;
+	ruling = asks_rules ? ruling_of(ctx, &s, is_named) : RULING_NONE;
+	if (ruling == RULING_RULE)
+		return REDIRECT_RULE;
+	if (ruling == RULING_WAIT)
+		return AWAITS_RULE;
+	return place_of(ctx, &s, t);
 }
 
 SEC("xdp")
@@ -123,28 +157,21 @@ int guideway_agent(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data;
 	struct tunnel t = { .end = (void *)(long)ctx->data_end };
 	__u32 outcome = read_frame(ctx, &t, data), sent;
-	int by_rule;
 
 	if (outcome == PASSED || outcome == UNKNOWN_SOURCE)
 		return counted(outcome, XDP_PASS);
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);
-	by_rule = ruling(ctx, &t);
-	if (by_rule == RULING_RULE) {
-		sent = hand_over(ctx, &t, REDIRECT_RULE);
-		return counted(sent, sent == REDIRECT_RULE ? XDP_TX : XDP_DROP);
-	}
-	if (by_rule == RULING_WAIT)
-		return counted(AWAITS_RULE, XDP_DROP);
-	outcome = place_of(ctx, &t);
+	outcome = place_of_inner(ctx, &t);
 	if (outcome == t.kind && t.options.multipath_at && names_addresses(&t) &&
-	    joins_elsewhere(ctx, sizeof(struct ethhdr) + t.removed))
+	    joins_elsewhere(ctx, inner_at(&t)))
 		outcome = NO_TOKEN;
 	if (outcome == t.kind)
 		return deliver(ctx, &t);
-	if (outcome > NO_TOKEN)
+	if (outcome > REDIRECT_RULE)
 		return counted(outcome, XDP_DROP);
-	sent = send_onward(ctx, &t, outcome);
+	sent = outcome == REDIRECT_RULE ? hand_over(ctx, &t, outcome) :
+					  send_onward(ctx, &t, outcome);
 	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);
 }
 

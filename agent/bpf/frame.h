@@ -163,6 +163,12 @@ static __always_inline void advance(struct tunnel *t, __u32 bytes)
 	t->removed += bytes;
 }
 
+/* Where the packet inside begins in the frame, when its tunnel was read. */
+static __always_inline __u32 inner_at(const struct tunnel *t)
+{
+	return sizeof(struct ethhdr) + t->removed;
+}
+
 /* The traffic class of IPv6, which straddles two bytes. */
 static __always_inline __u8 traffic_class_v6(const struct ipv6hdr *ip)
 {

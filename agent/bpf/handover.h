@@ -104,7 +104,7 @@ __noinline __u32 hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type
  * it cannot be. */
 static __always_inline __u32 hand_over(struct xdp_md *ctx, const struct tunnel *t, __u32 reason)
 {
-	__u32 outcome = hand_over_inner(ctx, sizeof(struct ethhdr) + t->removed, t->inner_type,
+	__u32 outcome = hand_over_inner(ctx, inner_at(t), t->inner_type,
 					t->outer_bytes + sizeof(struct ethhdr),
 					t->traffic_class << 16 | t->outer_port);
 

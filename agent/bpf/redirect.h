@@ -107,132 +107,31 @@ struct {
 	__type(value, struct rule);
 } ruled_fragments SEC(".maps");
 
-/* The headers that a rule is looked up by; all are read into one place. */
-union rule_headers {
-	struct iphdr v4;
-	struct ipv6hdr v6;
-	struct tcphdr tcp;
-	struct icmp icmp;
-	struct quoted quoted;
-	__be32 word;
-};
-
-/* A packet while a rule is looked up, for each processor. */
-struct ruled {
-	struct flow flow;
-	struct segment segment; /* what a socket is asked by: of a quoted one, its sequence */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct ruled);
-} ruled_packets SEC(".maps");
-
 enum ruling {
 	RULING_NONE, /* no rule, and none will come */
 	RULING_RULE, /* to another agent */
 	RULING_WAIT, /* of no connection here, and a rule may come */
 };
 
-/* Reads the addresses of an IP header, and which packet a fragment is of. Where what is
- * behind it begins; 0: it is cut off. */
-static __always_inline __u32 read_rule_addresses(struct xdp_md *ctx, __u32 at, __u32 type,
-						 struct in6_addr *source,
-						 struct in6_addr *destination, __u8 *protocol,
-						 struct segment *segment)
+/* What a rule may say of a segment. A SYN is of no connection yet; and a kernel answers no
+ * RST. What has timestamps is where these lead. */
+static __always_inline enum ruling ruling_allowed(struct xdp_md *ctx, const struct segment *s)
 {
-	struct fragment_header fragment;
-	union rule_headers header;
+	__be32 word;
 
-	segment->fragment = WHOLE;
-	if (type == ETH_P_IP) {
-		if (bpf_xdp_load_bytes(ctx, at, &header.v4, sizeof(header.v4)))
-			return 0;
-		*source = mapped(header.v4.saddr);
-		*destination = mapped(header.v4.daddr);
-		*protocol = header.v4.protocol;
-		read_fragment_v4(segment, &header.v4);
-		return at + header.v4.ihl * 4;
-	}
-	if (bpf_xdp_load_bytes(ctx, at, &header.v6, sizeof(header.v6)))
-		return 0;
-	at += sizeof(header.v6);
-	*source = header.v6.saddr;
-	*destination = header.v6.daddr;
-	*protocol = header.v6.nexthdr;
-	if (*protocol != IPPROTO_FRAGMENT)
-		return at;
-	if (bpf_xdp_load_bytes(ctx, at, &fragment, sizeof(fragment)))
-		return 0;
-	*protocol = fragment.next;
-	read_fragment_v6(segment, &header.v6, &fragment);
-	return at + sizeof(fragment);
-}
-
-/* Of a client's segment. A SYN is of no connection yet; and a kernel answers no RST. What
- * has timestamps is where these lead. */
-static __always_inline enum ruling read_rule_segment(struct xdp_md *ctx, __u32 at,
-						     struct ruled *ruled)
-{
-	struct flow *flow = &ruled->flow;
-	union rule_headers header;
-	__u8 flags, words;
-
-	if (bpf_xdp_load_bytes(ctx, at, &header.tcp, sizeof(header.tcp)))
+	if (s->is_datagram)
 		return RULING_NONE;
-	flags = flags_of(&header.tcp);
-	words = header.tcp.doff;
-	if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		return RULING_NONE;
-	flow->client_port = header.tcp.source;
-	flow->vip_port = header.tcp.dest;
-	ruled->segment.tcp_at = at;
-	ruled->segment.sequence = bpf_ntohl(header.tcp.seq);
-	ruled->segment.acknowledged = bpf_ntohl(header.tcp.ack_seq);
-	ruled->segment.flags = flags;
-	if (flags & TCP_RST)
+	if (s->is_quoted)
 		return RULING_RULE;
-	if (words > 5 && !bpf_xdp_load_bytes(ctx, at + sizeof(header.tcp), &header.word,
-					     sizeof(header.word)) &&
-	    header.word == bpf_htonl(USUAL_TIMESTAMPS))
+	if ((s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return RULING_NONE;
+	if (s->flags & TCP_RST)
+		return RULING_RULE;
+	if (s->header_bytes > sizeof(struct tcphdr) &&
+	    !bpf_xdp_load_bytes(ctx, s->tcp_at + sizeof(struct tcphdr), &word, sizeof(word)) &&
+	    word == bpf_htonl(USUAL_TIMESTAMPS))
 		return RULING_RULE;
 	return RULING_WAIT;
-}
-
-/* Of a segment of the VIP's that an ICMP error is about. */
-static __always_inline enum ruling read_rule_quoted(struct xdp_md *ctx, __u32 at, __u32 type,
-						    struct ruled *ruled)
-{
-	struct flow *flow = &ruled->flow;
-	union rule_headers header;
-	__u8 protocol, error;
-
-	if (bpf_xdp_load_bytes(ctx, at, &header.icmp, sizeof(header.icmp)))
-		return RULING_NONE;
-	error = header.icmp.type;
-	if (type == ETH_P_IP ? error != ICMP_DEST_UNREACH && error != ICMP_TIME_EXCEEDED &&
-				       error != ICMP_PARAMETERPROB :
-			       error > ICMPV6_ERROR_MAX)
-		return RULING_NONE;
-	at = read_rule_addresses(ctx, at + sizeof(header.icmp), type, &flow->vip, &flow->client,
-				 &protocol, &ruled->segment);
-	if (!at || protocol != IPPROTO_TCP || ruled->segment.fragment == LATER ||
-	    bpf_xdp_load_bytes(ctx, at, &header.quoted, sizeof(header.quoted)))
-		return RULING_NONE;
-	flow->vip_port = header.quoted.source;
-	flow->client_port = header.quoted.dest;
-	ruled->segment.sequence = bpf_ntohl(header.quoted.sequence);
-	ruled->segment.is_quoted = 1;
-	return RULING_RULE;
-}
-
-static __always_inline struct ruled *ruled_packet(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&ruled_packets, &zero);
 }
 
 static __always_inline int holds(const struct rule *rule)
@@ -263,73 +162,59 @@ static __always_inline void remember_ruled(const struct segment *segment,
 	bpf_map_update_elem(&ruled_fragments, &segment->packet, &rule, BPF_ANY);
 }
 
-/* True if a connection here, or a handshake, has use for the packet. */
-static __always_inline int is_used_here(struct xdp_md *ctx, struct ruled *ruled)
-{
-	struct segment *segment = &ruled->segment;
-
-	segment->tuple_bytes = socket_tuple_of(&ruled->flow, &segment->tuple);
-	/* A socket that changes its state is in no table for a moment. */
-	return place_by_lookup(ctx, segment) == HERE || place_by_lookup(ctx, segment) == HERE;
-}
-
 /* True for a packet that came before the rule for it may have: the kernel would reset a
  * connection that lives elsewhere. If it comes again later, the kernel's RST is right. */
-static __always_inline int is_held(struct ruled *ruled)
+static __always_inline int is_held(const struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns(), *first;
 
-	first = bpf_map_lookup_elem(&sightings, &ruled->flow);
+	first = bpf_map_lookup_elem(&sightings, flow);
 	if (first && now - *first < SIGHTING_MAX)
 		return now - *first < SIGHTING_HELD;
-	bpf_map_update_elem(&sightings, &ruled->flow, &now, BPF_ANY);
+	bpf_map_update_elem(&sightings, flow, &now, BPF_ANY);
 	return 1;
+}
+
+static __always_inline int rules_are_taken(void)
+{
+	__u32 zero = 0, *is_on = bpf_map_lookup_elem(&takes_rules, &zero);
+
+	return is_on && *is_on;
 }
 
 /* What rules say of the packet inside; the agent that one leads to is in `handovers`. A
  * packet that names other agents is looked up by these, where there is no rule. */
-__noinline int ruling_of(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 is_named)
+__noinline int ruling_of(struct xdp_md *ctx, struct segment *s, __u32 is_named)
 {
 	struct handover *handover = next_handover();
-	struct ruled *ruled = ruled_packet();
-	enum ruling ruling = RULING_NONE;
-	__u32 zero = 0, at, *is_on = bpf_map_lookup_elem(&takes_rules, &zero);
+	enum ruling ruling;
 	struct rule *rule;
-	__u8 protocol;
+	struct flow flow;
 
-	if (!handover || !ruled || !is_on || !*is_on)
+	if (!handover || !s)
 		return RULING_NONE;
-	ruled->segment.ip_at = packet_at;
-	ruled->segment.is_quoted = 0;
-	ruled->segment.is_ruled = 0;
-	at = read_rule_addresses(ctx, packet_at, type, &ruled->flow.client, &ruled->flow.vip,
-				 &protocol, &ruled->segment);
-	if (!at)
+	if (s->fragment == LATER)
+		return ruling_of_later(s, handover);
+	flow = s->flow;
+	ruling = ruling_allowed(ctx, s);
+	if (ruling == RULING_NONE || !is_multipath_service(&flow.vip, flow.vip_port))
 		return RULING_NONE;
-	if (ruled->segment.fragment == LATER)
-		return ruling_of_later(&ruled->segment, handover);
-	if (protocol == IPPROTO_TCP)
-		ruling = read_rule_segment(ctx, at, ruled);
-	else if (protocol == (type == ETH_P_IP ? IPPROTO_ICMP : IPPROTO_ICMPV6))
-		ruling = read_rule_quoted(ctx, at, type, ruled);
-	if (ruling == RULING_NONE || !is_multipath_service(&ruled->flow.vip, ruled->flow.vip_port))
-		return RULING_NONE;
-	rule = bpf_map_lookup_elem(&redirects, &ruled->flow);
+	rule = bpf_map_lookup_elem(&redirects, &flow);
 	if (!holds(rule))
-		rule = bpf_map_lookup_elem(&half_redirects, &ruled->flow);
+		rule = bpf_map_lookup_elem(&half_redirects, &flow);
 	if (holds(rule)) {
 		handover->agent = rule->agent;
 		ruling = RULING_RULE;
-		ruled->segment.is_ruled = !bpf_map_lookup_elem(&keyed_handshakes, &ruled->flow);
+		s->is_ruled = !bpf_map_lookup_elem(&keyed_handshakes, &flow);
 	} else if (ruling == RULING_RULE || is_named) {
 		return RULING_NONE;
 	}
-	if (is_used_here(ctx, ruled))
+	if (place_by_sockets(ctx, s) == HERE)
 		return RULING_NONE;
-	if (ruling == RULING_WAIT && !is_held(ruled))
+	if (ruling == RULING_WAIT && !is_held(&flow))
 		return RULING_NONE;
-	if (ruling == RULING_RULE && ruled->segment.fragment == FIRST && !ruled->segment.is_quoted)
-		remember_ruled(&ruled->segment, handover);
+	if (ruling == RULING_RULE && s->fragment == FIRST && !s->is_quoted)
+		remember_ruled(s, handover);
 	return ruling;
 }
 
