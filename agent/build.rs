@@ -1,11 +1,11 @@
 //! Compiles the eBPF programs in `bpf/`, and generates the messages to controllers
 //! from `proto/`; the plan's come from the crate `plan`.
 
-#[path = "../ebpf/compile.rs"]
-mod compile;
+#[path = "../ebpf/compile_all.rs"]
+mod compile_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    compile::compile_all(&["agent", "pass"]);
+    compile_all::compile_all(&["agent", "pass"]);
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
     let file = root.join("guideway/agent/v1/agent.proto");
     println!("cargo:rerun-if-changed={}", file.display());

@@ -1,8 +1,8 @@
 //! Compiles the eBPF filters in `bpf/`.
 
-#[path = "../ebpf/compile.rs"]
-mod compile;
+#[path = "../ebpf/compile_all.rs"]
+mod compile_all;
 
 fn main() {
-    compile::compile_all(&["redirect", "losses", "packet", "reflect"]);
+    compile_all::compile_all(&["redirect", "losses", "packet", "reflect"]);
 }

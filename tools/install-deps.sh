@@ -2,6 +2,7 @@
 # Makes sure that what Guideway is built, checked and tried with is there.
 #
 #   tools/install-deps.sh [build] [check] [lab]      (no argument: all three)
+#   tools/install-deps.sh packages NAME...           (these packages, nothing else)
 #
 #   build  compilers and headers for bin/*
 #   check  what `make lint` and `make generate` need beyond that
@@ -27,11 +28,11 @@ readonly POLICY_MARK='# written by guideway tools/install-deps.sh'
 
 # <command or file that shows it is there> <package>
 build_needs() {
-    cat <<'LIST'
+    cat <<LIST
 cc gcc
 /usr/include/stdlib.h libc6-dev
 /usr/include/linux/bpf.h linux-libc-dev
-clang clang
+${CLANG:-clang} ${CLANG:-clang}
 llvm-strip llvm
 /usr/include/bpf/bpf_helpers.h libbpf-dev
 LIST
@@ -73,12 +74,16 @@ LIST
 }
 
 main() {
+    if [[ ${1-} == packages ]]; then
+        install_packages "${@:2}"
+        return
+    fi
     local groups=("$@") group packages=() problems=()
     ((${#groups[@]})) || groups=(build check lab)
     for group in "${groups[@]}"; do
         case $group in
         build | check | lab) collect_missing "$group" ;;
-        *) die "unknown group '$group': take build, check or lab" ;;
+        *) die "unknown group '$group': take build, check, lab or packages" ;;
         esac
     done
     if ! command -v go >/dev/null || ! command -v cargo >/dev/null; then

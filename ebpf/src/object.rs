@@ -5,28 +5,29 @@ use std::path::PathBuf;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use aya::programs::{Program, ProgramError};
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+
+/// What compiled the programs.
+const COMPILER: &str = env!("BPF_COMPILER");
+
+const NEEDED: &str = "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.16 or later";
 
 /// Why an object cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// The kernel refuses its tables.
-    #[error(
-        "cannot load the eBPF object: {0}; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.16 or later"
-    )]
+    #[error("cannot load the eBPF object: {0}; {NEEDED}")]
     Load(String),
     /// The object and this program are of different builds.
     #[error("the eBPF object lacks {0}: rebuild")]
     Missing(&'static str),
-    /// The kernel does not verify a program.
-    #[error(
-        "the kernel refuses the eBPF program {name} (it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {error}"
-    )]
+    /// The kernel does not load a program.
+    #[error("the kernel refuses the eBPF program {name}, compiled by {COMPILER}: {reason}")]
     Refused {
         /// The program.
         name: &'static str,
-        /// The kernel's reason.
-        error: String,
+        /// The kernel's reason, with a cure.
+        reason: String,
     },
     /// A table is not of the kind that this program knows.
     #[error("the eBPF table {name} cannot be used: {error}")]
@@ -49,6 +50,9 @@ pub fn load_with<'s>(
     settings: impl FnOnce(&mut EbpfLoader<'s>),
 ) -> Result<Ebpf, ObjectError> {
     let mut loader = EbpfLoader::new();
+    // Without each step of the verifier, which makes it many times slower: a refusal has its
+    // reason all the same.
+    loader.verifier_log_level(VerifierLogLevel::STATS);
     settings(&mut loader);
     loader.load(bytes).map_err(|error| ObjectError::Load(with_causes(&error)))
 }
@@ -75,7 +79,31 @@ where
 
 /// What became of loading a program into the kernel, which verifies it.
 pub fn verify(name: &'static str, loaded: Result<(), ProgramError>) -> Result<(), ObjectError> {
-    loaded.map_err(|error| ObjectError::Refused { name, error: with_causes(&error) })
+    loaded.map_err(|error| ObjectError::Refused { name, reason: refusal(&error) })
+}
+
+/// The kernel's reason in one line: of what its verifier says, the last words, and what to do.
+fn refusal(error: &ProgramError) -> String {
+    let ProgramError::LoadError { io_error, verifier_log } = error else {
+        return with_causes(error);
+    };
+    match last_words(&verifier_log.to_string()) {
+        Some(words) => format!(
+            "{words} ({io_error}); build with another compiler (CLANG=clang-19 make build), and please report this one, with `uname -r`"
+        ),
+        None => format!("{io_error}; {NEEDED}"),
+    }
+}
+
+/// The verifier's last line that is not about its own work.
+fn last_words(log: &str) -> Option<&str> {
+    let is_reason = |line: &&str| {
+        !line.is_empty()
+            && !line.starts_with("processed ")
+            && !line.starts_with("verification time ")
+            && !line.starts_with("stack depth ")
+    };
+    log.lines().map(str::trim).rfind(is_reason)
 }
 
 /// Takes a table out of an object.
@@ -116,6 +144,13 @@ mod tests {
         struct LoadFailed(#[source] std::io::Error);
         let error = LoadFailed(std::io::Error::other("not permitted"));
         assert_eq!(with_causes(&error), "loading failed: not permitted");
+    }
+
+    #[test]
+    fn of_a_refusal_the_verifiers_last_words_are_told() {
+        let log = "func#0 @0\nR9 unbounded memory access\n\nprocessed 133 insns (limit 1000000)\nstack depth 64\n";
+        assert_eq!(last_words(log), Some("R9 unbounded memory access"));
+        assert_eq!(last_words("processed 1 insns\n"), None);
     }
 
     #[test]

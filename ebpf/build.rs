@@ -1,0 +1,8 @@
+//! Notes which compiler makes the eBPF programs, for the messages about those that the
+//! kernel refuses.
+
+mod compiler;
+
+fn main() {
+    println!("cargo::rustc-env=BPF_COMPILER={}", compiler::version());
+}

@@ -1,0 +1,28 @@
+//! What the build scripts of the crates with eBPF programs do.
+
+use std::env;
+use std::path::Path;
+
+#[path = "compile.rs"]
+mod compile;
+#[path = "compiler.rs"]
+mod compiler;
+
+/// Compiles `bpf/NAME.bpf.c` into the build's folder for each name; what goes
+/// wrong becomes the build's error.
+pub fn compile_all(names: &[&str]) {
+    println!("cargo::rerun-if-changed=bpf");
+    for file in ["compile.rs", "compile_all.rs", "compiler.rs", "tunnels.h"] {
+        println!("cargo::rerun-if-changed=../ebpf/{file}");
+    }
+    let variable = |name| env::var(name).map_err(|error| format!("{name}: {error}"));
+    for name in names {
+        let compiled = variable("OUT_DIR").and_then(|folder| {
+            let arch = variable("CARGO_CFG_TARGET_ARCH")?;
+            compile::compile(&compiler::name(), &arch, name, Path::new(&folder))
+        });
+        if let Err(problem) = compiled {
+            println!("cargo::error=bpf/{name}.bpf.c, {}: {problem}", compiler::version());
+        }
+    }
+}
