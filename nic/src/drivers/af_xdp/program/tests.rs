@@ -8,6 +8,10 @@ use aya::programs::{Program as Loaded, TestRun, TestRunOptions};
 use wire::IpPrefix;
 
 use super::*;
+use crate::kernel_cache::CacheSize;
+
+#[path = "../../../../../ebpf/every_compiler.rs"]
+mod every_compiler;
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;
@@ -48,6 +52,20 @@ impl Loose {
         assert_eq!(after.no_socket - before.no_socket, u64::from(verdict == DROP));
         assert_eq!(after.passed - before.passed, u64::from(verdict == PASS));
         verdict == DROP
+    }
+}
+
+#[test]
+fn every_compilers_programs_are_loaded() {
+    if filter_or_skip("every_compilers_programs_are_loaded").is_none() {
+        return;
+    }
+    let size = CacheSize { queues: 1, buckets: 64, targets: 64 };
+    let settings = Settings::new(CacheConfig { size, key: [1, 2], devices: Vec::new() }).unwrap();
+    let with_cache = |bytes: &[u8]| ebpf::load_with(bytes, |loader| settings.apply(loader));
+    every_compiler::load_with_every_compiler("redirect", |bytes| with_cache(bytes).unwrap());
+    for name in ["redirect", "packet", "reflect"] {
+        every_compiler::load_with_every_compiler(name, |bytes| ebpf::load(bytes).unwrap());
     }
 }
 
