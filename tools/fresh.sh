@@ -11,6 +11,7 @@
 # Guarantees:
 # - Mounts, processes and network namespaces are in namespaces of their own and
 #   end with them; the directory is removed, also after a failure or Ctrl-C.
+# - After a failure the logs of labs and tests are in .cache/fresh.
 # - The machine's mirror, proxies, certificates and settings for apt, Go and
 #   cargo are used, so that it works wherever `make demo` works. Nothing else
 #   of the machine is seen.
@@ -18,6 +19,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly SUITE=trixie
+readonly LOGS=$PWD/.cache/fresh
 export NEW_HOME=/root # of the newcomer, in there
 # Variables that say where modules, crates and toolchains come from.
 readonly PASSED='^(https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY|GOPROXY|GONOPROXY|GOPRIVATE|GOSUMDB|GONOSUMDB|GOINSECURE|CARGO_(HTTP|NET|REGISTR|SOURCE)[A-Z_]*|RUSTUP_(DIST_SERVER|UPDATE_ROOT))='
@@ -95,11 +97,20 @@ try() {
     say "make $1"
     unshare --mount --pid --fork --kill-child --propagation private \
         bash -euo pipefail -c "$(declare -f enter); enter \"\$@\"" enter "$root" "$1" "${passed[@]}" ||
-        die "make $1 failed after $((SECONDS - begun)) s"
+        failed "$1" $((SECONDS - begun))
     say "make $1 took $((SECONDS - begun)) s"
 }
 
-# Inside the namespaces: the mounts a system has, and the command.
+# Keeps the logs of a command that failed after $2 s, and stops.
+failed() {
+    rm -rf "$LOGS"
+    mkdir -p "$LOGS"
+    cp -r "$root/logs/." "$root$NEW_HOME/guideway/.cache/test" "$LOGS" 2>/dev/null || true
+    die "make $1 failed after $2 s; its logs are in $LOGS"
+}
+
+# Inside the namespaces: the mounts a system has, and the command. What labs log is below
+# /run, which ends with the namespaces.
 enter() {
     local root=$1 command=$2
     shift 2
@@ -116,8 +127,11 @@ enter() {
         mount --bind -o ro "$cargo/bin" "$root$NEW_HOME/.cargo/bin"
         mount --bind -o ro "$rustup" "$root$NEW_HOME/.rustup"
     fi
-    exec chroot "$root" env -i HOME="$NEW_HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        LANG=C.UTF-8 "$@" make -C "$NEW_HOME/guideway" "$command"
+    local result=0
+    chroot "$root" env -i HOME="$NEW_HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        LANG=C.UTF-8 "$@" make -C "$NEW_HOME/guideway" "$command" || result=$?
+    ((result == 0)) || cp -r "$root/run/guideway-lab" "$root/logs" 2>/dev/null || true
+    return "$result"
 }
 
 main "$@"

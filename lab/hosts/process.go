@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,14 +148,38 @@ func (lab *Lab) find(nodeName, what string) (process, bool) {
 // errEnded: no waiting brings the process back.
 var errEnded = errors.New("it does not run")
 
-// running process of a node, or errEnded with the log that may say why.
+// running process of a node, or errEnded with the log that may say why, and its last line.
 func (lab *Lab) running(nodeName, what string) (process, error) {
 	p, known := lab.find(nodeName, what)
 	if !known || !p.alive() {
-		return p, fmt.Errorf("%s/%s: %w: see %s", nodeName, what, errEnded, filepath.Join(lab.Options().RunDir, nodeName, what+".log"))
+		log := filepath.Join(lab.Options().RunDir, nodeName, what+".log")
+		return p, fmt.Errorf("%s/%s: %w: %s (%s)", nodeName, what, errEnded, lastLine(log), log)
 	}
 	return p, nil
 }
+
+// lastLineBytes of a log are read to find its last line.
+const lastLineBytes = 4096
+
+// lastLine of a log, without the escape codes of a terminal's colours.
+func lastLine(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return "no log"
+	}
+	defer file.Close()
+	if end, err := file.Seek(0, io.SeekEnd); err == nil {
+		_, _ = file.Seek(max(0, end-lastLineBytes), io.SeekStart)
+	}
+	content, _ := io.ReadAll(io.LimitReader(file, lastLineBytes))
+	lines := strings.Split(strings.TrimSpace(colours.ReplaceAllString(string(content), "")), "\n")
+	if last := lines[len(lines)-1]; last != "" {
+		return last
+	}
+	return "its log is empty"
+}
+
+var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // signal one process of a node; it must be running.
 func (lab *Lab) signal(nodeName, what string, signal syscall.Signal) error {
