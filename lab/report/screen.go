@@ -17,10 +17,10 @@ type Screen struct {
 	// Begun is when the first step was taken.
 	Begun time.Time
 
-	mutex  sync.Mutex
-	event  string
-	stop   chan struct{}
-	follow sync.WaitGroup
+	mutex sync.Mutex
+	event string
+	// unfollow ends the lines about a load, and waits for the last one; nil if none is followed.
+	unfollow func()
 }
 
 // NewScreen that writes there.
@@ -45,15 +45,25 @@ func (s *Screen) Step(format string, args ...any) {
 // progressEvery so often a line, while a load runs.
 const progressEvery = 3 * time.Second
 
-// Follow a load until Unfollow.
-func (s *Screen) Follow(running *load.Remote) {
-	s.stop = make(chan struct{})
-	s.follow.Go(func() {
+// progresses is a load that can be asked how far it is.
+type progresses interface {
+	Progress() (load.Report, error)
+}
+
+// Follow a load until Unfollow. Both are for one goroutine.
+func (s *Screen) Follow(running progresses) {
+	stop := make(chan struct{})
+	var lines sync.WaitGroup
+	s.unfollow = func() {
+		close(stop)
+		lines.Wait()
+	}
+	lines.Go(func() {
 		ticker := time.NewTicker(progressEvery)
 		defer ticker.Stop()
 		for {
 			select {
-			case <-s.stop:
+			case <-stop:
 				return
 			case <-ticker.C:
 			}
@@ -69,12 +79,10 @@ func (s *Screen) Follow(running *load.Remote) {
 
 // Unfollow the load, if one is followed.
 func (s *Screen) Unfollow() {
-	if s.stop == nil {
-		return
+	if s.unfollow != nil {
+		s.unfollow()
+		s.unfollow = nil
 	}
-	close(s.stop)
-	s.stop = nil
-	s.follow.Wait()
 }
 
 // thousands puts commas into a number.
