@@ -103,7 +103,7 @@ func TestAlertsNameMetricsAndLabelsThatThereAre(t *testing.T) {
 func definedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	tree := counters.Tree{Read: func(path string) string { return read(t, filepath.Join("..", path)) }}
-	for _, folder := range []string{"agent", "blackbox", "controller", "datapath", "forwarder"} {
+	for _, folder := range []string{"agent", "blackbox", "controller", "datapath", "forwarder", "speaker"} {
 		err := fs.WalkDir(os.DirFS(".."), folder, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
 				tree.Paths = append(tree.Paths, path)
