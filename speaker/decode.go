@@ -77,7 +77,7 @@ func (p *passwords) neighbor(n *speakerv1.Neighbor) (bgp.Neighbor, error) {
 	}
 	neighbor := bgp.Neighbor{
 		Address: address, ASN: n.GetAsn(), HoldTime: n.GetHoldTime().AsDuration(), Password: password,
-		TTLSecurity: n.GetTtlSecurity(), Passive: n.GetPassive(), Source: source, Multihop: uint8(n.GetMultihop()),
+		TTLSecurity: n.GetTtlSecurity(), Source: source, Multihop: uint8(n.GetMultihop()),
 		Attributes: bgp.Attributes{MED: n.GetMed(), WithMED: n.Med != nil, LocalPref: n.GetLocalPref(), Prepend: uint8(n.GetPrepend())},
 	}
 	if bfd := n.GetBfd(); bfd != nil {

@@ -2,12 +2,10 @@ package diagnose
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/guideway/guideway/cli/machine"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
-	"github.com/guideway/guideway/speaker/bgp"
 )
 
 // Of a session whose speaker does not answer.
@@ -36,9 +34,6 @@ func (p *diagnosis) speaker(ctx context.Context, m machine.Machine) {
 		p.add(gradeFail, "speaker", "announces nothing: %s", why)
 	}
 	if why := state.GetProblem(); why != "" {
-		if strings.Contains(why, bgp.PortTaken) {
-			why += " (seen from here: " + bgp.PortHolder() + ")"
-		}
 		p.add(gradeFail, "speaker", "could not announce everything: %s", why)
 	}
 	if why := state.GetNotKept(); why != "" {

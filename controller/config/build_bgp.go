@@ -48,7 +48,6 @@ func (b *builder) neighbor(path string, ownASN uint32, given *configv1.Neighbor)
 		HoldTime: duration(given.GetHoldTime(), 9*time.Second),
 
 		TTLSecurity: given.GetTtlSecurity(),
-		Passive:     given.GetPassive(),
 	}
 	if slices.Contains(b.config.Machine.Addresses, neighbor.Address) {
 		b.errorf(path+".address", "%s is this machine's own address: give the router's", neighbor.Address)

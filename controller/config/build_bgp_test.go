@@ -38,8 +38,8 @@ func Test_what_a_neighbor_cannot_be_is_refused_with_the_cure(t *testing.T) {
 }
 
 func Test_a_neighbors_options_are_read(t *testing.T) {
-	n := parseText(t, bgpWith(outside, ", source: 10.0.0.9, multihop: 255, med: 0, prepend: 16, passive: true", ", router_id: 192.0.2.77")).BGP
-	if got := n.Neighbors[0]; got.Source.String() != "10.0.0.9" || got.Multihop != 255 || got.MED == nil || *got.MED != 0 || got.Prepend != 16 || got.LocalPref != 0 || !got.Passive {
+	n := parseText(t, bgpWith(outside, ", source: 10.0.0.9, multihop: 255, med: 0, prepend: 16", ", router_id: 192.0.2.77")).BGP
+	if got := n.Neighbors[0]; got.Source.String() != "10.0.0.9" || got.Multihop != 255 || got.MED == nil || *got.MED != 0 || got.Prepend != 16 || got.LocalPref != 0 {
 		t.Errorf("neighbor is %+v", got)
 	}
 	if n.RouterID.String() != "192.0.2.77" {

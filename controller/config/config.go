@@ -348,8 +348,6 @@ type Neighbor struct {
 	PasswordFile string
 	// TTL 255 is sent and demanded.
 	TTLSecurity bool
-	// The router connects.
-	Passive bool
 	// Invalid: the kernel's choice.
 	Source netip.Addr
 	// TTL of the session with another AS; 0: one link.

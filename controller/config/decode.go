@@ -78,6 +78,10 @@ func (d *decoder) atKey(path string, key *yaml.Node, message string) {
 }
 
 func (d *decoder) unknown(parent, path string, key *yaml.Node, message protoreflect.MessageDescriptor) {
+	if instead, was := removed[message.FullName().Append(protoreflect.Name(key.Value))]; was {
+		d.warnf(path, "was removed and is ignored: %s", instead)
+		return
+	}
 	d.misspelt[parent] = true
 	if key.Tag == "!!merge" || key.Value == "<<" {
 		d.errorf(path, "merging fields by `<<` is not supported: write the fields out, or use an alias for a whole value")

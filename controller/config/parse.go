@@ -20,7 +20,6 @@ func Parse(sources []Source, readFile ReadFile) (*Config, error) {
 	}
 	checkHomes(document, report)
 	checkRules(schema, report)
-	refuseUnsupported(schema, report)
 
 	builder := &builder{reporter: report, schema: schema, readFile: readFile, config: &Config{}}
 	builder.build()

@@ -80,10 +80,6 @@ func (g guardedSocket) holds(routers []netip.Addr) bool {
 // guardSocket finds this process's UDP socket on the port and puts the filter
 // on it.
 func guardSocket(port int, routers []netip.Addr) (guardedSocket, error) {
-	var senders []sender
-	for _, router := range routers {
-		senders = append(senders, sender{address: router, only255: true})
-	}
 	guarded := guardedSocket{}
 	isOne := func(fd int) bool { return guarded.inode == 0 && isUDP(fd, port) }
 	err := eachSocket(isOne, func(fd, original int) error {
@@ -91,7 +87,7 @@ func guardSocket(port int, routers []netip.Addr) (guardedSocket, error) {
 		if err := unix.Fstat(fd, &stat); err != nil {
 			return &fs.PathError{Op: "fstat", Path: "BFD socket", Err: err}
 		}
-		if err := attach(fd, senders); err != nil {
+		if err := attach(fd, routers); err != nil {
 			return err
 		}
 		guarded = guardedSocket{original, stat.Ino, routers}

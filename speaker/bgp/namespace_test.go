@@ -18,10 +18,6 @@ const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
 // The whole test binary runs again in a fresh namespace, because threads of
 // one Go process would otherwise be in different ones.
 func TestMain(m *testing.M) {
-	if source := os.Getenv(dialMark); source != "" {
-		dialOnly(source)
-		return
-	}
 	if os.Getenv(namespaceMark) != "" || whyNoBird() != "" {
 		os.Exit(m.Run())
 	}

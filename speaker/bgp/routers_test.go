@@ -32,8 +32,6 @@ type side struct {
 	ttlSecurity, bfd    bool
 	multihop            int
 	withExtendedNextHop bool
-	// We are; the router connects.
-	passive bool
 	// The router is.
 	waits bool
 }
@@ -41,7 +39,7 @@ type side struct {
 func over4() side { return side{local: "192.0.2.254", neighbor: "192.0.2.1", asn: 64513} }
 
 func (s side) neighbors() []Neighbor {
-	return []Neighbor{{Address: netip.MustParseAddr(s.local), ASN: s.asn, HoldTime: 9 * time.Second, Password: s.password, TTLSecurity: s.ttlSecurity, Passive: s.passive}}
+	return []Neighbor{{Address: netip.MustParseAddr(s.local), ASN: s.asn, HoldTime: 9 * time.Second, Password: s.password, TTLSecurity: s.ttlSecurity}}
 }
 
 // withEachRouter runs a test with every kind of router.
@@ -75,9 +73,6 @@ func startBirdFor(t *testing.T, n *namespace, s side) *bird {
 	}
 	if s.waits {
 		extra = append(extra, "passive yes;")
-	}
-	if s.passive {
-		extra = append(extra, "connect delay time 1; connect retry time 1; error wait time 1, 1;")
 	}
 	channel := ""
 	if s.withExtendedNextHop {

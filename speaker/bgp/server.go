@@ -36,15 +36,11 @@ const (
 	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
 )
 
-func (s *Speaker) startServer(ctx context.Context, id Identity, listen bool) error {
+func (s *Speaker) startServer(ctx context.Context, id Identity) error {
 	srv := server.NewBgpServer(server.LoggerOption(s.log.With("part", "bgp"), nil))
 	go srv.Serve()
 	global := &api.Global{Asn: id.ASN, RouterId: id.RouterID.String(), ListenPort: -1}
-	if listen {
-		global.ListenPort = bgpPort
-	}
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
-		_ = srv.StopBgp(ctx, &api.StopBgpRequest{}) // one of its two sockets may be there
 		return fmt.Errorf("start BGP as %d, router id %s: %w", id.ASN, id.RouterID, err)
 	}
 	if err := refuseWhatNeighborsAnnounce(ctx, srv); err != nil {
@@ -57,7 +53,7 @@ func (s *Speaker) startServer(ctx context.Context, id Identity, listen bool) err
 		return fmt.Errorf("watch BGP sessions: %w", err)
 	}
 	go s.guardBFD(watchCtx)
-	s.server, s.stopWatch, s.identity, s.listening = srv, stopWatch, id, listen
+	s.server, s.stopWatch, s.identity = srv, stopWatch, id
 	s.statesMu.Lock()
 	s.asked = srv
 	s.statesMu.Unlock()
@@ -68,7 +64,6 @@ func (s *Speaker) stopServer(ctx context.Context) error {
 	s.stopWatch()
 	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
 	s.server, s.identity, s.attributes, s.export = nil, Identity{}, nil, exportPolicy{}
-	s.listening, s.answered, s.filtered = false, nil, false
 	clear(s.neighbors)
 	clear(s.announced)
 	s.statesMu.Lock()
@@ -122,7 +117,7 @@ func peerOf(n Neighbor) *api.Peer {
 		hold = holdTimeMax
 	}
 	holdSeconds := uint64(hold / time.Second)
-	transport := &api.Transport{PassiveMode: n.Passive}
+	transport := &api.Transport{}
 	if n.Source.IsValid() {
 		transport.LocalAddress = n.Source.String()
 	}

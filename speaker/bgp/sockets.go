@@ -54,16 +54,10 @@ func portOf(address unix.Sockaddr) int {
 	return 0
 }
 
-// sender whose packets a filter lets through.
-type sender struct {
-	address netip.Addr
-	// Only those with TTL (hop limit) 255: no host off the link can send these.
-	only255 bool
-}
-
-// attach to a socket the filter that lets these senders' packets through alone.
-func attach(fd int, senders []sender) error {
-	program, err := bpf.Assemble(sendersFilter(senders))
+// attach to a socket the filter that lets packets of these routers through alone, and
+// only those with TTL (hop limit) 255.
+func attach(fd int, routers []netip.Addr) error {
+	program, err := bpf.Assemble(routersFilter(routers))
 	if err != nil {
 		return fmt.Errorf("assemble the filter: %w", err)
 	}
@@ -85,27 +79,24 @@ const (
 	wholePacket = 0xffff_ffff
 )
 
-func sendersFilter(senders []sender) []bpf.Instruction {
+func routersFilter(routers []netip.Addr) []bpf.Instruction {
 	byteAt := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: networkHeader + offset, Size: 1} }
 	wordAt := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: networkHeader + offset, Size: 4} }
 	drop, pass := bpf.RetConstant{}, bpf.RetConstant{Val: wholePacket}
-	verdict := func(s sender, ttlAt uint32) []bpf.Instruction {
-		if !s.only255 {
-			return []bpf.Instruction{pass}
-		}
+	verdict := func(ttlAt uint32) []bpf.Instruction {
 		return []bpf.Instruction{byteAt(ttlAt), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 255, SkipTrue: 1}, drop, pass}
 	}
 	var ipv4, ipv6 []bpf.Instruction
-	for _, s := range senders {
-		if s.address.Is4() {
-			address, verdict := s.address.As4(), verdict(s, 8)
+	for _, router := range routers {
+		if router.Is4() {
+			address, verdict := router.As4(), verdict(8)
 			ipv4 = append(ipv4, wordAt(12), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(address[:]), SkipTrue: uint8(len(verdict))})
 			ipv4 = append(ipv4, verdict...)
 			continue
 		}
-		address, verdict := s.address.As16(), verdict(s, 7)
+		address, verdict := router.As16(), verdict(7)
 		for i := range uint32(4) {
-			rest := uint8(2*(3-i)) + uint8(len(verdict)) // to the next sender
+			rest := uint8(2*(3-i)) + uint8(len(verdict)) // to the next router
 			ipv6 = append(ipv6, wordAt(8+4*i), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(address[4*i:]), SkipTrue: rest})
 		}
 		ipv6 = append(ipv6, verdict...)

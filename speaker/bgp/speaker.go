@@ -2,14 +2,13 @@
 //
 // It is a sink: Set takes everything that is wanted (our own identity, every
 // neighbor, every route) and finds the difference to what is there. It speaks
-// only: what neighbors announce is refused, and it listens on BGP's port only where
-// a neighbor is passive.
+// only: what neighbors announce is refused, and it connects to them, so that it
+// listens on no BGP port.
 //
 // It does not know why a route is wanted or for how long; the brain does.
 package bgp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +47,6 @@ type Neighbor struct {
 	// Packets of the session have TTL 255 in both directions, others are
 	// dropped (GTSM, RFC 5082).
 	TTLSecurity bool
-	// The router connects to us, and we do not connect to it.
-	Passive bool
 	// Invalid: the kernel's choice.
 	Source netip.Addr
 	// TTL of the session with a neighbor of another AS; 0: one link.
@@ -110,12 +107,6 @@ type Speaker struct {
 	server    *server.BgpServer // nil: BGP is not wanted
 	stopWatch context.CancelFunc
 	identity  Identity
-	// The server was started with BGP's port open, and whom the port answers; or
-	// why not, though a neighbor is passive.
-	listening bool
-	answered  []sender
-	filtered  bool
-	unheard   string
 	neighbors map[netip.Addr]Neighbor
 	announced map[netip.Prefix]announcement
 	// Of neighbors that have any, the policy that brings them about, and how
@@ -153,20 +144,13 @@ func New(log *slog.Logger, onState func(NeighborState)) *Speaker {
 func (s *Speaker) Set(ctx context.Context, want Desired) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	passive := slices.ContainsFunc(want.Neighbors, func(n Neighbor) bool { return n.Passive })
-	if err := s.setIdentity(ctx, want.Identity, passive); err != nil {
+	if err := s.setIdentity(ctx, want.Identity); err != nil {
 		return err
 	}
 	if s.server == nil {
 		return nil
 	}
-	var unheard error
-	if s.unheard != "" {
-		unheard = errors.New(s.unheard)
-	}
 	return errors.Join(
-		unheard,
-		s.answerOnly(want.Neighbors),
 		s.setAttributes(ctx, want.Neighbors),
 		s.setNeighbors(ctx, want.Neighbors),
 		s.setRoutes(want.Routes),
@@ -209,19 +193,9 @@ func (s *Speaker) Announced() []brain.Route {
 	return routes
 }
 
-// A changed identity ends every session, since it is part of each OPEN; so does
-// the first passive neighbor, because the server listens from its start or never.
-// Without passive neighbors the port stays open and answers no address. Where the port cannot
-// be had, the other neighbors are served without it.
-func (s *Speaker) setIdentity(ctx context.Context, want Identity, passive bool) error {
-	listen := s.listening
-	if passive && !s.listening {
-		s.unheard = s.whyNotListen(want)
-		listen = s.unheard == ""
-	} else {
-		s.unheard = ""
-	}
-	if want == s.identity && listen == s.listening {
+// A changed identity ends every session, since it is part of each OPEN.
+func (s *Speaker) setIdentity(ctx context.Context, want Identity) error {
+	if want == s.identity {
 		return nil
 	}
 	if s.server != nil {
@@ -232,17 +206,7 @@ func (s *Speaker) setIdentity(ctx context.Context, want Identity, passive bool) 
 	if want == (Identity{}) {
 		return nil
 	}
-	return s.startServer(ctx, want, listen)
-}
-
-// whyNotListen is empty if the server may be started, or started anew, with the
-// port open.
-func (s *Speaker) whyNotListen(want Identity) string {
-	problem := portProblem()
-	if problem == "" && s.unheard != "" && want == s.identity && slices.ContainsFunc(s.States(), NeighborState.Established) {
-		return "port 179, to which passive neighbors connect, was in use and is free now: to listen on it would end the sessions that there are, so it is left to `systemctl restart guideway-speaker`, after `guideway drain machine --wait`"
-	}
-	return problem
+	return s.startServer(ctx, want)
 }
 
 func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
@@ -268,9 +232,6 @@ func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
 
 func (s *Speaker) addNeighbor(ctx context.Context, n Neighbor) error {
 	reason := "not connected yet"
-	if n.Passive {
-		reason = cmp.Or(s.unheard, "waits for the router to connect (passive)")
-	}
 	if n.Source.IsValid() && !isOurs(n.Source) {
 		reason = "this machine has no address " + n.Source.String() + ", which is the session's source"
 	}
@@ -296,15 +257,11 @@ func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error 
 	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {
 		return fmt.Errorf("remove BGP neighbor %s: %w", address, err)
 	}
-	var failed error
-	if s.listening && s.neighbors[address].Password != "" {
-		failed = forgetPassword(address)
-	}
 	delete(s.neighbors, address)
 	s.statesMu.Lock()
 	delete(s.states, address)
 	s.statesMu.Unlock()
-	return failed
+	return nil
 }
 
 // Withdrawals come first: a black hole hurts more than a late route.
@@ -370,18 +327,16 @@ func (s *Speaker) beginBFD(ctx context.Context, address netip.Addr, since time.T
 	}
 }
 
-// renew sets a neighbor with BFD, or a passive one, up afresh after its session
-// ended.
+// renew sets a neighbor with BFD up afresh after its session ended.
 //
 // GoBGP 4.8's BFD goes on after the session, and keeps a reset that it requests
 // meanwhile for the next one: once the router had ended a session, none would ever
-// last again. And for five seconds after a session GoBGP closes the connections
-// that it accepts, which routers take for an error and answer with a pause.
+// last again.
 func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, have := s.neighbors[address]
-	if !have || n.BFD == (BFD{}) && !n.Passive {
+	if !have || n.BFD == (BFD{}) {
 		return
 	}
 	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {

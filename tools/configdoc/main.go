@@ -55,7 +55,7 @@ func run(args []string) error {
 	reference := &reference{seen: map[protoreflect.FullName]bool{}}
 	reference.out.WriteString(preface)
 	reference.message(file.Messages().ByName("Config"), "")
-	reference.unsupported(config.Unsupported())
+	reference.removed(config.RemovedFields())
 	if len(reference.undocumented) > 0 {
 		return fmt.Errorf("these fields have no comment: %s", strings.Join(reference.undocumented, ", "))
 	}
@@ -63,11 +63,11 @@ func run(args []string) error {
 	return err
 }
 
-func (r *reference) unsupported(lines []string) {
+func (r *reference) removed(lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	r.out.WriteString("\n## Not yet supported\n\nRefused until it is built:\n\n")
+	r.out.WriteString("\n## Removed\n\nIgnored with a warning in this version, and refused by the next one:\n\n")
 	for _, line := range lines {
 		fmt.Fprintf(&r.out, "- %s\n", line)
 	}

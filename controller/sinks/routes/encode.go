@@ -37,7 +37,6 @@ func encodeNeighbor(n config.Neighbor) *speakerv1.Neighbor {
 	neighbor := &speakerv1.Neighbor{
 		Address: n.Address.String(), Asn: n.ASN, PasswordFile: absolute(n.PasswordFile), TtlSecurity: n.TTLSecurity,
 		Multihop: uint32(n.Multihop), Med: n.MED, LocalPref: n.LocalPref, Prepend: uint32(n.Prepend),
-		Passive: n.Passive,
 	}
 	if n.HoldTime > 0 {
 		neighbor.HoldTime = durationpb.New(n.HoldTime)

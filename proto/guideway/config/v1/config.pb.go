@@ -2994,14 +2994,7 @@ type Neighbor struct {
 	// How many times more than once the own AS number stands in the AS path of
 	// routes to this router, which must be of another AS: the shortest path is
 	// preferred. Default: 0.
-	Prepend *uint32 `protobuf:"varint,11,opt,name=prepend,proto3,oneof" json:"prepend,omitempty"`
-	// The router connects to this machine, to port 179 of `source` or of any of its
-	// addresses, and this machine does not connect to it. A router that is
-	// passive as well never has a session. Only the addresses of passive neighbors
-	// are answered on the port; no other program may listen on it. The first
-	// passive neighbor ends every session, since all begin anew with the port open.
-	// Default: false.
-	Passive       bool `protobuf:"varint,12,opt,name=passive,proto3" json:"passive,omitempty"`
+	Prepend       *uint32 `protobuf:"varint,11,opt,name=prepend,proto3,oneof" json:"prepend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3111,13 +3104,6 @@ func (x *Neighbor) GetPrepend() uint32 {
 		return *x.Prepend
 	}
 	return 0
-}
-
-func (x *Neighbor) GetPassive() bool {
-	if x != nil {
-		return x.Passive
-	}
-	return false
 }
 
 type Bfd struct {
@@ -3711,7 +3697,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"routes_max\x18\x06 \x01(\rB\f\xbaH\t*\a\x18\x80\xad\xe2\x04(\x01H\x01R\troutesMax\x88\x01\x01B\f\n" +
 	"\n" +
 	"_router_idB\r\n" +
-	"\v_routes_max\"\xcc\x04\n" +
+	"\v_routes_max\"\xc1\x04\n" +
 	"\bNeighbor\x12 \n" +
 	"\aaddress\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aaddress\x12\x18\n" +
 	"\x03asn\x18\x02 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12F\n" +
@@ -3728,15 +3714,14 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"local_pref\x18\n" +
 	" \x01(\rB\r\xbaH\n" +
 	"*\b\x18\xff\xff\xff\xff\x0f(\x01H\x04R\tlocalPref\x88\x01\x01\x12(\n" +
-	"\aprepend\x18\v \x01(\rB\t\xbaH\x06*\x04\x18\x10(\x00H\x05R\aprepend\x88\x01\x01\x12\x18\n" +
-	"\apassive\x18\f \x01(\bR\apassiveB\x10\n" +
+	"\aprepend\x18\v \x01(\rB\t\xbaH\x06*\x04\x18\x10(\x00H\x05R\aprepend\x88\x01\x01B\x10\n" +
 	"\x0e_password_fileB\t\n" +
 	"\a_sourceB\v\n" +
 	"\t_multihopB\x06\n" +
 	"\x04_medB\r\n" +
 	"\v_local_prefB\n" +
 	"\n" +
-	"\b_prepend\"\x8f\x01\n" +
+	"\b_prependJ\x04\b\f\x10\rR\apassive\"\x8f\x01\n" +
 	"\x03Bfd\x12H\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b\n" +
 	"2\x05\x10\x80\xad\xe2\x04R\binterval\x12/\n" +

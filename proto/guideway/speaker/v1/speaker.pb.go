@@ -347,13 +347,11 @@ type Neighbor struct {
 	Bfd         *Bfd `protobuf:"bytes,5,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	TtlSecurity bool `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`
 	// Empty: the kernel's choice.
-	Source    string  `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
-	Multihop  uint32  `protobuf:"varint,8,opt,name=multihop,proto3" json:"multihop,omitempty"`
-	Med       *uint32 `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
-	LocalPref uint32  `protobuf:"varint,10,opt,name=local_pref,json=localPref,proto3" json:"local_pref,omitempty"`
-	Prepend   uint32  `protobuf:"varint,11,opt,name=prepend,proto3" json:"prepend,omitempty"`
-	// The router connects, we listen.
-	Passive       bool `protobuf:"varint,12,opt,name=passive,proto3" json:"passive,omitempty"`
+	Source        string  `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	Multihop      uint32  `protobuf:"varint,8,opt,name=multihop,proto3" json:"multihop,omitempty"`
+	Med           *uint32 `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
+	LocalPref     uint32  `protobuf:"varint,10,opt,name=local_pref,json=localPref,proto3" json:"local_pref,omitempty"`
+	Prepend       uint32  `protobuf:"varint,11,opt,name=prepend,proto3" json:"prepend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,13 +461,6 @@ func (x *Neighbor) GetPrepend() uint32 {
 		return x.Prepend
 	}
 	return 0
-}
-
-func (x *Neighbor) GetPassive() bool {
-	if x != nil {
-		return x.Passive
-	}
-	return false
 }
 
 type Bfd struct {
@@ -902,7 +893,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x04R\n" +
 	"generation\x12M\n" +
 	"\x15controller_absent_max\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x13controllerAbsentMax\x12D\n" +
-	"\x10config_loaded_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0econfigLoadedAt\"\x88\x03\n" +
+	"\x10config_loaded_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0econfigLoadedAt\"\xfd\x02\n" +
 	"\bNeighbor\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x126\n" +
@@ -916,9 +907,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\n" +
 	"local_pref\x18\n" +
 	" \x01(\rR\tlocalPref\x12\x18\n" +
-	"\aprepend\x18\v \x01(\rR\aprepend\x12\x18\n" +
-	"\apassive\x18\f \x01(\bR\apassiveB\x06\n" +
-	"\x04_med\"\\\n" +
+	"\aprepend\x18\v \x01(\rR\aprependB\x06\n" +
+	"\x04_medJ\x04\b\f\x10\rR\apassive\"\\\n" +
 	"\x03Bfd\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x1e\n" +
 	"\n" +
