@@ -165,7 +165,7 @@ figures: bench-programs $(if $(filter mplb-timestamps,$(FIGURES)),build) ## Redo
 ##@ Change it
 
 .PHONY: generate
-generate: deps-build deps-check ## Regenerate Go code and docs/config.md from proto/, docs/counters.md from the sources
+generate: deps-build deps-check ## Regenerate Go code and docs/config.md from proto/, docs/counters.md from the programs
 	tools/generate.sh
 
 .PHONY: golden

@@ -1,7 +1,6 @@
 package packaging
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +10,6 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
-
-	"github.com/guideway/guideway/tools/counters"
 )
 
 const (
@@ -99,39 +96,23 @@ func TestAlertsNameMetricsAndLabelsThatThereAre(t *testing.T) {
 	}
 }
 
+// metricRow of docs/counters.md: name, labels and kind.
+var metricRow = regexp.MustCompile("(?m)^\\| `(guideway_[a-z0-9_]+)(?:\\{(.*)\\})?` \\| ([a-z]+) \\|")
+
 // definedMetrics and their labels, of all programs, as docs/counters.md has them.
 func definedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
-	tree := counters.Tree{Read: func(path string) string { return read(t, filepath.Join("..", path)) }}
-	for _, folder := range []string{"agent", "blackbox", "controller", "datapath", "forwarder", "speaker"} {
-		err := fs.WalkDir(os.DirFS(".."), folder, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && !entry.IsDir() {
-				tree.Paths = append(tree.Paths, path)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	definitions, problems := counters.Read(tree)
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
 	defined := map[string][]string{"up": {}}
-	for _, metrics := range definitions.Metrics {
-		for _, metric := range metrics {
-			names := []string{metric.Name}
-			if metric.Kind == "histogram" {
-				names = []string{metric.Name + "_bucket", metric.Name + "_sum", metric.Name + "_count"}
-			}
-			for _, name := range names {
-				defined[name] = append(defined[name], metric.Labels...)
-				if strings.HasSuffix(name, "_bucket") {
-					defined[name] = append(defined[name], "le")
-				}
-			}
+	for _, row := range metricRow.FindAllStringSubmatch(read(t, "../docs/counters.md"), -1) {
+		name, labels, kind := row[1], strings.Split(row[2], ","), row[3]
+		if kind != "histogram" {
+			defined[name] = append(defined[name], labels...)
+			continue
 		}
+		for _, part := range []string{"_sum", "_count"} {
+			defined[name+part] = append(defined[name+part], labels...)
+		}
+		defined[name+"_bucket"] = append(defined[name+"_bucket"], append(labels, "le")...)
 	}
 	return defined
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Regenerates everything that is derived from proto/ and committed: the Go
-# code beside each .proto, docs/config.md from the schema's comments, and the
-# tables in docs/counters.md from the definitions of metrics and drop reasons.
-# And ebpf/tunnels.h, which the eBPF programs include, from wire/src/tunnel.
+# code beside each .proto, and docs/config.md from the schema's comments. Also the
+# tables in docs/counters.md, which the programs print of their metrics and drop
+# reasons, and ebpf/tunnels.h, which the eBPF programs include, from wire/src/tunnel.
 #
 # Generators are pinned in tools/tools.mod. protoc itself comes from the
 # distribution (with libprotobuf-dev for google/protobuf/*.proto); the line of
@@ -15,6 +15,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 validate=.cache/validate.binpb
+examples=${CARGO_TARGET_DIR:-target}/debug/examples
 
 need() {
     command -v "$1" >/dev/null || { echo "generate: $1 is missing: install $2" >&2; exit 1; }
@@ -35,11 +36,42 @@ generate_docs() {
     mkdir -p docs
     go run ./tools/configdoc .cache/config.binpb >.cache/config.md
     cmp -s .cache/config.md docs/config.md || cp .cache/config.md docs/config.md
-    go run ./tools/counterdoc
+}
+
+# Each table is a name, rows, and a blank line or the end of its file. It stands in the
+# document between a comment with its name and the next `<!-- end -->`.
+generate_counters() {
+    rm -rf .cache/counters
+    mkdir -p .cache/counters
+    "$examples/forwarder_counters" >.cache/counters/forwarder
+    "$examples/agent_counters" >.cache/counters/agent
+    COUNTERS_TABLES="$PWD/.cache/counters" go test -count=1 -run TestCountersTable \
+        ./controller/metrics ./speaker ./blackbox >.cache/counters.log || {
+        cat .cache/counters.log >&2
+        exit 1
+    }
+    awk '
+        FNR == 1 || $0 == "" { name = "" }
+        FILENAME != "docs/counters.md" {
+            if (name == "") { name = $0 } else { rows[name] = rows[name] $0 "\n" }
+            next
+        }
+        /^<!-- end -->/ { skip = 0 }
+        !skip { print }
+        sub(/^<!-- table: /, "") && sub(/ \(.*/, "") {
+            if (!($0 in rows)) { fail("no program prints: " $0) }
+            printf "%s", rows[$0]
+            delete rows[$0]
+            skip = 1
+        }
+        END { for (name in rows) { fail("docs/counters.md has no place for: " name) } }
+        function fail(text) { print "generate: " text >"/dev/stderr"; exit 1 }
+    ' .cache/counters/* docs/counters.md >.cache/counters.md
+    cmp -s .cache/counters.md docs/counters.md || cp .cache/counters.md docs/counters.md
 }
 
 generate_header() {
-    cargo run --quiet -p wire --example tunnels_h >.cache/tunnels.h
+    "$examples/tunnels_h" >.cache/tunnels.h
     cmp -s .cache/tunnels.h ebpf/tunnels.h || cp .cache/tunnels.h ebpf/tunnels.h
 }
 
@@ -60,8 +92,11 @@ need cargo "Rust (rust-toolchain.toml says which)"
 mkdir -p .cache
 before=$(digest)
 tools/tools.sh
+# As the tests build them, so that nothing is built twice.
+cargo build --quiet --workspace --example tunnels_h --example forwarder_counters --example agent_counters
 generate_go
 generate_docs
+generate_counters
 generate_header
 
 if [ "${1:-}" = --check ] && [ "$before" != "$(digest)" ]; then

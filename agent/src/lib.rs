@@ -33,4 +33,5 @@ pub mod status;
 mod timestamps;
 
 pub use arguments::{Arguments, Command, Format};
+pub use metrics::ALL as METRICS;
 pub use run::run;

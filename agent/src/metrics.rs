@@ -1,8 +1,9 @@
-//! The counters for Prometheus: a server of one page.
+//! The counters for Prometheus: their list, of which docs/counters.md is made
+//! (`make generate`), and a server of one page.
 
-use std::fmt::Write;
 use std::time::Duration;
 
+use daemon::metrics::{Definition, Page};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -58,13 +59,7 @@ async fn answer(
     }
     let (status, body) = match path(&request) {
         Some("/metrics") => match counters.read() {
-            Ok(counts) => (
-                "200 OK",
-                page(&counts)
-                    + &classifier_page(counters)
-                    + &rules_page(&rules.read())
-                    + &message_page(&exchanges.read()),
-            ),
+            Ok(counts) => ("200 OK", page(&counts, counters, &exchanges.read(), &rules.read())),
             Err(problem) => ("500 Internal Server Error", problem),
         },
         Some("/healthz") => ("200 OK", "ok\n".to_string()),
@@ -84,140 +79,98 @@ fn path(request: &[u8]) -> Option<&str> {
     target.split('?').next()
 }
 
-/// The exposition format: one family for each kind of outcome.
-fn page(counts: &Counts) -> String {
-    let families = [
-        (
-            Kind::Passed,
-            "guideway_agent_pass_packets_total",
-            "reason",
-            "Packets left to the kernel as they were.",
-        ),
-        (
-            Kind::Decapsulated,
-            "guideway_agent_decapsulated_packets_total",
-            "encap",
-            "Packets taken out of their tunnel.",
-        ),
-        (
-            Kind::Forwarded,
-            "guideway_agent_forwarded_packets_total",
-            "reason",
-            "Packets sent to the next agent that they name, by what is missing here.",
-        ),
-        (
-            Kind::Dropped,
-            "guideway_agent_drop_packets_total",
-            "reason",
-            "Packets from our load balancers and agents that were dropped.",
-        ),
-    ];
-    let of_kind = |kind| {
-        let counted = OUTCOMES.iter().zip(counts).filter(move |(outcome, _)| outcome.kind == kind);
-        counted.map(|(outcome, count)| (outcome.name, *count))
-    };
-    families
-        .into_iter()
-        .map(|(kind, name, label, help)| family(name, label, help, of_kind(kind)))
-        .collect()
+daemon::define_metrics! {
+    PASSED "guideway_agent_pass_packets_total" Counter ["reason"]
+        "Packets left to the kernel as they were."
+    DECAPSULATED "guideway_agent_decapsulated_packets_total" Counter ["encap"]
+        "Packets taken out of their tunnel."
+    FORWARDED "guideway_agent_forwarded_packets_total" Counter ["reason"]
+        "Packets sent to the next agent that they name, by what is missing here."
+    DROPPED "guideway_agent_drop_packets_total" Counter ["reason"]
+        "Packets from our load balancers and agents that were dropped."
+    MSS_CLAMPED "guideway_agent_mss_clamped_packets_total" Counter ["family"]
+        "SYN/ACKs from VIPs whose MSS was lowered to what fits into tunnels."
+    TIMESTAMPS "guideway_agent_timestamps_total" Counter ["outcome"]
+        "Segments of services with Multipath TCP, by what became of their timestamps."
+    MULTIPATH_EVENTS "guideway_agent_multipath_events_total" Counter ["event"]
+        "Segments of services with Multipath TCP, by what was done with them."
+    REDIRECTS "guideway_agent_redirects_total" Counter ["event"]
+        "What was done about redirect rules (docs/agent.md)."
+    STATES_SENT "guideway_agent_states_sent_total" Counter ["controller"]
+        "States sent to the controller."
+    ANSWERED "guideway_agent_answered_timestamp_seconds" Gauge ["controller"]
+        "When the controller last answered a state; absent where it never did."
+    CONNECTIONS "guideway_agent_connections" Gauge ["controller"]
+        "Connections of stateless services in the latest state sent to the controller."
+    ANSWERS "guideway_agent_answers_total" Counter ["result"]
+        "Datagrams received from controllers, by what became of them."
+}
+
+/// The page, of what could be read.
+fn page(counts: &Counts, counters: &Counters, exchanges: &[Exchange], rules: &State) -> String {
+    let mut page = Page::default();
+    outcomes(&mut page, counts);
+    classifiers(&mut page, counters);
+    let count = |name: &&'static str| (*name, rules.events.get(*name).copied().unwrap_or_default());
+    family(&mut page, &REDIRECTS, EVENTS.iter().map(count));
+    messages(&mut page, exchanges);
+    page.into_text()
+}
+
+/// One metric for each kind of outcome.
+fn outcomes(page: &mut Page, counts: &Counts) {
+    for (kind, metric) in [
+        (Kind::Passed, &PASSED),
+        (Kind::Decapsulated, &DECAPSULATED),
+        (Kind::Forwarded, &FORWARDED),
+        (Kind::Dropped, &DROPPED),
+    ] {
+        let of_kind = OUTCOMES.iter().zip(counts).filter(|(outcome, _)| outcome.kind == kind);
+        family(page, metric, of_kind.map(|(outcome, count)| (outcome.name, *count)));
+    }
 }
 
 /// What the programs at ingress and egress did. What cannot be read is left out.
-fn classifier_page(counters: &Counters) -> String {
+fn classifiers(page: &mut Page, counters: &Counters) {
     let clamped = counters.clamped.read().unwrap_or_default();
+    family(page, &MSS_CLAMPED, FAMILIES.into_iter().zip(clamped));
     let timestamps = counters.timestamps.read().unwrap_or_default();
-    family(
-        "guideway_agent_mss_clamped_packets_total",
-        "family",
-        "SYN/ACKs from VIPs whose MSS was lowered to what fits into tunnels.",
-        FAMILIES.into_iter().zip(clamped),
-    ) + &family(
-        "guideway_agent_timestamps_total",
-        "outcome",
-        "Segments of services with Multipath TCP, by what became of their timestamps.",
-        timestamps::OUTCOMES.into_iter().zip(timestamps),
-    ) + &family(
-        "guideway_agent_multipath_events_total",
-        "event",
-        "Segments of services with Multipath TCP, by what was done with them.",
-        counters.multipath.events().unwrap_or_default(),
-    )
+    family(page, &TIMESTAMPS, timestamps::OUTCOMES.into_iter().zip(timestamps));
+    family(page, &MULTIPATH_EVENTS, counters.multipath.events().unwrap_or_default());
 }
 
-/// Redirect rules between agents.
-fn rules_page(state: &State) -> String {
-    let count = |name: &&'static str| (*name, state.events.get(*name).copied().unwrap_or_default());
-    family(
-        "guideway_agent_redirects_total",
-        "event",
-        "What was done about redirect rules (docs/agent.md).",
-        EVENTS.iter().map(count),
-    )
-}
-
-/// Counters of one name, by the values of a label.
+/// Counters of one name, by the values of its label.
 fn family(
-    name: &str,
-    label: &str,
-    help: &str,
+    page: &mut Page,
+    metric: &'static Definition,
     counts: impl IntoIterator<Item = (&'static str, u64)>,
-) -> String {
-    let mut page = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-    for (value, count) in counts {
-        // Writing to a String cannot fail.
-        let _ = writeln!(page, "{name}{{{label}=\"{value}\"}} {count}");
-    }
-    page
+) {
+    let mut metric = page.metric(metric);
+    counts.into_iter().for_each(|(value, count)| metric.sample(&[value], count));
 }
 
-/// What is said to controllers; empty where there are none.
-fn message_page(exchanges: &[Exchange]) -> String {
-    let mut page = String::new();
-    let mut family = |name: &str, label: &str, help: &str, samples: Vec<(String, f64)>| {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        if !samples.is_empty() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        }
-        for (value, sample) in samples {
-            let _ = writeln!(page, "{name}{{{label}=\"{value}\"}} {sample}");
+/// What is sent to controllers and received from them; nothing where there are none.
+fn messages(page: &mut Page, exchanges: &[Exchange]) {
+    if exchanges.is_empty() {
+        return;
+    }
+    let mut by_controller = |metric, value: fn(&Exchange) -> Option<f64>| {
+        let mut metric = page.metric(metric);
+        for one in exchanges {
+            if let Some(value) = value(one) {
+                metric.sample(&[&one.controller.to_string()], value);
+            }
         }
     };
-    let by_controller = |value: fn(&Exchange) -> Option<f64>| {
-        let sample = |one: &Exchange| Some((one.controller.to_string(), value(one)?));
-        exchanges.iter().filter_map(sample).collect()
-    };
+    by_controller(&STATES_SENT, |one| Some(one.states_sent as f64));
+    by_controller(&ANSWERED, |one| one.answered_at);
+    by_controller(&CONNECTIONS, |one| Some(one.connections as f64));
+    let answers = |at: usize| exchanges.iter().map(|one| one.answers[at]).sum();
     family(
-        "guideway_agent_states_sent_total",
-        "controller",
-        "States sent to the controller.",
-        by_controller(|one| Some(one.states_sent as f64)),
+        page,
+        &ANSWERS,
+        RESULTS.into_iter().enumerate().map(|(at, result)| (result, answers(at))),
     );
-    family(
-        "guideway_agent_answered_timestamp_seconds",
-        "controller",
-        "When the controller last answered a state; absent where it never did.",
-        by_controller(|one| one.answered_at),
-    );
-    family(
-        "guideway_agent_connections",
-        "controller",
-        "Connections of stateless services in the latest state sent to the controller.",
-        by_controller(|one| Some(one.connections as f64)),
-    );
-    let answers = RESULTS.iter().enumerate().filter(|_| !exchanges.is_empty());
-    family(
-        "guideway_agent_answers_total",
-        "result",
-        "Datagrams received from controllers, by what became of them.",
-        answers
-            .map(|(at, result)| {
-                let count: u64 = exchanges.iter().map(|one| one.answers[at]).sum();
-                (result.to_string(), count as f64)
-            })
-            .collect(),
-    );
-    page
 }
 
 #[cfg(test)]
@@ -227,7 +180,9 @@ mod tests {
     #[test]
     fn every_outcome_is_on_the_page_once() {
         let counts: Counts = std::array::from_fn(|index| index as u64 + 100);
-        let page = page(&counts);
+        let mut page = Page::default();
+        outcomes(&mut page, &counts);
+        let page = page.into_text();
         for (index, outcome) in OUTCOMES.iter().enumerate() {
             let ending = format!("\"{}\"}} {}\n", outcome.name, index + 100);
             assert_eq!(page.matches(&ending).count(), 1, "{ending}");

@@ -87,7 +87,7 @@ func TestABackendsChangeIsOneTransitionAndOneGroupOfThePlan(t *testing.T) {
 	}
 }
 
-// BenchmarkOneFlapOf10000Services is the size of docs/scale.md.
+// BenchmarkOneFlapOf10000Services is the size of docs/performance.md.
 func BenchmarkOneFlapOf10000Services(b *testing.B) {
 	w := shared(&testing.T{}, 10_000, 100, 200)
 	if len(w.last.Routes) != 10_000 {

@@ -9,18 +9,21 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/sinks/agents"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/tools/counters"
 )
 
 func state() *controllerv1.GetStateResponse {
 	return &controllerv1.GetStateResponse{
 		Machine:   &controllerv1.Machine{State: "serving"},
-		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true, NotKept: "no space left on device"},
+		Config:    &controllerv1.Config{LoadedAt: timestamppb.Now(), Stale: true, NotKept: "no space left on device", Etcd: &controllerv1.Etcd{Alarms: []string{"NOSPACE"}}},
 		Forwarder: &controllerv1.Forwarder{Healthy: true, GenerationAccepted: 7},
-		Services:  []*controllerv1.Service{{Name: "web", BackendsActive: 1, BackupPools: []string{"spare"}, OnBackup: true}, {Name: "dns"}},
+		Services: []*controllerv1.Service{{Name: "web", BackendsActive: 1, BackupPools: []string{"spare"}, OnBackup: true}, {Name: "dns", Drain: &controllerv1.Drain{}}, {Name: "game", Buckets: &controllerv1.Buckets{
+			Moving: 2, MoveAgeMax: durationpb.New(time.Hour), Agreement: &controllerv1.BucketAgreement{LoadBalancers: []string{"lb-1"}}}}},
 		Backends: []*controllerv1.Backend{
 			{Service: "web", Name: "web-1", State: "active", Weight: 3, WeightPercent: 100},
 			{Service: "web", Name: "web-2", State: "down", Weight: 3, WeightPercent: 100, Held: true},
@@ -51,8 +54,7 @@ func (agentSource) Heard() map[string]time.Time {
 	return map[string]time.Time{"web-1": time.UnixMilli(9500)}
 }
 
-func scrape(t *testing.T, forwarder func(context.Context) (string, error)) string {
-	t.Helper()
+func counted(forwarder func(context.Context) (string, error)) *Metrics {
 	m := New("1.2.3", Sources{
 		State:      func(context.Context) (*controllerv1.GetStateResponse, error) { return state(), nil },
 		Forwarder:  forwarder,
@@ -70,7 +72,12 @@ func scrape(t *testing.T, forwarder func(context.Context) (string, error)) strin
 	m.Certificate("web-1", "tls", time.Unix(7, 0))
 	m.Reloaded(true, time.Unix(1000, 0))
 	m.Reloaded(false, time.Unix(2000, 0))
-	made, err := m.Page(t.Context())
+	return m
+}
+
+func scrape(t *testing.T, forwarder func(context.Context) (string, error)) string {
+	t.Helper()
+	made, err := counted(forwarder).Page(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,6 +114,11 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_config_stale 1`,
 		`guideway_config_kept 0`,
 		`guideway_forwarder_up 1`,
+		`guideway_etcd_up 1`,
+		`guideway_etcd_alarms 1`,
+		`guideway_service_drained{service="dns"} 1`,
+		`guideway_buckets_moving{service="game"} 2`,
+		`guideway_bucket_map_acknowledged{machine="lb-1",service="game"} 1`,
 		`guideway_backend_up{backend="web-1",service="web"} 1`,
 		`guideway_backend_up{backend="web-2",service="web"} 0`,
 		`guideway_backend_up{backend="web-3",service="web"} 1`,
@@ -138,4 +150,8 @@ func TestADeadForwarderCostsOnlyItsOwnPart(t *testing.T) {
 	if !strings.Contains(page, "guideway_config_generation 7") || strings.Contains(page, "guideway_drop_packets_total") {
 		t.Error(page)
 	}
+}
+
+func TestCountersTable(t *testing.T) {
+	counters.Write(t, "metrics of the controller", counted(nil).registry)
 }

@@ -35,7 +35,7 @@ var checks = []check{
 	{"the thinking Rust crates touch no world", rustPurity},
 	{"the brain touches no world", goPurity},
 	{"drop reasons are tested", dropReasons},
-	{"docs/counters.md is what the programs define", countersDocument},
+	{"documents and tests name metrics that there are", metricNames},
 	{"the code map is true", codeMap},
 	{"the code map has every folder", codeFolders},
 	{"every thread is in ARCHITECTURE.md", threads},

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use daemon::metrics::Page;
 use datapath::counters::{CacheCounters, ConnectionIdCounters, Counters, FragmentCounters};
 use datapath::multipath::Selection;
 use datapath::outbox::Kind;
@@ -13,8 +14,7 @@ use plan::{BackendId, Plan, ServiceId};
 
 use crate::dataplane::engine::Engine;
 use crate::netlink::path_mtu::{Heard, PathMtuTable};
-use crate::observe::metrics::text::Kind::{Counter, Gauge};
-use crate::observe::metrics::text::Page;
+use crate::observe::metrics::definitions;
 use crate::proto::{BackendCounters, ServiceCounters, TakenOver};
 
 /// Connections by service, backend and class.
@@ -80,18 +80,14 @@ pub struct Process<'a> {
 #[must_use]
 pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
     let mut page = Page::default();
-    let mut info = page.metric("guideway_build_info", Gauge, "Version of the program.");
-    info.sample(&[("program", "guideway-forwarder"), ("version", env!("CARGO_PKG_VERSION"))], 1);
-    let up = page.metric("guideway_forwarder_up", Gauge, "1: forwarding by a plan.");
+    let mut info = page.metric(&definitions::BUILD_INFO);
+    info.sample(&["guideway-forwarder", env!("CARGO_PKG_VERSION")], 1);
+    let up = page.metric(&definitions::FORWARDER_UP);
     up.value(u8::from(running.is_some()));
-    let saved = page.metric("guideway_plan_saved", Gauge, "1: the running plan is on disk.");
+    let saved = page.metric(&definitions::PLAN_SAVED);
     saved.value(u8::from(process.plan_saved));
-    page.metric(
-        "guideway_forwarder_controller_absent_seconds",
-        Gauge,
-        "How long no controller has requested anything of the forwarder: it goes on by its last plan, and nothing follows the backends' health. 0: one is there.",
-    )
-    .value(process.controller_absent.as_secs_f64());
+    page.metric(&definitions::FORWARDER_CONTROLLER_ABSENT_SECONDS)
+        .value(process.controller_absent.as_secs_f64());
     if let Some(note) = process.taken_over {
         take_over(&mut page, note);
     }
@@ -114,82 +110,39 @@ pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
 
 /// Of a process that went on in another's place.
 fn take_over(page: &mut Page, note: &TakenOver) {
-    page.metric(
-        "guideway_take_over_timestamp_seconds",
-        Gauge,
-        "When this process took over from its predecessor.",
-    )
-    .value(note.time_ms as f64 / 1000.0);
-    page.metric(
-        "guideway_take_over_pause_seconds",
-        Gauge,
-        "How long nothing was taken from the devices then; frames waited in their rings.",
-    )
-    .value(note.pause_us as f64 / 1e6);
-    page.metric(
-        "guideway_take_over_emptied_tables",
-        Gauge,
-        "Connection tables that had to start empty then.",
-    )
-    .value(note.emptied.len());
+    page.metric(&definitions::TAKE_OVER_TIMESTAMP_SECONDS).value(note.time_ms as f64 / 1000.0);
+    page.metric(&definitions::TAKE_OVER_PAUSE_SECONDS).value(note.pause_us as f64 / 1e6);
+    page.metric(&definitions::TAKE_OVER_EMPTIED_TABLES).value(note.emptied.len());
 }
 
 impl Probes {
     fn write(&self, page: &mut Page) {
-        let mut packets = page.metric(
-            "guideway_tunnel_probe_packets_total",
-            Counter,
-            "Packets of health checks through the tunnels, by what became of them.",
-        );
+        let mut packets = page.metric(&definitions::TUNNEL_PROBE_PACKETS_TOTAL);
         for (result, count) in &self.packets {
-            packets.sample(&[("result", result)], *count);
+            packets.sample(&[result], *count);
         }
-        page.metric(
-            "guideway_tunnel_probe_device_up",
-            Gauge,
-            "1: health checks through the tunnels leave by their device.",
-        )
-        .value(u8::from(self.device_up));
+        page.metric(&definitions::TUNNEL_PROBE_DEVICE_UP).value(u8::from(self.device_up));
     }
 }
 
 impl Running<'_> {
     fn plan(&self, page: &mut Page) {
-        let generation =
-            page.metric("guideway_config_generation", Gauge, "Generation of the running plan.");
+        let generation = page.metric(&definitions::CONFIG_GENERATION);
         generation.value(self.plan.generation);
-        page.metric(
-            "guideway_neighbours_unresolved",
-            Gauge,
-            "Active backends whose next hop is not known.",
-        )
-        .value(self.unresolved);
-        page.metric(
-            "guideway_table_build_seconds",
-            Gauge,
-            "Time to decode the plan and build its changed tables.",
-        )
-        .value(self.build.as_secs_f64());
-        let mut tables = page.metric(
-            "guideway_table_fingerprint",
-            Gauge,
-            "Always 1; the label is equal on all machines with the same members.",
-        );
+        page.metric(&definitions::NEIGHBOURS_UNRESOLVED).value(self.unresolved);
+        page.metric(&definitions::TABLE_BUILD_SECONDS).value(self.build.as_secs_f64());
+        let mut tables = page.metric(&definitions::TABLE_FINGERPRINT);
         for service in self.plan.services() {
             if let Some(table) = service.group.selector() {
                 let fingerprint = format!("{:016x}", table.fingerprint());
-                tables.sample(&[("service", &service.name), ("fingerprint", &fingerprint)], 1);
+                tables.sample(&[&service.name, &fingerprint], 1);
             }
         }
     }
 
     fn verdicts(&self, page: &mut Page) {
         let (received, totals) = (self.totals.0, &self.totals.1);
-        let mut frames = page.metric(
-            "guideway_frames_total",
-            Counter,
-            "Received frames by their final verdict, those that the kernel flow cache sent among them.",
-        );
+        let mut frames = page.metric(&definitions::FRAMES_TOTAL);
         for (verdict, count) in [
             ("sent", totals.sent),
             ("passed", totals.passed),
@@ -198,179 +151,99 @@ impl Running<'_> {
             ("held", totals.held),
             ("dropped", totals.dropped.iter().sum()),
         ] {
-            frames.sample(&[("verdict", verdict)], count);
+            frames.sample(&[verdict], count);
         }
-        let mut drops =
-            page.metric("guideway_drop_packets_total", Counter, "Dropped frames by reason.");
+        let mut drops = page.metric(&definitions::DROP_PACKETS_TOTAL);
         for reason in DropReason::ALL {
-            drops.sample(&[("reason", reason.name())], totals.dropped[reason.index()]);
+            drops.sample(&[reason.name()], totals.dropped[reason.index()]);
         }
         self.fragments(page, totals);
         self.connection_ids(page);
         self.multipath(page);
-        page.metric(
-            "guideway_spilled_packets_total",
-            Counter,
-            "Redirected ones that went to another cluster.",
-        )
-        .value(self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>());
-        page.metric(
-            "guideway_misdirected_packets_total",
-            Counter,
-            "Packets steered to another worker than their flow's, which was full.",
-        )
-        .value(
+        page.metric(&definitions::SPILLED_PACKETS_TOTAL).value(
+            self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>(),
+        );
+        page.metric(&definitions::MISDIRECTED_PACKETS_TOTAL).value(
             self.engine.counters().iter().map(|counters| counters.misdirected.get()).sum::<u64>(),
         );
-        let mut made = page.metric(
-            "guideway_originated_packets_total",
-            Counter,
-            "Frames made beyond those received.",
-        );
+        let mut made = page.metric(&definitions::ORIGINATED_PACKETS_TOTAL);
         for kind in Kind::ALL {
-            made.sample(&[("kind", kind.name())], totals.originated[*kind as usize]);
+            made.sample(&[kind.name()], totals.originated[*kind as usize]);
         }
-        page.metric(
-            "guideway_originated_lost_packets_total",
-            Counter,
-            "Those that could not be made or sent: no memory, or a full transmit ring.",
-        )
-        .value(
+        page.metric(&definitions::ORIGINATED_LOST_PACKETS_TOTAL).value(
             self.engine
                 .counters()
                 .iter()
                 .map(|counters| counters.originated_lost.get())
                 .sum::<u64>(),
         );
-        page.metric(
-            "guideway_unaccounted_packets",
-            Gauge,
-            "Received frames without a verdict; 0 at rest.",
-        )
-        .value(totals.unaccounted(received));
+        page.metric(&definitions::UNACCOUNTED_PACKETS).value(totals.unaccounted(received));
     }
 
     fn fragments(&self, page: &mut Page, totals: &Totals) {
-        let mut actions =
-            page.metric("guideway_fragments_total", Counter, "Fragments by what was done.");
+        let mut actions = page.metric(&definitions::FRAGMENTS_TOTAL);
         for (index, (action, _)) in FragmentCounters::default().named().iter().enumerate() {
             let counters = self.engine.counters().iter();
             let sum: u64 = counters.map(|counters| counters.fragments.named()[index].1.get()).sum();
-            actions.sample(&[("action", action)], sum);
+            actions.sample(&[action], sum);
         }
-        page.metric(
-            "guideway_fragments_waiting",
-            Gauge,
-            "Received fragments that wait for their first one, and have no final verdict yet.",
-        )
-        .value(totals.waiting());
+        page.metric(&definitions::FRAGMENTS_WAITING).value(totals.waiting());
     }
 
     fn connection_ids(&self, page: &mut Page) {
-        let mut packets = page.metric(
-            "guideway_quic_packets_total",
-            Counter,
-            "UDP packets to services with QUIC connection ids, by what decided: the connection \
-             id, or why the flow did.",
-        );
+        let mut packets = page.metric(&definitions::QUIC_PACKETS_TOTAL);
         for (index, (by, _)) in ConnectionIdCounters::default().all().enumerate() {
             let of = |counters: &Counters| {
                 counters.connection_ids.all().nth(index).map(|(_, c)| c.get())
             };
             let sum: u64 = self.engine.counters().iter().filter_map(|counters| of(counters)).sum();
-            packets.sample(&[("by", by)], sum);
+            packets.sample(&[by], sum);
         }
     }
 
     fn multipath(&self, page: &mut Page) {
-        let mut packets = page.metric(
-            "guideway_multipath_packets_total",
-            Counter,
-            "TCP packets to services with Multipath TCP, by what selected their bucket: a key, a \
-             token, an echoed timestamp, or why the five-tuple did.",
-        );
+        let mut packets = page.metric(&definitions::MULTIPATH_PACKETS_TOTAL);
         for (index, by) in Selection::NAMES.into_iter().enumerate() {
             let counters = self.engine.counters().iter();
             let sum: u64 = counters.map(|counters| counters.multipath[index].get()).sum();
-            packets.sample(&[("by", by)], sum);
+            packets.sample(&[by], sum);
         }
         let counters = self.engine.counters().iter();
-        page.metric(
-            "guideway_multipath_unserved_syns_total",
-            Counter,
-            "SYNs that request Multipath TCP of services without it: their connections have \
-             one path.",
-        )
-        .value(counters.map(|counters| counters.multipath_unserved.get()).sum::<u64>());
+        page.metric(&definitions::MULTIPATH_UNSERVED_SYNS_TOTAL)
+            .value(counters.map(|counters| counters.multipath_unserved.get()).sum::<u64>());
     }
 
     fn too_big(&self, page: &mut Page) {
         let counters = self.engine.counters().iter();
         let sent: u64 = counters.map(|counters| counters.too_big_answered.get()).sum();
-        let mut errors = page.metric(
-            "guideway_icmp_too_big_total",
-            Counter,
-            "ICMP errors that report an MTU: received about our tunnels, sent to clients.",
-        );
-        errors.sample(&[("direction", "received")], self.heard.believed);
-        errors.sample(&[("direction", "sent")], sent);
-        page.metric(
-            "guideway_icmp_too_big_ignored_total",
-            Counter,
-            "Received ones that are not about our tunnels, or forged.",
-        )
-        .value(self.heard.ignored);
-        page.metric(
-            "guideway_icmp_too_big_mismatched_total",
-            Counter,
-            "Of the ignored ones, about our tunnels but with a wrong identification or flow label: forged.",
-        )
-        .value(self.heard.mismatched);
-        page.metric(
-            "guideway_path_mtu_paused",
-            Gauge,
-            "Tunnel ends about which nothing is learned, because 100 forged errors came within ten minutes.",
-        )
-        .value(self.path_mtus_paused);
-        let mut paths = page.metric(
-            "guideway_path_mtu_bytes",
-            Gauge,
-            "Path MTUs learnt from such errors, by the tunnel's end; forgotten after ten minutes.",
-        );
+        let mut errors = page.metric(&definitions::ICMP_TOO_BIG_TOTAL);
+        errors.sample(&["received"], self.heard.believed);
+        errors.sample(&["sent"], sent);
+        page.metric(&definitions::ICMP_TOO_BIG_IGNORED_TOTAL).value(self.heard.ignored);
+        page.metric(&definitions::ICMP_TOO_BIG_MISMATCHED_TOTAL).value(self.heard.mismatched);
+        page.metric(&definitions::PATH_MTU_PAUSED).value(self.path_mtus_paused);
+        let mut paths = page.metric(&definitions::PATH_MTU_BYTES);
         for (address, mtu) in self.path_mtus {
-            paths.sample(&[("address", &address.to_string())], mtu);
+            paths.sample(&[&address.to_string()], mtu);
         }
     }
 
     fn named(&self, page: &mut Page) {
-        fn labels(line: &ServiceCounters) -> [(&str, &str); 4] {
-            [
-                ("service", &line.service),
-                ("vip", &line.vip),
-                ("protocol", &line.protocol),
-                ("port", &line.ports),
-            ]
+        fn labels(line: &ServiceCounters) -> [&str; 4] {
+            [&line.service, &line.vip, &line.protocol, &line.ports]
         }
-        let mut packets =
-            page.metric("guideway_vip_packets_total", Counter, "Packets sent to backends, by VIP.");
+        let mut packets = page.metric(&definitions::VIP_PACKETS_TOTAL);
         self.services.iter().for_each(|line| packets.sample(&labels(line), line.packets));
-        let mut bytes =
-            page.metric("guideway_vip_bytes_total", Counter, "Their bytes, inner IP packets.");
+        let mut bytes = page.metric(&definitions::VIP_BYTES_TOTAL);
         self.services.iter().for_each(|line| bytes.sample(&labels(line), line.bytes));
-        fn member(line: &BackendCounters) -> [(&str, &str); 2] {
-            [("service", &line.service), ("backend", &line.backend)]
+        fn member(line: &BackendCounters) -> [&str; 2] {
+            [&line.service, &line.backend]
         }
-        let mut packets =
-            page.metric("guideway_backend_packets_total", Counter, "Packets sent, by backend.");
+        let mut packets = page.metric(&definitions::BACKEND_PACKETS_TOTAL);
         self.backends.iter().for_each(|line| packets.sample(&member(line), line.packets));
-        let mut bytes =
-            page.metric("guideway_backend_bytes_total", Counter, "Their bytes, inner IP packets.");
+        let mut bytes = page.metric(&definitions::BACKEND_BYTES_TOTAL);
         self.backends.iter().for_each(|line| bytes.sample(&member(line), line.bytes));
-        let mut fresh = page.metric(
-            "guideway_backend_new_connections_total",
-            Counter,
-            "Times the backend was selected for a packet without a tracked connection.",
-        );
+        let mut fresh = page.metric(&definitions::BACKEND_NEW_CONNECTIONS_TOTAL);
         self.backends.iter().for_each(|line| fresh.sample(&member(line), line.new_connections));
     }
 
@@ -381,17 +254,15 @@ impl Running<'_> {
             *classes.entry(class).or_default() += count;
             *backends.entry((*service, *backend)).or_default() += count;
         }
-        let mut all = page.metric("guideway_connections", Gauge, "Tracked connections by class.");
-        classes.iter().for_each(|(class, count)| all.sample(&[("class", class)], count));
-        page.metric("guideway_connections_max", Gauge, "Connections that can be tracked.")
-            .value(self.connections_max);
-        let mut by_backend =
-            page.metric("guideway_backend_connections", Gauge, "Tracked connections by backend.");
+        let mut all = page.metric(&definitions::CONNECTIONS);
+        classes.iter().for_each(|(class, count)| all.sample(&[class], count));
+        page.metric(&definitions::CONNECTIONS_MAX).value(self.connections_max);
+        let mut by_backend = page.metric(&definitions::BACKEND_CONNECTIONS);
         for ((service, backend), count) in &backends {
             if let (Some(service), Some(backend)) =
                 (self.plan.service(*service), self.plan.backend(*backend))
             {
-                by_backend.sample(&[("service", &service.name), ("backend", &backend.name)], count);
+                by_backend.sample(&[&service.name, &backend.name], count);
             }
         }
         self.table_events(page);
@@ -401,93 +272,53 @@ impl Running<'_> {
         let sum = |read: fn(&datapath::counters::ConnectionCounters) -> u64| -> u64 {
             self.engine.counters().iter().map(|counters| read(&counters.connections)).sum()
         };
-        page.metric(
-            "guideway_connections_hits_total",
-            Counter,
-            "Packets whose tracked connection decided, without those that the kernel flow cache sent.",
-        )
-        .value(sum(|counters| counters.hits.get()));
-        page.metric(
-            "guideway_connections_misses_total",
-            Counter,
-            "Packets without a tracked connection.",
-        )
-        .value(sum(|counters| counters.misses.get()));
-        page.metric("guideway_connections_inserts_total", Counter, "Connections tracked anew.")
+        page.metric(&definitions::CONNECTIONS_HITS_TOTAL)
+            .value(sum(|counters| counters.hits.get()));
+        page.metric(&definitions::CONNECTIONS_MISSES_TOTAL)
+            .value(sum(|counters| counters.misses.get()));
+        page.metric(&definitions::CONNECTIONS_INSERTS_TOTAL)
             .value(sum(|counters| counters.inserts.get()));
-        page.metric(
-            "guideway_connections_expired_total",
-            Counter,
-            "Tracked connections that expired.",
-        )
-        .value(sum(|counters| counters.expired.get()));
-        page.metric(
-            "guideway_connections_displaced_total",
-            Counter,
-            "Unconfirmed ones displaced by newer ones.",
-        )
-        .value(sum(|counters| counters.displaced.get()));
-        let mut refused = page.metric(
-            "guideway_connections_refused_total",
-            Counter,
-            "Packets sent by hash, untracked, by cause.",
-        );
-        refused.sample(&[("cause", "table_full")], sum(|counters| counters.refused_full.get()));
-        refused.sample(&[("cause", "quota")], sum(|counters| counters.refused_quota.get()));
-        page.metric(
-            "guideway_connections_unconfirmed_at_share_total",
-            Counter,
-            "Packets that did not confirm their connection: its service has its share of the table.",
-        )
-        .value(sum(|counters| counters.unconfirmed_at_share.get()));
+        page.metric(&definitions::CONNECTIONS_EXPIRED_TOTAL)
+            .value(sum(|counters| counters.expired.get()));
+        page.metric(&definitions::CONNECTIONS_DISPLACED_TOTAL)
+            .value(sum(|counters| counters.displaced.get()));
+        let mut refused = page.metric(&definitions::CONNECTIONS_REFUSED_TOTAL);
+        refused.sample(&["table_full"], sum(|counters| counters.refused_full.get()));
+        refused.sample(&["quota"], sum(|counters| counters.refused_quota.get()));
+        page.metric(&definitions::CONNECTIONS_UNCONFIRMED_AT_SHARE_TOTAL)
+            .value(sum(|counters| counters.unconfirmed_at_share.get()));
         self.second_chances(page);
     }
 
     fn second_chances(&self, page: &mut Page) {
-        let mut metric = page.metric(
-            "guideway_second_chance_packets_total",
-            Counter,
-            "Packets without a tracked connection that an earlier table had another backend for, by what was done.",
-        );
+        let mut metric = page.metric(&definitions::SECOND_CHANCE_PACKETS_TOTAL);
         let counters = self.engine.counters();
         let sent = counters.iter().map(|one| one.second_chances.sent.get()).sum::<u64>();
         let limited = counters.iter().map(|one| one.second_chances.limited.get()).sum::<u64>();
-        metric.sample(&[("action", "earlier_named")], sent);
-        metric.sample(&[("action", "limited")], limited);
+        metric.sample(&["earlier_named"], sent);
+        metric.sample(&["limited"], limited);
     }
 
     fn devices(&self, page: &mut Page) {
         let queues = self.queues();
-        let mut each = |name, help, read: fn(&QueueCounters) -> u64| {
-            let mut metric = page.metric(name, Counter, help);
+        let mut each = |metric, read: fn(&QueueCounters) -> u64| {
+            let mut metric = page.metric(metric);
             for (interface, queue, counters) in &queues {
-                metric.sample(&[("interface", interface), ("queue", queue)], read(counters));
+                metric.sample(&[interface, queue], read(counters));
             }
         };
-        each("guideway_rx_packets_total", "Frames taken off receive rings.", |queue| {
-            queue.received
-        });
-        each("guideway_rx_bytes_total", "Their bytes.", |queue| queue.received_bytes);
-        each("guideway_tx_packets_total", "Frames put on transmit rings.", |queue| {
-            queue.transmitted
-        });
-        each("guideway_tx_bytes_total", "Their bytes.", |queue| queue.transmitted_bytes);
-        let mut unsent = page.metric(
-            "guideway_tx_lost_packets_total",
-            Counter,
-            "Frames the kernel refused to send; of queue -: those of the kernel flow cache that the interface did not send.",
-        );
+        each(&definitions::RX_PACKETS_TOTAL, |queue| queue.received);
+        each(&definitions::RX_BYTES_TOTAL, |queue| queue.received_bytes);
+        each(&definitions::TX_PACKETS_TOTAL, |queue| queue.transmitted);
+        each(&definitions::TX_BYTES_TOTAL, |queue| queue.transmitted_bytes);
+        let mut unsent = page.metric(&definitions::TX_LOST_PACKETS_TOTAL);
         for (interface, queue, counters) in &queues {
-            unsent.sample(&[("interface", interface), ("queue", queue)], counters.tx_invalid);
+            unsent.sample(&[interface, queue], counters.tx_invalid);
         }
         for (interface, lost) in self.interfaces.iter().zip(self.cached_lost.iter().flatten()) {
-            unsent.sample(&[("interface", interface), ("queue", "-")], *lost);
+            unsent.sample(&[interface, "-"], *lost);
         }
-        let mut lost = page.metric(
-            "guideway_rx_lost_packets_total",
-            Counter,
-            "Frames lost before us, by place.",
-        );
+        let mut lost = page.metric(&definitions::RX_LOST_PACKETS_TOTAL);
         for (interface, queue, counters) in &queues {
             for (place, count) in [
                 ("kernel", counters.rx_dropped),
@@ -496,41 +327,25 @@ impl Running<'_> {
                 ("too_long", counters.rx_too_long),
                 ("invalid", counters.rx_invalid),
             ] {
-                lost.sample(&[("interface", interface), ("queue", queue), ("where", place)], count);
+                lost.sample(&[interface, queue, place], count);
             }
         }
         for &(interface, counters) in &self.filters {
-            lost.sample(
-                &[("interface", interface), ("queue", "-"), ("where", "no_socket")],
-                counters.no_socket,
-            );
+            lost.sample(&[interface, "-", "no_socket"], counters.no_socket);
         }
-        let mut filtered = page.metric(
-            "guideway_filter_packets_total",
-            Counter,
-            "Frames at the filter, by decision: taken to user space, passed to the kernel, or cached: sent by the kernel flow cache.",
-        );
+        let mut filtered = page.metric(&definitions::FILTER_PACKETS_TOTAL);
         for &(interface, counters) in &self.filters {
-            filtered.sample(&[("interface", interface), ("decision", "taken")], counters.taken);
-            filtered.sample(&[("interface", interface), ("decision", "passed")], counters.passed);
-            filtered.sample(&[("interface", interface), ("decision", "cached")], counters.cached);
+            filtered.sample(&[interface, "taken"], counters.taken);
+            filtered.sample(&[interface, "passed"], counters.passed);
+            filtered.sample(&[interface, "cached"], counters.cached);
         }
     }
 
     /// Nothing, where there is no cache.
     fn kernel_cache(&self, page: &mut Page) {
         let Some(cached) = self.cached else { return };
-        page.metric(
-            "guideway_kernel_cache_packets_total",
-            Counter,
-            "Packets that the kernel flow cache sent, without a worker.",
-        )
-        .value(cached);
-        let mut entries = page.metric(
-            "guideway_kernel_cache_entries_total",
-            Counter,
-            "Entries of the kernel flow cache: entered, retargeted (another target for the same flow), displaced by another flow, refused_full (no place), closed by FIN or RST, expired.",
-        );
+        page.metric(&definitions::KERNEL_CACHE_PACKETS_TOTAL).value(cached);
+        let mut entries = page.metric(&definitions::KERNEL_CACHE_ENTRIES_TOTAL);
         let sum = |read: fn(&CacheCounters) -> &datapath::counters::Counter| -> u64 {
             self.engine.counters().iter().map(|counters| read(&counters.kernel_cache).get()).sum()
         };
@@ -542,30 +357,22 @@ impl Running<'_> {
             ("closed", sum(|counters| &counters.closed)),
             ("expired", sum(|counters| &counters.expired)),
         ] {
-            entries.sample(&[("event", event)], count);
+            entries.sample(&[event], count);
         }
     }
 
     /// What `passed` frames became; the rest is on its way.
     fn given_back(&self, page: &mut Page) {
         let ports = self.engine.ports();
-        let mut frames = page.metric(
-            "guideway_passed_packets_total",
-            Counter,
-            "Passed frames by whether the kernel took them back.",
-        );
+        let mut frames = page.metric(&definitions::PASSED_PACKETS_TOTAL);
         for port in ports {
-            let labels = |result| [("interface", port.interface.as_str()), ("result", result)];
+            let labels = |result| [port.interface.as_str(), result];
             frames.sample(&labels("taken"), port.given());
             frames.sample(&labels("lost"), port.lost());
         }
-        let mut up = page.metric(
-            "guideway_tap_up",
-            Gauge,
-            "1: there is a TAP by which frames go back to the kernel.",
-        );
+        let mut up = page.metric(&definitions::TAP_UP);
         for port in ports {
-            up.sample(&[("interface", &port.interface)], u8::from(port.state().is_ok()));
+            up.sample(&[&port.interface], u8::from(port.state().is_ok()));
         }
     }
 
@@ -585,22 +392,14 @@ impl Running<'_> {
     fn workers(&self, page: &mut Page) {
         let threads = self.engine.publisher().threads();
         let workers = &threads[..self.engine.workers()];
-        let mut busy = page.metric(
-            "guideway_worker_busy_ratio",
-            Gauge,
-            "Share of the latest second spent on frames.",
-        );
+        let mut busy = page.metric(&definitions::WORKER_BUSY_RATIO);
         for (index, thread) in workers.iter().enumerate() {
-            busy.sample(&[("worker", &index.to_string())], thread.busy_ratio());
+            busy.sample(&[&index.to_string()], thread.busy_ratio());
         }
-        let mut age = page.metric(
-            "guideway_thread_heartbeat_age_seconds",
-            Gauge,
-            "Since the thread (a worker, the slow path, the steering thread) went round its loop.",
-        );
+        let mut age = page.metric(&definitions::THREAD_HEARTBEAT_AGE_SECONDS);
         for thread in threads {
             let name = thread.role().to_string();
-            age.sample(&[("thread", &name)], thread.heartbeat_age_ms() as f64 / 1000.0);
+            age.sample(&[&name], thread.heartbeat_age_ms() as f64 / 1000.0);
         }
     }
 }

@@ -1,0 +1,172 @@
+//! Metrics in Prometheus' text format, written at scrape from plain numbers.
+//!
+//! A program lists its metrics once (`define_metrics!`); the page that it serves and
+//! docs/counters.md are made of that list. There is no registry of values: the numbers
+//! live with who counts, and are needed by name at a scrape alone.
+
+use std::fmt::{Display, Write};
+
+/// What kind of number a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; its name ends in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        }
+    }
+}
+
+/// A metric as its program's list defines it.
+#[derive(Debug)]
+pub struct Definition {
+    /// As Prometheus knows it.
+    pub name: &'static str,
+    /// Of its samples.
+    pub kind: Kind,
+    /// Names of its samples' labels.
+    pub labels: &'static [&'static str],
+    /// A sentence for people.
+    pub help: &'static str,
+}
+
+/// Defines a program's metrics: a constant for each, and `ALL` of them, in that order.
+///
+/// ```
+/// daemon::define_metrics! {
+///     DROPPED "guideway_drop_packets_total" Counter ["reason"] "Dropped frames by reason."
+/// }
+/// assert_eq!(ALL[0].name, DROPPED.name);
+/// ```
+#[macro_export]
+macro_rules! define_metrics {
+    ($($constant:ident $name:literal $kind:ident [$($label:literal),*] $help:literal)*) => {
+        $(
+            #[doc = $help]
+            pub const $constant: $crate::metrics::Definition = $crate::metrics::Definition {
+                name: $name,
+                kind: $crate::metrics::Kind::$kind,
+                labels: &[$($label),*],
+                help: $help,
+            };
+        )*
+        /// All metrics of this program.
+        pub const ALL: &[&$crate::metrics::Definition] = &[$(&$constant),*];
+    };
+}
+
+/// The rows of a program's table in docs/counters.md.
+#[must_use]
+pub fn table(metrics: &[&Definition]) -> String {
+    let mut table = "| metric | kind | meaning |\n|---|---|---|\n".to_owned();
+    for Definition { name, kind, labels, help } in metrics {
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(table, "| `{name}{labels}` | {} | {help} |", kind.name());
+    }
+    table
+}
+
+/// A page of metrics in the making.
+#[derive(Debug, Default)]
+pub struct Page {
+    text: String,
+}
+
+impl Page {
+    /// Begins a metric; its samples follow.
+    pub fn metric<'p>(&'p mut self, metric: &'static Definition) -> Metric<'p> {
+        let Definition { name, kind, help, .. } = metric;
+        debug_assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
+        Metric { page: self, metric }
+    }
+
+    /// The whole page.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// One metric and its samples.
+#[derive(Debug)]
+pub struct Metric<'p> {
+    page: &'p mut Page,
+    metric: &'static Definition,
+}
+
+impl Metric<'_> {
+    /// The sample of a metric without labels.
+    pub fn value(mut self, value: impl Display) {
+        self.sample(&[], value);
+    }
+
+    /// A sample, with the values of the metric's labels in their order.
+    pub fn sample(&mut self, values: &[&str], value: impl Display) {
+        let Definition { name, labels, .. } = self.metric;
+        assert_eq!(values.len(), labels.len(), "{name} has the labels {labels:?}");
+        let text = &mut self.page.text;
+        text.push_str(name);
+        for (position, (label, content)) in labels.iter().zip(values).enumerate() {
+            let _ = write!(text, "{}{label}=\"", if position == 0 { '{' } else { ',' });
+            escape(text, content);
+            text.push('"');
+        }
+        let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+/// Backslash, quote and line feed are the three that the format escapes.
+fn escape(text: &mut String, content: &str) {
+    for character in content.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    define_metrics! {
+        UP "guideway_forwarder_up" Gauge [] "Forwarding."
+        DROPS "guideway_drop_packets_total" Counter ["reason", "x"] "Drops."
+    }
+
+    #[test]
+    fn samples_carry_escaped_labels() {
+        let mut page = Page::default();
+        page.metric(&UP).value(1);
+        page.metric(&DROPS).sample(&["a\"b\\c\nd", "y"], 7u64);
+        assert_eq!(
+            page.into_text(),
+            "# HELP guideway_forwarder_up Forwarding.\n# TYPE guideway_forwarder_up gauge\n\
+             guideway_forwarder_up 1\n\
+             # HELP guideway_drop_packets_total Drops.\n# TYPE guideway_drop_packets_total counter\n\
+             guideway_drop_packets_total{reason=\"a\\\"b\\\\c\\nd\",x=\"y\"} 7\n"
+        );
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_definition() {
+        assert_eq!(
+            table(ALL),
+            "| metric | kind | meaning |\n|---|---|---|\n\
+             | `guideway_forwarder_up` | gauge | Forwarding. |\n\
+             | `guideway_drop_packets_total{reason,x}` | counter | Drops. |\n"
+        );
+    }
+}
