@@ -104,7 +104,6 @@ lint-format:
 .PHONY: lint-deps
 lint-deps:
 	cargo metadata --locked --format-version 1 >/dev/null
-	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	go mod tidy -diff
 
 .PHONY: lint-tree
@@ -121,7 +120,6 @@ lint-go:
 .PHONY: lint-rust
 lint-rust:
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo check --manifest-path fuzz/Cargo.toml --target-dir target --all-targets
 
 .PHONY: lint-generated
 lint-generated:

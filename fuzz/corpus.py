@@ -1,15 +1,17 @@
 #!/usr/bin/python3
-"""Writes fuzz/corpus, the inputs that fuzzing begins with, from the golden folders. Needs scapy.
+"""Writes fuzz/corpus/TARGET.tar, the inputs that fuzzing begins with, from the golden folders. Needs scapy.
 
 Run it after `make golden` if new kinds of packets came; what fuzzing itself finds is not kept here, unless it was a
 fault: then as a test.
 """
 
 import hashlib
+import io
 import json
-import shutil
 import struct
 import sys
+import tarfile
+from collections import defaultdict
 from pathlib import Path
 
 from scapy.utils import rdpcap
@@ -36,9 +38,17 @@ def framed(wait_ms, data):
 
 
 def save(target, data):
-    folder = HERE / "corpus" / target
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)
+    inputs[target][hashlib.sha1(data).hexdigest()[:16]] = data
+
+
+def write_archives():
+    """The same inputs give the same bytes."""
+    for target, files in inputs.items():
+        with tarfile.open(HERE / "corpus" / f"{target}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            for name, data in sorted(files.items()):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
 
 
 def journeys(frames):
@@ -74,7 +84,6 @@ def plan(folder):
 
 
 def main():
-    shutil.rmtree(HERE / "corpus", ignore_errors=True)
     folders = sorted(path.parent for path in GOLDEN.glob("*/config.yaml"))
     if not folders:
         sys.exit("no golden folders: have they moved?")

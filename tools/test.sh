@@ -5,8 +5,7 @@
 #
 #   1. Rust: units, properties, golden packets      (cargo test)
 #   2. Go: units, golden configs                    (go test, all but lab/)
-#   3. a little of every fuzz target                (tools/fuzz.sh short)
-#   4. the lab in namespaces, with the built programs (go test ./lab/...)
+#   3. the lab in namespaces, with the built programs (go test ./lab/...)
 #
 # Tests that need root skip themselves without it: in Go by t.Skip, in Rust by
 # a line `SKIPPED name: why` on stderr.
@@ -32,7 +31,6 @@ main() {
     fi
     go_tests
     if [[ ${1-} != fast ]]; then
-        fuzz_a_little
         lab_tests
     fi
     summary
@@ -53,11 +51,6 @@ go_tests() {
     local packages
     mapfile -t packages < <(go list ./... | grep -v -E '/lab(/|$)')
     .cache/bin/gotest -timeout 5m "${packages[@]}"
-}
-
-fuzz_a_little() {
-    step "A little of every fuzz target"
-    tools/fuzz.sh short 2>&1 | tee "$LOGS/fuzz.log" | grep -E '^==|ERROR|panicked|stat::number_of_executed'
 }
 
 lab_tests() {

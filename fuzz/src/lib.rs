@@ -10,6 +10,10 @@
 
 pub mod machine;
 pub mod plans;
+pub mod targets;
+
+#[cfg(test)]
+mod corpus;
 
 /// Takes numbers from the front of the input; zeros when it is used up.
 #[derive(Debug, Clone, Copy)]

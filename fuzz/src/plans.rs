@@ -83,11 +83,7 @@ fn peer(number: u8, healthy: bool) -> proto::Peer {
 
 /// A service and a group of its own, which it names unless the choices say
 /// that it shares the first service's.
-fn service(
-    name: &str,
-    vips: Vec<Vip>,
-    choices: &mut Bytes<'_>,
-) -> (proto::Service, proto::Group) {
+fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> (proto::Service, proto::Group) {
     const ENCAPS: [Encap; 4] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve];
     let (how, rules) = (choices.byte(), choices.byte());
     let states = u16::from_le_bytes([choices.byte(), choices.byte()]);
@@ -122,7 +118,11 @@ fn service(
         unmatched: i32::from(rules >> 3 & 1),
         fragments: i32::from(rules >> 4 & 3).min(2),
         spill: if spill {
-            vec![proto::Spill { prefix_group: "g".into(), prefix: "203.0.112.0/24".into(), down: rules & 64 != 0 }]
+            vec![proto::Spill {
+                prefix_group: "g".into(),
+                prefix: "203.0.112.0/24".into(),
+                down: rules & 64 != 0,
+            }]
         } else {
             Vec::new()
         },

@@ -82,7 +82,7 @@ func foldersOf(t *tree, folder string) (names []string) {
 		if parts[0] == "src" {
 			parts = parts[1:]
 		}
-		if len(parts) > 1 && !slices.Contains([]string{"tests", "testdata", "examples", "fuzz_targets", "guideway"}, parts[0]) && !slices.Contains(names, parts[0]) {
+		if len(parts) > 1 && !slices.Contains([]string{"tests", "testdata", "examples", "guideway"}, parts[0]) && !slices.Contains(names, parts[0]) {
 			names = append(names, parts[0])
 		}
 	}
