@@ -78,7 +78,7 @@ upgrade: deps-build deps-lab build ## Each process beside those of an earlier co
 # As many rounds as TIMES, or as go into MINUTES, or both.
 .PHONY: soak
 soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]
-	CACHE_TEST_PACKETS=20000000 CACHE_TEST_SEED=$$RANDOM cargo test -p sim --test kernel_cache kernel_and_worker -- --nocapture
+	CACHE_TEST_PACKETS=20000000 CACHE_TEST_SEED=$$RANDOM cargo test -p sim --test it kernel_and_worker -- --nocapture
 	go run ./tools/soak $(if $(TIMES),-times $(TIMES)) $(if $(MINUTES),-minutes $(MINUTES)) -only '$(ONLY)' -load $(or $(LOAD),0)
 
 # FRESH_HOST_RUST=1 where the network has no Rust, FRESH_DIR for 10 GB elsewhere.
@@ -169,7 +169,7 @@ generate: deps-build deps-check ## Regenerate Go code and docs/config.md from pr
 .PHONY: golden
 golden: deps-build ## Rewrite the golden folders from today's behaviour; review the diff
 	UPDATE_GOLDEN=1 go test -count=1 ./controller/compile/...
-	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test golden every_golden_folder
+	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test it every_golden_folder
 	@git --no-pager diff --stat -- forwarder/tests/golden controller/compile/testdata
 
 .PHONY: clean

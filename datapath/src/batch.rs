@@ -17,7 +17,7 @@
 //! order, so that a packet finds in the connection table what an earlier one
 //! of its batch left there; and what one stage changes, no other looks at:
 //! reading changes its own frame only, choosing the connection table, sending
-//! frames, limits and the outbox. Held by `tests/batch.rs`.
+//! frames, limits and the outbox. Held by `sim/tests/it/batch.rs`.
 //!
 //! Packets of stateless services are chosen for between matching and choosing,
 //! for which nothing but their own buckets counts. Where the batch before had

@@ -21,7 +21,7 @@
 //! by name: connection tables and ids.
 //!
 //! The states, by what was said last, who uses the devices in each, and what
-//! becomes of the death of either side (`tests/take_over_states.rs` kills each
+//! becomes of the death of either side (`tests/it/take_over_states.rs` kills each
 //! side in each):
 //!
 //! | said last | uses the devices | the successor dies | the predecessor dies |

@@ -1,0 +1,5 @@
+//! Drivers between namespaces. Needs root.
+
+mod namespaces;
+mod support;
+mod take_over;
