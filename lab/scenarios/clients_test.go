@@ -41,7 +41,7 @@ const (
 // Clients of the pages and of gRPC, slow ones and many, disturb neither what
 // announces nor what forwards, with services enough to make the pages large.
 func TestClientsDisturbNothing(t *testing.T) {
-	o := options(t, "clients")
+	o := optionsAlone(t, "clients")
 	running := up(t, o)
 	addServices(t, running, "lb-1", 5000)
 	listeners := []struct {

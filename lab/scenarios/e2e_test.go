@@ -28,65 +28,6 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
-// needLab skips where no lab can be built, and returns where the programs are.
-func needLab(t *testing.T) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a lab of network namespaces needs root")
-	}
-	bin, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent", "guideway-lab"} {
-		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
-			t.Skipf("a lab needs bin/%s: `make build` makes it", name)
-		}
-	}
-	for _, name := range []string{"bird", "vtysh", "nginx", "ethtool", "ip", "nft"} {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
-		}
-	}
-	return bin
-}
-
-// options of a small lab whose name no other test run has.
-func options(t *testing.T, what string) topology.Options {
-	t.Helper()
-	bin := needLab(t)
-	// t.TempDir has the test's name, and paths of sockets are short.
-	directory, err := os.MkdirTemp("", "guideway-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(directory); err != nil {
-			t.Error(err)
-		}
-	})
-	// FRR's daemons enter it as their own user.
-	if err := os.Chmod(directory, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return topology.Options{
-		Name: fmt.Sprintf("test-%s-%d", what, os.Getpid()), BinDir: bin,
-		RunDir: filepath.Join(directory, "lab"), LoadBalancers: 2, Backends: 2, Spares: 1,
-		Router: os.Getenv("LAB_ROUTER"),
-	}
-}
-
-// withEachRouter runs a test with BIRD and with FRR as the lab's router.
-func withEachRouter(t *testing.T, what string, test func(*testing.T, topology.Options)) {
-	for _, router := range []string{"bird", "frr"} {
-		t.Run(router, func(t *testing.T) {
-			o := options(t, what+"-"+router)
-			o.Router = router
-			test(t, o)
-		})
-	}
-}
-
 // up builds a lab that is gone after the test.
 func up(t *testing.T, o topology.Options) *hosts.Lab {
 	t.Helper()
@@ -183,7 +124,7 @@ func askUDP(running *hosts.Lab, vip netip.Addr, text string) (answer string, err
 }
 
 func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
-	o := options(t, "serves")
+	o := optionsAlone(t, "serves")
 	running := up(t, o)
 	for _, vip := range topology.WebVIPs {
 		backends := map[string]int{}
@@ -400,10 +341,11 @@ func TestALabThatCannotBeBuiltLeavesNothing(t *testing.T) {
 }
 
 // runDemo and check the report's promises that hold for every event.
-func runDemo(t *testing.T, o events.Options) (report report.Report, screen string) {
+func runDemo(t *testing.T, what string, o events.Options) (report report.Report, screen string) {
 	t.Helper()
 	o.BinDir = needLab(t)
-	o.Name = fmt.Sprintf("test-demo-%d", os.Getpid())
+	shareMachine(t)
+	o.Name = labName("demo-"+what, "")
 	o.Report = filepath.Join(t.TempDir(), "report.json")
 	var output strings.Builder
 	o.Output = &output
@@ -438,7 +380,7 @@ func TestEventsInAnotherOrderBreakOnlyWhatTheyMay(t *testing.T) {
 	o := events.Defaults()
 	o.Seed, o.Backends, o.Connections = 4242, 3, 150
 	o.Events = []string{"kill_load_balancer_after_change", "kill_backend", "restore_load_balancer", "drain_backend"}
-	report, _ := runDemo(t, o)
+	report, _ := runDemo(t, "order", o)
 	if !report.Agents {
 		t.Error("the report says nothing of agents")
 	}
@@ -459,7 +401,7 @@ func TestWithoutAgentsOnlyWhatADeadLoadBalancerKnewBreaks(t *testing.T) {
 	o := events.Defaults()
 	o.Seed, o.Backends, o.Connections, o.Agents = 4242, 3, 150, false
 	o.Events = []string{"kill_load_balancer_after_change"}
-	report, _ := runDemo(t, o)
+	report, _ := runDemo(t, "no-agents", o)
 	// 150 connections, half of them on the dying machine, a third of these on
 	// the drained backend: some must be at risk, and some must break, or the
 	// computation says nothing.
@@ -469,11 +411,11 @@ func TestWithoutAgentsOnlyWhatADeadLoadBalancerKnewBreaks(t *testing.T) {
 }
 
 // The demo judges shares and where flows are tracked itself; this is that it did.
-func TestOfThreeLoadBalancersEachFlowIsOnOneWorkerAndBackendsShareEvenly(t *testing.T) {
+func TestOfThreeLoadBalancersEachFlowIsOnOneWorkerBackendsShareEvenlyAndOneMayDie(t *testing.T) {
 	o := events.Defaults()
 	o.Seed, o.LoadBalancers, o.Backends, o.Connections = 11, 3, 4, 150
-	o.Events = []string{"steady"}
-	report, screen := runDemo(t, o)
+	o.Events = []string{"steady", "kill_load_balancer", "add_backend"}
+	report, screen := runDemo(t, "three", o)
 	if len(report.Shares) != o.Backends {
 		t.Errorf("shares of %d backends: %+v", o.Backends, report.Shares)
 	}
@@ -498,17 +440,11 @@ func TestOfThreeLoadBalancersEachFlowIsOnOneWorkerAndBackendsShareEvenly(t *test
 	}
 }
 
-func TestOfThreeLoadBalancersOneMayDie(t *testing.T) {
-	o := events.Defaults()
-	o.Seed, o.LoadBalancers, o.Backends, o.Connections = 7, 3, 2, 100
-	o.Events = []string{"kill_load_balancer", "add_backend"}
-	runDemo(t, o)
-}
-
 func TestACancelledDemoLeavesNothing(t *testing.T) {
 	o := events.Defaults()
 	o.BinDir, o.Output = needLab(t), io.Discard
-	o.Name = fmt.Sprintf("test-cancel-%d", os.Getpid())
+	shareMachine(t)
+	o.Name = labName("cancel", "")
 	o.Events = []string{"steady"}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -531,6 +467,7 @@ func TestACancelledDemoLeavesNothing(t *testing.T) {
 
 func TestAKilledDemoIsRemovedByTheNext(t *testing.T) {
 	bin := needLab(t)
+	shareMachine(t)
 	killed := exec.Command(filepath.Join(bin, "guideway-lab"), "demo", "--events", "drain_backend")
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)

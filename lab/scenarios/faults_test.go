@@ -29,7 +29,7 @@ import (
 //	SEED           decides on the order (unless names are given) and on the machine
 //	               that is hit; 0, the default: as listed, and lb-2
 //	PAIRS          how many pairs happen besides, drawn by the seed
-//	LAB_ROUTER     bird or frr; default both, where routes matter
+//	LAB_ROUTER     bird or frr; default both, where routes matter, if FAULTS has names
 //	FAULTS_REPORT  a file for the table, as docs/faults.md is one
 
 // fault that must not hurt.
@@ -95,12 +95,16 @@ func TestFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	only := os.Getenv("LAB_ROUTER")
+	if only == "" && os.Getenv("FAULTS") == "" {
+		only = "bird"
+	}
 	var outcomes []outcome
 	for _, shape := range []struct {
 		router string
 		etcd   bool
 	}{{"bird", false}, {"frr", false}, {"bird", true}} {
-		if only := os.Getenv("LAB_ROUTER"); only != "" && only != shape.router {
+		if only != "" && only != shape.router {
 			continue
 		}
 		fits := slices.DeleteFunc(slices.Clone(chosen.sets), func(set []fault) bool { return !belongs(set, shape.router, shape.etcd) })
@@ -230,7 +234,7 @@ func drawPair(random *rand.Rand) []fault {
 
 // happen one set after the other in one lab.
 func happen(t *testing.T, router string, etcd bool, sets [][]fault, random *rand.Rand, report func(outcome)) {
-	o := options(t, "faults-"+router)
+	o := optionsAlone(t, "faults-"+router)
 	o.Router = router
 	running := up(t, o)
 	s := stage{running: running, victim: "lb-2", other: "lb-1"}

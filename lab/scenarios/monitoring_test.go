@@ -30,7 +30,7 @@ import (
 // What watches Guideway, at work: the prober in the client's namespace, and a
 // real Prometheus that scrapes everything and evaluates our alert rules.
 func TestMonitoring(t *testing.T) {
-	options := options(t, "monitoring")
+	options := optionsAlone(t, "monitoring")
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("needs prometheus: tools/install-deps.sh lab installs it")
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -25,7 +24,7 @@ import (
 // and connections outlive the link on which they began.
 func TestJoinPorts(t *testing.T) {
 	const connections = 10 // of each family
-	running := up(t, options(t, "join-ports"))
+	running := up(t, optionsAlone(t, "join-ports"))
 	useBothLinks(t, running)
 
 	before := joins(t, running)
@@ -216,7 +215,8 @@ func joins(t *testing.T, running *hosts.Lab) (sum joinCounts) {
 // the same maps everywhere after that, and the loss of a link.
 func TestTransfersByMultipathTCP(t *testing.T) {
 	o := events.MultipathDefaults()
-	o.BinDir, o.Name = needLab(t), fmt.Sprintf("test-demo-mptcp-%d", os.Getpid())
+	o.BinDir, o.Name = needLab(t), labName("demo-mptcp", "")
+	timeLab(t)
 	o.Events = []string{"drain_backend", "add_load_balancer", "cut_link"}
 	o.Output = t.Output()
 	if err := events.RunMultipath(t.Context(), o); err != nil {

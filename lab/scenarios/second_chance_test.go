@@ -15,7 +15,7 @@ import (
 // Services with a second chance: connections that no load balancer that lives has
 // an entry for go on, and what packets that belong to none cost.
 func TestSecondChance(t *testing.T) {
-	o := options(t, "chance")
+	o := optionsAlone(t, "chance")
 	o.Backends, o.Encap, o.SecondChance = 3, "geneve", true
 	running := up(t, o)
 	t.Run("connections outlive a change and the machine that knew them", func(t *testing.T) {

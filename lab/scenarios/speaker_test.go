@@ -18,9 +18,8 @@ const withdrawnWithin = 300 * time.Millisecond
 
 // The three processes of a load balancer live apart: routes follow the forwarder
 // and the speaker, not the controller.
-func TestSpeaker(t *testing.T) { withEachRouter(t, "speaker", speakerApart) }
-
-func speakerApart(t *testing.T, o topology.Options) {
+func TestSpeaker(t *testing.T) {
+	o := optionsAlone(t, "speaker")
 	running := up(t, o)
 	t.Run("a_controller_that_is_away_changes_no_route", func(t *testing.T) { controllerAway(t, running) })
 	t.Run("without_a_controller_routes_follow_the_forwarder", func(t *testing.T) { forwarderAlone(t, running) })

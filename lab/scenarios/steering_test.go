@@ -16,7 +16,7 @@ const steeredWorkers = 3
 // One thread that steers for three workers, and what it is for: traffic that
 // arrives in one tunnel, and floods of one five-tuple.
 func TestSoftwareSteering(t *testing.T) {
-	o := options(t, "steering")
+	o := optionsAlone(t, "steering")
 	o.LoadBalancers, o.Spares, o.Steering, o.Workers = 1, 0, "software", steeredWorkers
 	// Host 1 is an encapsulator, host 2 is not.
 	o.Encapsulators = []string{"10.40.1.1/32", "2001:db8:40:1::1/128"}

@@ -71,7 +71,7 @@ func keepEyeOnRoutes(t *testing.T, running *hosts.Lab) (stop func()) {
 }
 
 func TestTakeOver(t *testing.T) {
-	o := options(t, "takeover")
+	o := optionsAlone(t, "takeover")
 	running := up(t, o)
 	t.Run("under_load_while_backends_change", func(t *testing.T) { takeOverUnderLoad(t, running) })
 	t.Run("after_a_kill_the_tables_are_there", func(t *testing.T) { tablesAfterAKill(t, running) })

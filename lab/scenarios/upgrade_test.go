@@ -20,7 +20,7 @@ func TestUpgrade(t *testing.T) {
 	if former == "" {
 		t.Fatal("UPGRADE_FROM names no folder with earlier programs: make upgrade FORMER=commit")
 	}
-	o := options(t, "upgrade")
+	o := optionsAlone(t, "upgrade")
 	present := o.BinDir
 	o.BinDir = ownPrograms(t, o)
 	for _, program := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {

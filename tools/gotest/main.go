@@ -2,23 +2,29 @@
 // losing what `go test` hides: the names of skipped tests.
 //
 // It prints what `go test` prints without -v (one line per package, the whole
-// output of failed tests) plus a line per skipped test, and appends those to
-// the file that SKIPPED_FILE names. Its exit status is go test's.
+// output of failed tests) plus a line per skipped test, and how long each lab took
+// that reported it (the attribute lab_seconds). It appends the skipped tests to
+// the file that SKIPPED_FILE names, and how many tests passed, failed and were
+// skipped, without subtests, to the one that COUNTS_FILE names. Its exit status
+// is go test's.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 func main() {
-	status, err := run(os.Args[1:], os.Stdout, os.Getenv("SKIPPED_FILE"))
+	status, err := run(os.Args[1:], os.Stdout, os.Getenv("SKIPPED_FILE"), os.Getenv("COUNTS_FILE"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		os.Exit(2)
@@ -26,7 +32,7 @@ func main() {
 	os.Exit(status)
 }
 
-func run(args []string, out io.Writer, skippedFile string) (status int, err error) {
+func run(args []string, out io.Writer, skippedFile, countsFile string) (status int, err error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
@@ -36,9 +42,11 @@ func run(args []string, out io.Writer, skippedFile string) (status int, err erro
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start go test: %w", err)
 	}
-	skipped, readErr := report(events, out)
+	seen, readErr := report(events, out)
 	waitErr := cmd.Wait()
-	if err := errors.Join(readErr, appendLines(skippedFile, skipped)); err != nil {
+	printLabs(out, seen.labs)
+	counts := fmt.Sprintf("%d %d %d", seen.results["pass"], seen.results["fail"], seen.results["skip"])
+	if err := errors.Join(readErr, appendLines(skippedFile, seen.skipped), appendLines(countsFile, []string{counts})); err != nil {
 		return 0, err
 	}
 	var exit *exec.ExitError
@@ -54,11 +62,28 @@ type event struct {
 	Package string
 	Test    string
 	Output  string
+	Key     string
+	Value   string
 }
 
-// report copies what people need to see from events to out and returns one
-// line for each skipped test.
-func report(events io.Reader, out io.Writer) (skipped []string, err error) {
+// summary of a run.
+type summary struct {
+	// skipped: a line for each test.
+	skipped []string
+	// labs and how long each took.
+	labs []lab
+	// results of tests that are no subtests: how many there are of each action.
+	results map[string]int
+}
+
+type lab struct {
+	name    string
+	seconds float64
+}
+
+// report copies what people need to see from events to out.
+func report(events io.Reader, out io.Writer) (seen summary, err error) {
+	seen.results = map[string]int{}
 	held := map[string]*strings.Builder{} // output of tests not yet finished
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
@@ -70,6 +95,7 @@ func report(events io.Reader, out io.Writer) (skipped []string, err error) {
 			continue
 		}
 		key := e.Package + " " + e.Test
+		seen.enter(e, held[key])
 		switch {
 		case e.Action == "build-output":
 			fmt.Fprint(out, e.Output)
@@ -86,21 +112,53 @@ func report(events io.Reader, out io.Writer) (skipped []string, err error) {
 			fmt.Fprint(out, held[key])
 			delete(held, key)
 		case e.Action == "skip" && e.Test != "":
-			line := fmt.Sprintf("%s %s: %s", shortPackage(e.Package), e.Test, skipReason(held[key]))
-			fmt.Fprintln(out, "skip", line)
-			skipped = append(skipped, line)
+			fmt.Fprintln(out, "skip", seen.skipped[len(seen.skipped)-1])
 			delete(held, key)
 		case e.Action == "pass":
 			delete(held, key)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return skipped, fmt.Errorf("read go test's events: %w", err)
+		return seen, fmt.Errorf("read go test's events: %w", err)
 	}
 	for _, rest := range held { // never finished: a crash or a timeout
 		fmt.Fprint(out, rest)
 	}
-	return skipped, nil
+	return seen, nil
+}
+
+// enter what an event says of a test; output is the test's until now.
+func (s *summary) enter(e event, output *strings.Builder) {
+	if e.Test == "" {
+		return
+	}
+	if !strings.Contains(e.Test, "/") {
+		s.results[e.Action]++
+	}
+	switch {
+	case e.Action == "skip":
+		s.skipped = append(s.skipped, fmt.Sprintf("%s %s: %s", shortPackage(e.Package), e.Test, skipReason(output)))
+	case e.Action == "attr" && e.Key == "lab_seconds":
+		if seconds, err := strconv.ParseFloat(e.Value, 64); err == nil {
+			s.labs = append(s.labs, lab{e.Test, seconds})
+		}
+	}
+}
+
+// printLabs, the longest first.
+func printLabs(out io.Writer, labs []lab) {
+	if len(labs) == 0 {
+		return
+	}
+	slices.SortStableFunc(labs, func(a, b lab) int { return cmp.Compare(b.seconds, a.seconds) })
+	sum := 0.0
+	for _, l := range labs {
+		sum += l.seconds
+	}
+	fmt.Fprintf(out, "seconds of %d labs, %.0f in all:\n", len(labs), sum)
+	for _, l := range labs {
+		fmt.Fprintf(out, "%7.1f  %s\n", l.seconds, l.name)
+	}
 }
 
 // isNoise reports package-level lines that `go test` without -v does not show.

@@ -9,6 +9,9 @@ import (
 const events = `{"Action":"start","Package":"github.com/guideway/guideway/a"}
 {"Action":"run","Package":"github.com/guideway/guideway/a","Test":"TestGood"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestGood","Output":"    a_test.go:3: chatter of a good test\n"}
+{"Action":"attr","Package":"github.com/guideway/guideway/a","Test":"TestGood","Key":"lab_seconds","Value":"7.5"}
+{"Action":"attr","Package":"github.com/guideway/guideway/a","Test":"TestGood/more","Key":"lab_seconds","Value":"12.0"}
+{"Action":"pass","Package":"github.com/guideway/guideway/a","Test":"TestGood/more"}
 {"Action":"pass","Package":"github.com/guideway/guideway/a","Test":"TestGood"}
 {"Action":"run","Package":"github.com/guideway/guideway/a","Test":"TestRoot"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestRoot","Output":"=== RUN   TestRoot\n"}
@@ -26,12 +29,20 @@ not json at all
 
 func TestReportShowsFailuresAndSkipsAndHidesTheRest(t *testing.T) {
 	var out strings.Builder
-	skipped, err := report(strings.NewReader(events), &out)
+	seen, err := report(strings.NewReader(events), &out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(skipped) != 1 || skipped[0] != "a TestRoot: needs root: builds namespaces" {
-		t.Errorf("skipped = %q", skipped)
+	if len(seen.skipped) != 1 || seen.skipped[0] != "a TestRoot: needs root: builds namespaces" {
+		t.Errorf("skipped = %q", seen.skipped)
+	}
+	if got := seen.results; got["pass"] != 1 || got["fail"] != 1 || got["skip"] != 1 {
+		t.Errorf("results %v", got)
+	}
+	var labs strings.Builder
+	printLabs(&labs, seen.labs)
+	if want := "seconds of 2 labs, 20 in all:\n   12.0  TestGood/more\n    7.5  TestGood\n"; labs.String() != want {
+		t.Errorf("labs:\n%s", labs.String())
 	}
 	for _, want := range []string{
 		"got 1, want 2", "FAIL\tgithub.com", "skip a TestRoot", "test timed out", "not json at all", "expected 'package'",
@@ -49,7 +60,7 @@ func TestReportShowsFailuresAndSkipsAndHidesTheRest(t *testing.T) {
 
 func TestExitStatusIsThatOfGoTest(t *testing.T) {
 	var out strings.Builder
-	status, err := run([]string{"./no/such/package"}, &out, "")
+	status, err := run([]string{"./no/such/package"}, &out, "", "")
 	if err != nil || status == 0 {
 		t.Fatalf("status %d, error %v, output:\n%s", status, err, out.String())
 	}

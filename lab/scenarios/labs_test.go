@@ -1,0 +1,137 @@
+package scenarios_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// How labs share a machine. A lab mostly waits, for timers of BGP, health checks and
+// TCP, so two of them take hardly longer than one. A test is alone if it measures time,
+// sends floods, replaces programs that run, or uses what all namespaces have in common:
+// the kernel's secret of SYN cookies and its table of joins.
+
+// built labs, by name: their run directories.
+var built sync.Map
+
+// TestMain takes all labs down when it is interrupted: nobody else would.
+func TestMain(m *testing.M) {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		built.Range(func(name, runDir any) bool {
+			_ = hosts.Down(name.(string), runDir.(string)) // of one that is not there: nothing to do
+			if runDir != "" {
+				_ = os.RemoveAll(filepath.Dir(runDir.(string)))
+			}
+			return true
+		})
+		os.Exit(130)
+	}()
+	os.Exit(m.Run())
+}
+
+// nightly: scenarios have all their variants; else one of those that show the same.
+// With another router they are run by LAB_ROUTER=frr.
+var nightly = os.Getenv("GUIDEWAY_NIGHTLY") != ""
+
+// places for labs that run at once.
+var places = make(chan struct{}, 2)
+
+// options of a small lab whose name no other test run has. Another may run beside it.
+func options(t *testing.T, what string) topology.Options {
+	t.Helper()
+	bin := needLab(t)
+	shareMachine(t)
+	return smallLab(t, what, bin)
+}
+
+// optionsAlone of a lab beside which no other runs.
+func optionsAlone(t *testing.T, what string) topology.Options {
+	t.Helper()
+	bin := needLab(t)
+	timeLab(t)
+	return smallLab(t, what, bin)
+}
+
+// shareMachine with one more lab: the test goes on when there is a place. Tests that do
+// not call it are run before, one by one.
+func shareMachine(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	places <- struct{}{}
+	t.Cleanup(func() { <-places })
+	timeLab(t)
+}
+
+// timeLab for the table of tools/gotest: a test's own time has its wait for a place.
+func timeLab(t *testing.T) {
+	t.Helper()
+	begun := time.Now()
+	t.Cleanup(func() { t.Attr("lab_seconds", fmt.Sprintf("%.1f", time.Since(begun).Seconds())) })
+}
+
+// needLab skips where no lab can be built, and returns where the programs are: in
+// GUIDEWAY_BIN, or where `make build` puts them.
+func needLab(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a lab is made of network namespaces")
+	}
+	bin, err := filepath.Abs(cmp.Or(os.Getenv("GUIDEWAY_BIN"), "../../bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent", "guideway-lab"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			t.Skipf("a lab needs %s in %s: `make build` makes it", name, bin)
+		}
+	}
+	for _, name := range []string{"bird", "vtysh", "nginx", "ethtool", "ip", "nft"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
+		}
+	}
+	return bin
+}
+
+func smallLab(t *testing.T, what, bin string) topology.Options {
+	t.Helper()
+	// t.TempDir has the test's name, and paths of sockets are short.
+	directory, err := os.MkdirTemp("", "guideway-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(directory); err != nil {
+			t.Error(err)
+		}
+	})
+	// FRR's daemons enter it as their own user.
+	if err := os.Chmod(directory, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	runDir := filepath.Join(directory, "lab")
+	return topology.Options{
+		Name: labName(what, runDir), BinDir: bin, RunDir: runDir,
+		LoadBalancers: 2, Backends: 2, Spares: 1, Router: cmp.Or(os.Getenv("LAB_ROUTER"), "bird"),
+	}
+}
+
+// labName that no other test run has; an empty directory is the name's own.
+func labName(what, runDir string) string {
+	name := fmt.Sprintf("test-%s-%d", what, os.Getpid())
+	built.Store(name, runDir)
+	return name
+}
