@@ -20,6 +20,9 @@ TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GO_LDFLAGS := -s -w -X main.version=$(VERSION)
+# Where programs are built to, and without paths of this machine in them.
+BIN ?= bin
+TRIM ?= -trimpath
 
 SECONDS_EACH ?= 30
 BENCH_ARGS ?=
@@ -43,8 +46,8 @@ build: build-go build-rust ## Build bin/guideway, bin/guideway-forwarder, bin/gu
 
 .PHONY: build-go
 build-go: deps-build
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/guideway ./cli
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/guideway-lab ./lab
+	CGO_ENABLED=0 go build $(TRIM) -ldflags '$(GO_LDFLAGS)' -o $(BIN)/guideway ./cli
+	CGO_ENABLED=0 go build $(TRIM) -ldflags '$(GO_LDFLAGS)' -o $(BIN)/guideway-lab ./lab
 
 .PHONY: build-rust
 build-rust: deps-build
@@ -58,8 +61,12 @@ install: ## Install what `make build` built (but guideway-lab), with systemd uni
 ##@ Check it
 
 .PHONY: test
-test: deps-build deps-test ## All tests: units, golden packets, then (with root) namespaces and the lab
+test: deps-build deps-test ## All tests: units, golden packets and, with root, namespaces and the lab
 	tools/test.sh
+
+.PHONY: check
+check: deps-build deps-check deps-test ## `make test` and `make lint` at once, as CI does
+	tools/test.sh check
 
 .PHONY: test-fast
 test-fast: deps-build ## Only the tests that need neither root nor bin/

@@ -1,74 +1,152 @@
 #!/usr/bin/env bash
-# All tests, the quick ones first.
+# All tests.
 #
-#   tools/test.sh [fast]
+#   tools/test.sh [fast | check]
 #
-#   1. Rust: units, properties, golden packets      (cargo test)
-#   2. Go: units, golden configs                    (go test, all but lab/)
-#   3. the lab in namespaces, with the built programs (go test ./lab/...)
+#   1. build      every Rust test program, and the programs that labs run
+#   2. labs       whole data centres in namespaces, two at a time (lab/...)
+#   3. Rust       units, properties, golden packets, namespaces
+#   4. Go         units, golden configs
+#
+# `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
+# lints as well, at the lowest priority beside 1 and 2: labs mostly wait.
+#
+# Programs for labs are those that `cargo test` builds anyway: nothing is built
+# twice. GUIDEWAY_BIN says where they are.
 #
 # Tests that need root skip themselves without it: in Go by t.Skip, in Rust by
 # a line `SKIPPED name: why` on stderr.
 #
-# `fast` stops after 2. The last lines name every test that was skipped. In CI
-# (CI=true) a skip is a failure: what is not run there is run nowhere.
+# It ends with the seconds of each stage, the names of skipped tests, and
+# `N passed, N failed, N skipped`. In CI (CI=true) a skip is a failure: what is
+# not run there is run nowhere. When it is interrupted, nothing is left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/stages.sh
 
 readonly LOGS=$PWD/.cache/test
-export SKIPPED_FILE=$LOGS/skipped
+export SKIPPED_FILE=$LOGS/skipped COUNTS_FILE=$LOGS/counts
+export GUIDEWAY_BIN=$LOGS/bin
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+# As products are built; with one value for all, nothing is compiled twice.
+export CGO_ENABLED=0
+# What `make lint` does, quick ones first; those that run cargo last, for they
+# wait for each other.
+readonly LINTS=(format tree vectors deps go generated rust)
+readonly mode=${1-all}
 
 main() {
+    case $mode in
+    all | fast | check) ;;
+    lint)
+        lint
+        exit
+        ;;
+    *) echo "test: unknown '$mode': take fast, check, or nothing" >&2 && exit 2 ;;
+    esac
+    rm -rf "$LOGS"
     mkdir -p "$LOGS"
-    : >"$SKIPPED_FILE"
+    touch "$SKIPPED_FILE" "$COUNTS_FILE"
+    trap finish EXIT
     go build -o .cache/bin/gotest ./tools/gotest
 
-    rust_tests
-    if is_root; then
-        step "Programs that the tests in namespaces run"
-        make build
+    lints=
+    if [[ $mode == check ]]; then
+        setsid nice -n 19 "$PWD/tools/test.sh" lint &
+        lints=$!
     fi
-    go_tests
-    if [[ ${1-} != fast ]]; then
-        lab_tests
+    if [[ $mode != fast ]]; then
+        stage build build
+        stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 16 ./lab/...
     fi
-    summary
+    [[ -z $lints ]] || stage "lint, the rest" wait_for_lints
+    stage Rust rust_tests
+    stage Go go_tests
+    check_skips
 }
 
-is_root() { [[ $(id -u) == 0 ]]; }
+# One after the other, each with its log and, when it ended, its row.
+lint() {
+    local what begun status=0
+    for what in "${LINTS[@]}"; do
+        begun=$SECONDS
+        if make "lint-$what" >"$LOGS/lint-$what.log" 2>&1; then
+            row "lint-$what" $((SECONDS - begun)) passed >>"$LOGS/lints"
+        else
+            row "lint-$what" $((SECONDS - begun)) FAILED >>"$LOGS/lints"
+            status=1
+        fi
+    done
+    return $status
+}
 
-step() { printf '\n== %s\n' "$*"; }
+wait_for_lints() {
+    local what
+    if ! wait "$lints"; then
+        for what in $(awk '/FAILED/ { print $1 }' "$LOGS/lints"); do
+            printf '\n== %s\n' "$what"
+            cat "$LOGS/$what.log"
+        done
+        return 1
+    fi
+}
+
+build() {
+    # Its compiler waits for cargo's last programs and fills the gaps before.
+    nice -n 19 make build-go BIN="$GUIDEWAY_BIN" TRIM= &
+    cargo test --workspace --no-run
+    wait $!
+    install -D -t "$GUIDEWAY_BIN" "${CARGO_TARGET_DIR:-target}"/debug/guideway-{forwarder,agent}
+}
 
 rust_tests() {
-    step "Rust: units, properties, golden packets"
     cargo test --workspace 2>&1 | tee "$LOGS/rust.log"
-    sed -n 's/^.*SKIPPED \(.*: needs .*\)$/\1/p' "$LOGS/rust.log" >>"$SKIPPED_FILE"
 }
 
 go_tests() {
-    step "Go: units, golden configs"
     local packages
     mapfile -t packages < <(go list ./... | grep -v -E '/lab(/|$)')
-    .cache/bin/gotest -timeout 5m "${packages[@]}"
+    .cache/bin/gotest -timeout 10m "${packages[@]}"
 }
 
-lab_tests() {
-    step "The lab"
-    .cache/bin/gotest -count=1 -p 1 -timeout 30m ./lab/...
-}
-
-summary() {
-    if [[ ! -s $SKIPPED_FILE ]]; then
-        step "All tests passed, none was skipped"
-        return
-    fi
-    step "Tests passed, but $(wc -l <"$SKIPPED_FILE") were skipped:"
-    sed 's/^/skipped: /' "$SKIPPED_FILE"
-    if [[ ${CI-} == true ]]; then
+check_skips() {
+    if [[ ${CI-} == true && -n $(rust_skips)$(<"$SKIPPED_FILE") ]]; then
         echo "test: in CI no test may be skipped" >&2
         exit 1
     fi
 }
 
-main "$@"
+rust_skips() {
+    [[ ! -f $LOGS/rust.log ]] || sed -n 's/^.*SKIPPED \(.*: needs .*\)$/\1/p' "$LOGS/rust.log"
+}
+
+# Whatever happened: the table, what was skipped, the sum.
+finish() {
+    local status=$?
+    trap - EXIT
+    end_stage "$status"
+    [[ -z ${lints-} ]] || kill -TERM -- "-$lints" 2>/dev/null || true
+    [[ $status == 0 ]] || remove_leftovers
+    rust_skips >>"$SKIPPED_FILE"
+    printf '\n== Stages\n'
+    cat "$LOGS/lints" 2>/dev/null || true
+    print_stages
+    [[ ! -s $SKIPPED_FILE ]] || printf '\n== Skipped\n'
+    sed 's/^/skipped: /' "$SKIPPED_FILE"
+    printf '\n'
+    count
+    exit "$status"
+}
+
+# Rust's harness takes a test that skipped itself for one that passed.
+count() {
+    local rust_skipped
+    rust_skipped=$(rust_skips | wc -l)
+    {
+        cat "$COUNTS_FILE"
+        [[ ! -f $LOGS/rust.log ]] || sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \2 \3/p' "$LOGS/rust.log"
+    } | awk -v rust="$rust_skipped" '{ passed += $1; failed += $2; skipped += $3 }
+        END { printf "%d passed, %d failed, %d skipped\n", passed - rust, failed, skipped + rust }'
+}
+
+main
