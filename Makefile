@@ -68,6 +68,11 @@ test: deps-build deps-test ## All tests: units, golden packets and, with root, n
 check: deps-build deps-check deps-test ## `make test` and `make lint` at once, as CI does
 	tools/test.sh check
 
+# Results are kept by commit: it goes on where it was interrupted.
+.PHONY: nightly
+nightly: deps-build deps-check deps-lab ## Everything else: both routers, release, -race, compilers, upgrade, units, fuzz, soak, fresh (root) [STAGES="core" or "race fuzz" FORMER=commit]
+	@tools/nightly.sh $(STAGES)
+
 .PHONY: test-fast
 test-fast: deps-build ## Only the tests that need neither root nor bin/
 	tools/test.sh fast

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# What `make check` leaves out, in stages of at most 40 minutes.
+#
+#   tools/nightly.sh [stage ...]        (no argument: all; `core`: see below)
+#
+# Results are kept by commit, in .cache/nightly/COMMIT/STAGE.{log,result,seconds}:
+# a stage that passed for this commit is not run again, so it goes on where it
+# was interrupted. With uncommitted changes nothing is kept. It ends with a table
+# of all stages, and with 0 if each that was asked for has passed.
+#
+# Ctrl-C ends the stage under way: what it began is removed.
+#
+#   release       products built as they are installed
+#   labs          every scenario, with the variants that make test leaves out
+#   labs_frr      every scenario with the second router, its tests under -race
+#   race          all other Go tests under -race
+#   compilers     the eBPF programs by every clang that apt has
+#   changes       ARCHITECTURE's table of changes, applied
+#   units         the systemd units (make units)
+#   upgrade       each process beside that of FORMER (make upgrade)
+#   faults        all faults with BIRD (make faults)      | not in core
+#   faults_frr    those that matter to routes, with FRR   |
+#   fuzz          every target for FUZZ_SECONDS           |
+#   soak          tests in namespaces for SOAK_MINUTES    |
+#   fresh_demo    make demo on a bare Debian 13           |
+#   fresh_test    make test there                         |
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/stages.sh
+
+readonly MINUTES_MAX=40
+readonly CORE=(release labs labs_frr race compilers changes units upgrade)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test)
+
+stage_release() { make build; }
+
+stage_labs() {
+    make build
+    GUIDEWAY_NIGHTLY=1 labs
+}
+
+stage_labs_frr() {
+    make build
+    GUIDEWAY_NIGHTLY=1 LAB_ROUTER=frr CGO_ENABLED=1 labs -race
+}
+
+labs() { gotest "$@" -p 1 -parallel 16 ./lab/scenarios; }
+
+stage_race() {
+    local packages
+    mapfile -t packages < <(go list ./... | grep -v '/lab/scenarios$')
+    CGO_ENABLED=1 gotest -race "${packages[@]}"
+}
+
+gotest() {
+    go build -o .cache/bin/gotest ./tools/gotest
+    .cache/bin/gotest -count=1 -timeout "${MINUTES_MAX}m" "$@"
+}
+
+stage_compilers() { tools/bpf-compilers.sh all; }
+
+stage_changes() { go test -count=1 -timeout "${MINUTES_MAX}m" -tags nightly ./tools/...; }
+
+stage_units() { make units; }
+
+# Without FORMER: what was there a week before.
+stage_upgrade() {
+    local former=${FORMER:-$(git rev-list -1 --before="$(git log -1 --format=%cI) - 7 days" HEAD)}
+    make upgrade FORMER="${former:?no commit is a week older: give FORMER=commit}"
+}
+
+stage_faults() { make faults LAB_ROUTER=bird; }
+
+stage_faults_frr() { make faults LAB_ROUTER=frr; }
+
+stage_fuzz() { tools/fuzz.sh "${FUZZ_SECONDS:-120}"; }
+
+stage_soak() { make soak MINUTES="${SOAK_MINUTES:-30}" LOAD=2; }
+
+stage_fresh_demo() { make fresh FRESH=demo; }
+
+stage_fresh_test() { make fresh FRESH=test; }
+
+main() {
+    if [[ ${1-} == --stage ]]; then
+        "stage_$2"
+        return
+    fi
+    local wanted=("$@") name
+    ((${#wanted[@]})) || wanted=("${CORE[@]}" "${REST[@]}")
+    [[ ${wanted[*]} != core ]] || wanted=("${CORE[@]}")
+    for name in "${wanted[@]}"; do
+        [[ " ${CORE[*]} ${REST[*]} " == *" $name "* ]] || {
+            echo "nightly: unknown stage '$name': give some of core ${CORE[*]} ${REST[*]}" >&2
+            exit 2
+        }
+    done
+    results=.cache/nightly/$(git rev-parse --short HEAD)
+    if [[ -n $(git status --porcelain) ]]; then
+        results+=-changed
+        rm -rf "$results"
+    fi
+    mkdir -p "$results"
+    trap 'interrupted' INT TERM HUP
+    for name in "${wanted[@]}"; do
+        run "$name"
+    done
+    table
+    for name in "${wanted[@]}"; do
+        [[ $(result "$name") == passed ]] || exit 1
+    done
+}
+
+result() { cat "$results/$1.result" 2>/dev/null || echo "not run"; }
+
+# run a stage in a process group of its own, unless it has passed.
+run() {
+    local name=$1 begun=$SECONDS outcome=passed
+    [[ $(result "$name") != passed ]] || return 0
+    printf '%s == %s: %s\n' "$(date +%T)" "$name" "$results/$name.log"
+    setsid "$PWD/tools/nightly.sh" --stage "$name" >"$results/$name.log" 2>&1 </dev/null &
+    running=$!
+    while kill -0 "$running" 2>/dev/null; do
+        if ((SECONDS - begun > MINUTES_MAX * 60)); then
+            end_running
+            outcome="more than $MINUTES_MAX min"
+        fi
+        sleep 1
+    done
+    wait "$running" || [[ $outcome != passed ]] || outcome=FAILED
+    running=
+    remove_leftovers
+    echo $((SECONDS - begun)) >"$results/$name.seconds"
+    echo "$outcome" >"$results/$name.result"
+}
+
+# SIGTERM to all of the stage: SIGINT is ignored by what runs in the background.
+end_running() {
+    local waited
+    kill -TERM -- "-$running" 2>/dev/null || true
+    for ((waited = 0; waited < 60; waited++)); do
+        pgrep -g "$running" >/dev/null || break
+        sleep 1
+    done
+    kill -KILL -- "-$running" 2>/dev/null || true
+}
+
+interrupted() {
+    trap '' INT TERM HUP
+    if [[ -n ${running-} ]]; then
+        end_running
+        remove_leftovers
+    fi
+    table
+    exit 130
+}
+
+table() {
+    local name
+    printf '\n%-12s %-16s %7s  %s\n' stage result seconds "last line"
+    for name in "${CORE[@]}" "${REST[@]}"; do
+        printf '%-12s %-16s %7s  %s\n' "$name" "$(result "$name")" \
+            "$(cat "$results/$name.seconds" 2>/dev/null || echo -)" \
+            "$(grep -v '^\s*$' "$results/$name.log" 2>/dev/null | tail -n 1 | cut -c -100)"
+    done
+}
+
+main "$@"
