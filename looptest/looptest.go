@@ -1,5 +1,6 @@
 // Package looptest gives tests on loopback what many of them need: ports that
-// nothing has, and an authority whose certificates programs trust or refuse.
+// nothing has, an authority whose certificates programs trust or refuse, and our
+// own programs.
 // Only tests import it.
 package looptest
 

@@ -14,7 +14,7 @@ import (
 	"github.com/guideway/guideway/looptest"
 )
 
-// apiMachine is a controller of bin/, and the certificates of docs/api.md.
+// apiMachine is a controller, and the certificates of docs/api.md.
 type apiMachine struct {
 	t            *testing.T
 	dir, address string
@@ -23,13 +23,7 @@ type apiMachine struct {
 
 func newAPIMachine(t *testing.T) *apiMachine {
 	t.Helper()
-	program, err := filepath.Abs("../bin/guideway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(program); err != nil {
-		t.Skip("needs bin/guideway: `make build` makes it")
-	}
+	program := looptest.Program(t, "guideway")
 	m := &apiMachine{t: t, dir: t.TempDir(), address: looptest.FreeAddress(t), program: program}
 	page, err := os.ReadFile("../docs/api.md")
 	if err != nil {

@@ -3,16 +3,17 @@ package packaging
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/guideway/guideway/looptest"
 )
 
 // The README's third command, as typed at the root of the tree, prints what the
 // README shows.
 func TestTheReadmesReplayPrintsWhatItShows(t *testing.T) {
-	if _, err := os.Stat("../bin/guideway-forwarder"); err != nil {
-		t.Skip("needs bin/guideway-forwarder: `make build` makes it")
-	}
+	folder := filepath.Dir(looptest.Program(t, "guideway-forwarder"))
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +25,7 @@ func TestTheReadmesReplayPrintsWhatItShows(t *testing.T) {
 	if !strings.Contains(typed, "bin/guideway-forwarder replay") || shown == "" {
 		t.Fatalf("the README has no replay: %q, %q", typed, shown)
 	}
-	command := exec.Command("bash", "-ec", typed)
+	command := exec.Command("bash", "-ec", strings.ReplaceAll(typed, "bin/", folder+"/"))
 	command.Dir = ".."
 	printed, err := command.Output()
 	if err != nil || string(printed) != shown {

@@ -26,7 +26,6 @@ cd "$(dirname "$0")/.."
 
 readonly LOGS=$PWD/.cache/test
 export SKIPPED_FILE=$LOGS/skipped COUNTS_FILE=$LOGS/counts
-export GUIDEWAY_BIN=$LOGS/bin
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 # As products are built; with one value for all, nothing is compiled twice.
 export CGO_ENABLED=0
@@ -47,6 +46,7 @@ main() {
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
     touch "$SKIPPED_FILE" "$COUNTS_FILE"
+    [[ $mode == fast ]] || export GUIDEWAY_BIN=$LOGS/bin
     trap finish EXIT
     go build -o .cache/bin/gotest ./tools/gotest
 

@@ -18,6 +18,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/guideway/guideway/controller/tracer"
 	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -40,13 +41,7 @@ func newTraceNet(t *testing.T) traceNet {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	program, err := filepath.Abs("../../bin/guideway-forwarder")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(program); err != nil {
-		t.Skip("needs bin/guideway-forwarder: `make build` makes it")
-	}
+	program := looptest.Program(t, "guideway-forwarder")
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("needs ip: tools/install-deps.sh lab installs it")
 	}

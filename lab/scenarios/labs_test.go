@@ -14,6 +14,7 @@ import (
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/looptest"
 )
 
 // How labs share a machine. A lab mostly waits, for timers of BGP, health checks and
@@ -82,28 +83,21 @@ func timeLab(t *testing.T) {
 	t.Cleanup(func() { t.Attr("lab_seconds", fmt.Sprintf("%.1f", time.Since(begun).Seconds())) })
 }
 
-// needLab skips where no lab can be built, and returns where the programs are: in
-// GUIDEWAY_BIN, or where `make build` puts them.
+// needLab skips where no lab can be built, and returns where the programs are.
 func needLab(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: a lab is made of network namespaces")
 	}
-	bin, err := filepath.Abs(cmp.Or(os.Getenv("GUIDEWAY_BIN"), "../../bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"guideway", "guideway-forwarder", "guideway-agent", "guideway-lab"} {
-		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
-			t.Skipf("a lab needs %s in %s: `make build` makes it", name, bin)
-		}
+		looptest.Program(t, name)
 	}
 	for _, name := range []string{"bird", "vtysh", "nginx", "ethtool", "ip", "nft"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
 		}
 	}
-	return bin
+	return looptest.Programs(t)
 }
 
 func smallLab(t *testing.T, what, bin string) topology.Options {
