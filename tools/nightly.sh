@@ -44,7 +44,7 @@ stage_labs_frr() {
     GUIDEWAY_NIGHTLY=1 LAB_ROUTER=frr CGO_ENABLED=1 labs -race
 }
 
-labs() { gotest "$@" -p 1 -parallel 16 ./lab/scenarios; }
+labs() { gotest "$@" -p 1 -parallel 99 ./lab/scenarios; }
 
 stage_race() {
     local packages

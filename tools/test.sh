@@ -57,7 +57,7 @@ main() {
     fi
     if [[ $mode != fast ]]; then
         stage build build
-        stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 16 ./lab/...
+        stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...
     fi
     [[ -z $lints ]] || stage "lint, the rest" wait_for_lints
     stage Rust rust_tests

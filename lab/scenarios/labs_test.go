@@ -19,8 +19,7 @@ import (
 
 // How labs share a machine. A lab mostly waits, for timers of BGP, health checks and
 // TCP, so two of them take hardly longer than one. A test is alone if it measures time,
-// sends floods, replaces programs that run, or uses what all namespaces have in common:
-// the kernel's secret of SYN cookies and its table of joins.
+// sends floods, or replaces programs that run.
 
 // built labs, by name: their run directories.
 var built sync.Map
@@ -71,9 +70,27 @@ func optionsAlone(t *testing.T, what string) topology.Options {
 func shareMachine(t *testing.T) {
 	t.Helper()
 	t.Parallel()
+	takePlace(t)
+}
+
+func takePlace(t *testing.T) {
+	t.Helper()
 	places <- struct{}{}
 	t.Cleanup(func() { <-places })
 	timeLab(t)
+}
+
+// multipath: two labs with Multipath TCP do not run at once. All namespaces have one secret
+// for SYN cookies and one table of joins.
+var multipath sync.Mutex
+
+// shareMachineButMultipath with a lab that has no Multipath TCP.
+func shareMachineButMultipath(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	multipath.Lock()
+	t.Cleanup(multipath.Unlock)
+	takePlace(t)
 }
 
 // timeLab for the table of tools/gotest: a test's own time has its wait for a place.

@@ -24,7 +24,9 @@ import (
 // and connections outlive the link on which they began.
 func TestJoinPorts(t *testing.T) {
 	const connections = 10 // of each family
-	running := up(t, optionsAlone(t, "join-ports"))
+	bin := needLab(t)
+	shareMachineButMultipath(t)
+	running := up(t, smallLab(t, "join-ports", bin))
 	useBothLinks(t, running)
 
 	before := joins(t, running)
@@ -216,7 +218,7 @@ func joins(t *testing.T, running *hosts.Lab) (sum joinCounts) {
 func TestTransfersByMultipathTCP(t *testing.T) {
 	o := events.MultipathDefaults()
 	o.BinDir, o.Name = needLab(t), labName("demo-mptcp", "")
-	timeLab(t)
+	shareMachineButMultipath(t)
 	o.Events = []string{"drain_backend", "add_load_balancer", "cut_link"}
 	o.Output = t.Output()
 	if err := events.RunMultipath(t.Context(), o); err != nil {
