@@ -34,7 +34,7 @@ type RouteChange struct {
 	Services  []string
 }
 
-// Snapshot copies what the state decides by.
+// Snapshot copies what the state decides by: all that the brain changes in place.
 func (s *State) Snapshot() Snapshot {
 	copied := *s
 	copied.changed = Desired{}
@@ -59,9 +59,15 @@ func (s *State) Snapshot() Snapshot {
 	}
 	copied.buckets = s.buckets.snapshot()
 	copied.agreement.proposals = maps.Clone(s.agreement.proposals)
+	copied.tables = maps.Clone(s.tables)
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
+	copied.forwarder.unresolved = maps.Clone(s.forwarder.unresolved)
+	copied.forwarder.running.active = maps.Clone(s.forwarder.running.active)
+	copied.forwarder.running.maps = maps.Clone(s.forwarder.running.maps)
 	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
 	copied.routes.neighbors = maps.Clone(s.routes.neighbors)
+	copied.routes.inherited = maps.Clone(s.routes.inherited)
+	copied.routes.unresolved = maps.Clone(s.routes.unresolved)
 	return Snapshot{&copied}
 }
 
