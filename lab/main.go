@@ -18,13 +18,21 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 )
 
+// exitInterrupted is what shells make of Ctrl-C: 128 and the number of SIGINT.
+const exitInterrupted = 130
+
 // version is set by the linker.
 var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
+	interrupted := ctx.Err() != nil
 	stop()
+	if err != nil && interrupted {
+		fmt.Fprintln(os.Stderr, "guideway-lab: interrupted")
+		os.Exit(exitInterrupted)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "guideway-lab: %v\n", err)
 		os.Exit(commandline.ExitCode(err))

@@ -127,7 +127,7 @@ func (s *stage) startLoad(ctx context.Context, rate float64) error {
 		Connections: s.options.Connections, MessageRate: messageRate, TimeLimit: timeLimit,
 	}
 	s.screen.Step("start the load: %d long-lived connections, %.0f new ones a second", spec.Connections, spec.FreshRate)
-	command := s.lab.LoadCommand()
+	command := s.lab.LoadCommand(ctx)
 	command.Stderr = os.Stderr
 	if s.load, err = load.StartRemote(command, spec); err != nil {
 		s.load = nil

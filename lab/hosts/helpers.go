@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"context"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -13,10 +14,11 @@ const HelperVerb = "helper"
 const labProgram = "guideway-lab"
 
 // LoadCommand is the clients, as a process in their namespace (see
-// load.StartRemote). Ctrl-C does not reach it: it ends when its input does.
-func (lab *Lab) LoadCommand() *exec.Cmd {
+// load.StartRemote). Ctrl-C does not reach it: it ends when its input does, or by the
+// context, and with it what waits for its answer.
+func (lab *Lab) LoadCommand(ctx context.Context) *exec.Cmd {
 	program := filepath.Join(lab.state.Options.BinDir, labProgram)
-	command := exec.Command("ip", "netns", "exec", lab.Network.Client.Namespace, program, HelperVerb, "load")
+	command := exec.CommandContext(ctx, "ip", "netns", "exec", lab.Network.Client.Namespace, program, HelperVerb, "load")
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return command
 }

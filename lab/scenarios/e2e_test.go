@@ -509,7 +509,7 @@ func TestTheDemoFailsWhenConnectionsBreak(t *testing.T) {
 	for _, vip := range topology.EchoVIPs {
 		echo = append(echo, netip.AddrPortFrom(vip, topology.EchoPort))
 	}
-	remote, err := load.StartRemote(running.LoadCommand(), load.Spec{
+	remote, err := load.StartRemote(running.LoadCommand(t.Context()), load.Spec{
 		Seed: 1, Sources: addresses, Echo: echo, Connections: 40, MessageRate: 5, TimeLimit: 5 * time.Second,
 	})
 	if err != nil {

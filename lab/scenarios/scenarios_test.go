@@ -317,7 +317,7 @@ func startLoad(t *testing.T, running *hosts.Lab, block, connections int) *load.R
 	for _, vip := range topology.EchoVIPs {
 		echo = append(echo, netip.AddrPortFrom(vip, topology.EchoPort))
 	}
-	remote, err := load.StartRemote(running.LoadCommand(), load.Spec{
+	remote, err := load.StartRemote(running.LoadCommand(t.Context()), load.Spec{
 		Seed: 1, Sources: addresses, Echo: echo, Connections: connections, MessageRate: 0.7, TimeLimit: 15 * time.Second,
 	})
 	if err != nil {

@@ -32,7 +32,7 @@ func loadForTakeOver(t *testing.T, running *hosts.Lab, block, connections int) *
 	for _, vip := range topology.WebVIPs {
 		spec.Web = append(spec.Web, netip.AddrPortFrom(vip, topology.HTTPPort))
 	}
-	remote, err := load.StartRemote(running.LoadCommand(), spec)
+	remote, err := load.StartRemote(running.LoadCommand(t.Context()), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
