@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use daemon::metrics::{Definition, Page};
+use daemon::metrics::{Labelled, Page};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -142,7 +142,7 @@ fn classifiers(page: &mut Page, counters: &Counters) {
 /// Counters of one name, by the values of its label.
 fn family(
     page: &mut Page,
-    metric: &'static Definition,
+    metric: &'static Labelled<1>,
     counts: impl IntoIterator<Item = (&'static str, u64)>,
 ) {
     let mut metric = page.metric(metric);

@@ -37,28 +37,33 @@ pub struct Definition {
     pub help: &'static str,
 }
 
+/// A definition with that number of labels: a sample has as many values, or does not compile.
+#[derive(Debug)]
+pub struct Labelled<const LABELS: usize>(pub Definition);
+
 /// Defines a program's metrics: a constant for each, and `ALL` of them, in that order.
 ///
 /// ```
 /// daemon::define_metrics! {
 ///     DROPPED "guideway_drop_packets_total" Counter ["reason"] "Dropped frames by reason."
 /// }
-/// assert_eq!(ALL[0].name, DROPPED.name);
+/// assert_eq!(ALL[0].name, DROPPED.0.name);
 /// ```
 #[macro_export]
 macro_rules! define_metrics {
     ($($constant:ident $name:literal $kind:ident [$($label:literal),*] $help:literal)*) => {
         $(
             #[doc = $help]
-            pub const $constant: $crate::metrics::Definition = $crate::metrics::Definition {
-                name: $name,
-                kind: $crate::metrics::Kind::$kind,
-                labels: &[$($label),*],
-                help: $help,
-            };
+            pub const $constant: $crate::metrics::Labelled<{ <[&str]>::len(&[$($label),*]) }> =
+                $crate::metrics::Labelled($crate::metrics::Definition {
+                    name: $name,
+                    kind: $crate::metrics::Kind::$kind,
+                    labels: &[$($label),*],
+                    help: $help,
+                });
         )*
         /// All metrics of this program.
-        pub const ALL: &[&$crate::metrics::Definition] = &[$(&$constant),*];
+        pub const ALL: &[&$crate::metrics::Definition] = &[$(&$constant.0),*];
     };
 }
 
@@ -83,8 +88,11 @@ pub struct Page {
 
 impl Page {
     /// Begins a metric; its samples follow.
-    pub fn metric<'p>(&'p mut self, metric: &'static Definition) -> Metric<'p> {
-        let Definition { name, kind, help, .. } = metric;
+    pub fn metric<'p, const LABELS: usize>(
+        &'p mut self,
+        metric: &'static Labelled<LABELS>,
+    ) -> Metric<'p, LABELS> {
+        let Definition { name, kind, help, .. } = &metric.0;
         debug_assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
         Metric { page: self, metric }
@@ -99,21 +107,22 @@ impl Page {
 
 /// One metric and its samples.
 #[derive(Debug)]
-pub struct Metric<'p> {
+pub struct Metric<'p, const LABELS: usize> {
     page: &'p mut Page,
-    metric: &'static Definition,
+    metric: &'static Labelled<LABELS>,
 }
 
-impl Metric<'_> {
+impl Metric<'_, 0> {
     /// The sample of a metric without labels.
     pub fn value(mut self, value: impl Display) {
         self.sample(&[], value);
     }
+}
 
+impl<const LABELS: usize> Metric<'_, LABELS> {
     /// A sample, with the values of the metric's labels in their order.
-    pub fn sample(&mut self, values: &[&str], value: impl Display) {
-        let Definition { name, labels, .. } = self.metric;
-        assert_eq!(values.len(), labels.len(), "{name} has the labels {labels:?}");
+    pub fn sample(&mut self, values: &[&str; LABELS], value: impl Display) {
+        let Definition { name, labels, .. } = &self.metric.0;
         let text = &mut self.page.text;
         text.push_str(name);
         for (position, (label, content)) in labels.iter().zip(values).enumerate() {
