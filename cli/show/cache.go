@@ -22,8 +22,6 @@ type shownCache struct {
 	TargetsRefused uint64  `json:"targets_refused"`
 	// Whose packets user space sends all.
 	NotCached []shownNotCached `json:"not_cached,omitempty"`
-	// Packets among these that interfaces did not send; nil: not counted there.
-	Lost *uint64 `json:"lost,omitempty"`
 }
 
 type shownNotCached struct {
@@ -49,12 +47,12 @@ func showCache(ctx context.Context, m machine.Machine, _ io.Writer) (output.List
 	shown := cacheOf(status.GetKernelCache(), counters.GetSent())
 	found := output.Listing{
 		Value:  shown,
-		Header: []string{"STATE", "PACKETS", "OF ALL SENT", "LOST", "ENTRIES", "TARGETS", "REASON"},
+		Header: []string{"STATE", "PACKETS", "OF ALL SENT", "ENTRIES", "TARGETS", "REASON"},
 		None:   "no plan yet: nothing is forwarded",
 	}
 	if status.GetKernelCache() != nil {
 		found.Rows = [][]string{{
-			shown.State, fmt.Sprint(shown.Packets), fmt.Sprintf("%.1f %%", 100*shown.SentShare), lost(shown.Lost),
+			shown.State, fmt.Sprint(shown.Packets), fmt.Sprintf("%.1f %%", 100*shown.SentShare),
 			fmt.Sprintf("%d of %d", shown.Entries, shown.EntriesMax), fmt.Sprintf("%d of %d", shown.Targets, shown.TargetsMax),
 			output.Dash(shown.Reason),
 		}}
@@ -65,21 +63,11 @@ func showCache(ctx context.Context, m machine.Machine, _ io.Writer) (output.List
 	return found, nil
 }
 
-func lost(packets *uint64) string {
-	if packets == nil {
-		return "-"
-	}
-	return fmt.Sprint(*packets)
-}
-
 func cacheOf(cache *forwarderv1.KernelCache, sent uint64) shownCache {
 	shown := shownCache{
 		State: cache.GetState(), Reason: cache.GetReason(), Packets: cache.GetPackets(),
 		Entries: cache.GetEntries(), EntriesMax: cache.GetEntriesMax(),
 		Targets: cache.GetTargets(), TargetsMax: cache.GetTargetsMax(), TargetsRefused: cache.GetTargetsRefused(),
-	}
-	if cache != nil {
-		shown.Lost = cache.Lost
 	}
 	for _, n := range cache.GetNotCached() {
 		shown.NotCached = append(shown.NotCached, shownNotCached{Service: n.GetService(), Backends: n.GetBackends(), Reason: n.GetReason()})

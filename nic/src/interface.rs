@@ -9,7 +9,7 @@ use ebpf::NoInterface;
 use wire::MacAddress;
 
 /// The kernel's command for `ethtool -l`; libc has none of these.
-pub(crate) const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// An interface of this network namespace.

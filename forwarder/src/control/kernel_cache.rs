@@ -20,7 +20,6 @@ use datapath::kernel_cache::targets::TARGETS_MAX;
 use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets};
 use datapath::verdict::DeviceIndex;
 use nic::kernel_cache::{CacheRequest, DEVICES_MAX};
-use nic::losses::Losses;
 use nic::{Device, DeviceConfig, Driver, Interface, Mode, drivers};
 use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -183,21 +182,7 @@ fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
     let is_missed = by_device.iter().any(|cache| cache.sends_by.contains(&false));
     let taken = if devices.len() == 1 { from_itself } else { from_others };
     let problems = taken.into_iter().filter_map(|taken| taken.err().filter(|_| is_missed));
-    Ok(KernelCaches {
-        problems: problems.collect(),
-        by_device: by_device.into(),
-        losses: losses(devices),
-    })
-}
-
-/// What devices will not send of what the caches hand to them, if that can be counted.
-fn losses(devices: &[Device]) -> Option<Arc<Losses>> {
-    let interfaces: Vec<&Interface> = devices.iter().map(Device::interface).collect();
-    let counted = Losses::count(&interfaces);
-    let warn = |error| {
-        tracing::warn!(%error, "what devices do not send of the kernel flow cache's packets is not counted");
-    };
-    counted.map_err(warn).ok().map(Arc::new)
+    Ok(KernelCaches { problems: problems.collect(), by_device: by_device.into() })
 }
 
 /// Whether a program in that device's driver can send by it: such a packet passes the
@@ -330,13 +315,6 @@ impl CachedTraffic {
     #[must_use]
     pub fn problems(&self) -> String {
         self.caches.problems.join("; ")
-    }
-
-    /// Packets among those that were handed to each device and that it did not send, in
-    /// the order of all devices; None: they cannot be counted here.
-    #[must_use]
-    pub fn lost(&self) -> Option<[u64; DEVICES_MAX]> {
-        self.caches.losses.as_ref().map(|losses| losses.packets())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counted> {

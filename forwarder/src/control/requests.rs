@@ -268,7 +268,6 @@ impl Control {
             // Before what is by name: it collects what the kernel sent.
             totals: running.totals(),
             cached: running.cached.as_ref().ok().map(|cached| cached.collect()),
-            cached_lost: running.cached.as_ref().ok().and_then(|cached| cached.lost()),
             interfaces: running.devices.iter().map(|device| device.interface.as_str()).collect(),
             filters: running
                 .devices
@@ -362,7 +361,6 @@ impl Forwarding {
             targets_max: TARGETS_MAX as u64,
             targets_refused: targets.refused_full,
             not_cached: not_cached(&self.view),
-            lost: traffic.lost().map(|by_device| by_device.iter().sum()),
         }
     }
 

@@ -5,18 +5,15 @@ use std::sync::Arc;
 use datapath::kernel_cache::{self, CacheRegion, Pause, Targets, pause};
 use datapath::verdict::DeviceIndex;
 use nic::kernel_cache::CacheMemory;
-use nic::losses::Losses;
 use wire::FlowKey;
 
 /// The cache in front of each device that has one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KernelCaches {
     /// One at least.
     pub by_device: Arc<[DeviceCache]>,
     /// Why packets of some devices cannot leave by others, for people.
     pub problems: Arc<[String]>,
-    /// What devices did not send; None: that cannot be counted here.
-    pub losses: Option<Arc<Losses>>,
 }
 
 /// One device's.

@@ -103,7 +103,7 @@ daemon::define_metrics! {
     TX_BYTES_TOTAL "guideway_tx_bytes_total" Counter ["interface", "queue"]
         "Their bytes."
     TX_LOST_PACKETS_TOTAL "guideway_tx_lost_packets_total" Counter ["interface", "queue"]
-        "Frames the kernel refused to send; of queue -: those of the kernel flow cache that the interface did not send."
+        "Frames the kernel refused to send."
     RX_LOST_PACKETS_TOTAL "guideway_rx_lost_packets_total" Counter ["interface", "queue", "where"]
         "Frames lost before us, by place."
     FILTER_PACKETS_TOTAL "guideway_filter_packets_total" Counter ["interface", "decision"]

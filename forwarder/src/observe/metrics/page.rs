@@ -8,7 +8,6 @@ use datapath::counters::{CacheCounters, ConnectionIdCounters, Counters, Fragment
 use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::{DropReason, Totals};
-use nic::kernel_cache::DEVICES_MAX;
 use nic::{FilterCounters, QueueCounters};
 use plan::{BackendId, Plan, ServiceId};
 
@@ -30,8 +29,6 @@ pub struct Running<'a> {
     pub totals: (u64, Totals),
     /// Packets that the kernel flow cache sent; None: there is none.
     pub cached: Option<u64>,
-    /// Those among them that each device did not send; None: they cannot be counted.
-    pub cached_lost: Option<[u64; DEVICES_MAX]>,
     /// Names of the devices' interfaces, in their order.
     pub interfaces: Vec<&'a str>,
     /// What the filters did, by interface.
@@ -314,9 +311,6 @@ impl Running<'_> {
         let mut unsent = page.metric(&definitions::TX_LOST_PACKETS_TOTAL);
         for (interface, queue, counters) in &queues {
             unsent.sample(&[interface, queue], counters.tx_invalid);
-        }
-        for (interface, lost) in self.interfaces.iter().zip(self.cached_lost.iter().flatten()) {
-            unsent.sample(&[interface, "-"], *lost);
         }
         let mut lost = page.metric(&definitions::RX_LOST_PACKETS_TOTAL);
         for (interface, queue, counters) in &queues {

@@ -60,37 +60,6 @@ fn packets_leave_by_another_device_in_generic_mode() {
 }
 
 #[test]
-fn what_an_interface_does_not_send_of_the_caches_packets_is_counted() {
-    if !root_or_skip("what_an_interface_does_not_send_of_the_caches_packets_is_counted") {
-        return;
-    }
-    is_counted_as_lost(Rig::start(&plan(1, 11)), "eth0");
-    let two_links = plan_of_two_links("ENCAP_GRE");
-    is_counted_as_lost(Rig::start_over_two_links(&two_links, program, |_| ()), "eth1");
-}
-
-/// The interface by which the flow leaves loses what the kernel sends.
-fn is_counted_as_lost(mut rig: Rig, interface: &str) {
-    rig.traffic.send(300);
-    let cached = rig.filtered("cached");
-    let lost = format!("guideway_tx_lost_packets_total{{interface=\"{interface}\",queue=\"-\"}} ");
-    assert_eq!(sample(&rig.forwarder.metrics(), &lost), 0);
-    // An end of veth without a program takes nothing that another program sends.
-    rig.traffic.program.clear();
-    // A child that another test forks has the program for a moment, too.
-    while rig.others.last().unwrap().run("ip link show eth0").contains("xdp") {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    (0..50).for_each(|_| rig.traffic.send_without_waiting());
-    rig.forwarder.at_rest();
-    let cached = rig.filtered("cached") - cached;
-    assert!(cached > 40, "{cached}");
-    assert_eq!(sample(&rig.forwarder.metrics(), &lost), cached);
-    let shown = rig.forwarder.status().kernel_cache.unwrap();
-    assert_eq!(shown.lost, Some(cached));
-}
-
-#[test]
 fn what_would_leave_by_a_device_that_takes_nothing_from_programs_is_user_spaces() {
     let test = "what_would_leave_by_a_device_that_takes_nothing_from_programs_is_user_spaces";
     if !root_or_skip(test) {

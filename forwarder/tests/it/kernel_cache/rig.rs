@@ -89,7 +89,7 @@ pub struct Rig {
     pub traffic: Traffic,
     pub balancer: Namespace,
     /// The client's is the first; the last has the backends.
-    pub others: Vec<Namespace>,
+    _others: Vec<Namespace>,
 }
 
 impl Rig {
@@ -161,8 +161,8 @@ impl Rig {
         let families = Families::of(plan);
         let socket = others[0].inside(|| UdpSocket::bind(families.flow()[0]).unwrap());
         let backend = others[others.len() - 1].inside(|| families.backend(plan));
-        let traffic = Traffic { families, socket, backend, program, sent: 0, padding: 0 };
-        let mut rig = Rig { forwarder, traffic, balancer, others };
+        let traffic = Traffic { families, socket, backend, _program: program, sent: 0, padding: 0 };
+        let mut rig = Rig { forwarder, traffic, balancer, _others: others };
         rig.confirm();
         rig
     }
@@ -220,7 +220,7 @@ pub struct Traffic {
     socket: UdpSocket,
     pub backend: OwnedFd,
     /// At the other ends of the balancer's links.
-    pub program: Vec<nic::Device>,
+    _program: Vec<nic::Device>,
     pub sent: u64,
     /// Bytes of each packet in front of its number.
     pub padding: usize,

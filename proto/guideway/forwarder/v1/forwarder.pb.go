@@ -816,9 +816,7 @@ type KernelCache struct {
 	// Those of the plan that found no room.
 	TargetsRefused uint64 `protobuf:"varint,8,opt,name=targets_refused,json=targetsRefused,proto3" json:"targets_refused,omitempty"`
 	// Whose packets user space sends all.
-	NotCached []*NotCached `protobuf:"bytes,9,rep,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
-	// Packets among those above that interfaces did not send; absent: not counted here.
-	Lost          *uint64 `protobuf:"varint,10,opt,name=lost,proto3,oneof" json:"lost,omitempty"`
+	NotCached     []*NotCached `protobuf:"bytes,9,rep,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,13 +912,6 @@ func (x *KernelCache) GetNotCached() []*NotCached {
 		return x.NotCached
 	}
 	return nil
-}
-
-func (x *KernelCache) GetLost() uint64 {
-	if x != nil && x.Lost != nil {
-		return *x.Lost
-	}
-	return 0
 }
 
 // Backends of a service to which the kernel sends nothing by itself.
@@ -3721,7 +3712,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDevice\x120\n" +
 	"\x14controller_absent_ms\x18\x11 \x01(\x04R\x12controllerAbsentMs\x12E\n" +
 	"\fkernel_cache\x18\x12 \x01(\v2\".guideway.forwarder.v1.KernelCacheR\vkernelCacheJ\x04\b\n" +
-	"\x10\v\"\xd7\x02\n" +
+	"\x10\v\"\xc1\x02\n" +
 	"\vKernelCache\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3734,10 +3725,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"targetsMax\x12'\n" +
 	"\x0ftargets_refused\x18\b \x01(\x04R\x0etargetsRefused\x12?\n" +
 	"\n" +
-	"not_cached\x18\t \x03(\v2 .guideway.forwarder.v1.NotCachedR\tnotCached\x12\x17\n" +
-	"\x04lost\x18\n" +
-	" \x01(\x04H\x00R\x04lost\x88\x01\x01B\a\n" +
-	"\x05_lost\"Y\n" +
+	"not_cached\x18\t \x03(\v2 .guideway.forwarder.v1.NotCachedR\tnotCachedJ\x04\b\n" +
+	"\x10\vR\x04lost\"Y\n" +
 	"\tNotCached\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -4115,7 +4104,6 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[11].OneofWrappers = []any{}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[38].OneofWrappers = []any{}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[39].OneofWrappers = []any{}
