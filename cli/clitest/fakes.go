@@ -340,9 +340,9 @@ func (*FakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) 
 		Devices: []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
 		KernelCache: &forwarderv1.KernelCache{State: "on", Packets: 742, Entries: 12, EntriesMax: 4096, Targets: 3, TargetsMax: 65536,
 			NotCached: []*forwarderv1.NotCached{{Service: "dns", Reason: "the backend has several next hops", Backends: 2}}},
-		PlanUnsaved: "writing plan.json: no space left on device",
-		PathMtus:    []*forwarderv1.PathMtu{{Address: "10.1.0.11", Bytes: 1400}, {Address: "10.1.0.12", Mismatched: 100, Paused: true}},
-		Unresolved:  []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
+		PlanUnsaved:  "writing plan.json: no space left on device",
+		TunnelErrors: &forwarderv1.TunnelErrors{Count: 12, From: "10.1.255.254", About: "web-1", Mtu: 1400, AgeMs: 61000},
+		Unresolved:   []*forwarderv1.UnresolvedBackend{{Name: "web-1", Address: "10.1.0.11", Why: "no route"}},
 	}, nil
 }
 

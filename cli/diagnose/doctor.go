@@ -128,7 +128,7 @@ func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p.etcd()
 	p.nextHops()
 	p.mtu()
-	p.pathMTUs()
+	p.tunnelErrors()
 	p.devices(ctx)
 	p.speaker(ctx, m)
 	p.bgp()
@@ -327,33 +327,15 @@ func (p *diagnosis) mtu() {
 	}
 }
 
-// pathsShown bounds what is said of single paths: of many, the first ones are listed.
-const pathsShown = 10
-
-// pathMTUs: what ICMP errors reported of the paths to the tunnels' remote ends.
-func (p *diagnosis) pathMTUs() {
-	var learned, paused []string
-	for _, path := range p.status.GetPathMtus() {
-		if path.Paused {
-			paused = append(paused, path.Address)
-		}
-		if path.Bytes > 0 {
-			learned = append(learned, fmt.Sprintf("%s %d", path.Address, path.Bytes))
-		}
+// tunnelErrors: some link carries less than the load balancer takes for granted, or
+// somebody forges.
+func (p *diagnosis) tunnelErrors() {
+	e := p.status.GetTunnelErrors()
+	if e == nil {
+		return
 	}
-	if len(learned) > 0 {
-		p.add(gradeOK, "path mtu", "learned from routers, for ten minutes: %s", shorten(learned))
-	}
-	if len(paused) > 0 {
-		p.add(gradeWarn, "path mtu", "nothing is learned about the path to %s for up to ten minutes, because 100 ICMP errors quoted packets that this machine did not send: they are forged; drop ICMP errors from outside to the load balancers' own addresses at the border, or give the fabric a larger MTU and set `path_mtu: {learn: false}`", shorten(paused))
-	}
-}
-
-func shorten(items []string) string {
-	if len(items) <= pathsShown {
-		return strings.Join(items, ", ")
-	}
-	return fmt.Sprintf("%s, and %d more", strings.Join(items[:pathsShown], ", "), len(items)-pathsShown)
+	age := (time.Duration(e.AgeMs) * time.Millisecond).Round(time.Second)
+	p.add(gradeWarn, "path mtu", "%s said that a tunnel's packets do not fit, the last %s ago from %s: the path to %s carries %d bytes. Nothing follows such errors, since anybody can forge them. If a link there is that narrow, widen it, or set tunnel.mtu, or `mtu %d` on the kernel's route", output.Counted(int(e.Count), "ICMP error"), age, e.From, e.About, e.Mtu, e.Mtu)
 }
 
 func (p *diagnosis) devices(ctx context.Context) {

@@ -52,7 +52,6 @@ func Compile(c *config.Config, states States, generation uint64) *planv1.Plan {
 		Peers:         peers(c.Peers, states),
 		Encapsulators: texts(c.Encapsulators),
 		Tunnel:        tunnel(c.Tunnel),
-		PathMtu:       pathMTU(c.LearnPathMTU),
 		PrefixGroups:  PrefixGroups(c.PrefixGroups),
 		Services:      make([]*planv1.Service, len(services)),
 		Forwarder:     forwarder(c.Forwarder),
@@ -244,19 +243,11 @@ func tunnel(t config.Tunnel) *planv1.Tunnel {
 	if t == (config.Tunnel{}) {
 		return nil
 	}
-	compiled := &planv1.Tunnel{Udp6Checksum: t.UDP6Checksum}
+	compiled := &planv1.Tunnel{Udp6Checksum: t.UDP6Checksum, Mtu: uint32(t.MTU)}
 	if t.SourcePrefix.IsValid() {
 		compiled.SourcePrefix = t.SourcePrefix.String()
 	}
 	return compiled
-}
-
-// pathMTU is absent where it says nothing.
-func pathMTU(learn bool) *planv1.PathMtu {
-	if learn {
-		return nil
-	}
-	return &planv1.PathMtu{Learn: &learn}
 }
 
 // PrefixGroups as plans have them.

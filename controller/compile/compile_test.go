@@ -256,8 +256,7 @@ func Test_every_word_of_the_config_has_its_word_in_the_plan(t *testing.T) {
 func Test_requires_names_what_the_plan_uses_sorted(t *testing.T) {
 	plan := &planv1.Plan{
 		Encapsulators: []string{"10.0.9.0/24"},
-		PathMtu:       &planv1.PathMtu{Learn: new(false)},
-		Tunnel:        &planv1.Tunnel{Udp6Checksum: true, SourcePrefix: "10.9.0.0/16"},
+		Tunnel:        &planv1.Tunnel{Udp6Checksum: true, SourcePrefix: "10.9.0.0/16", Mtu: 1400},
 		Forwarder:     &planv1.Forwarder{Steering: planv1.Steering_STEERING_SOFTWARE},
 		Services: []*planv1.Service{
 			{Encap: planv1.Encap_ENCAP_GUE, Fragments: planv1.Fragments_FRAGMENTS_ON},
@@ -266,26 +265,13 @@ func Test_requires_names_what_the_plan_uses_sorted(t *testing.T) {
 			{Encap: planv1.Encap_ENCAP_GENEVE, BucketMap: &planv1.BucketMap{Moves: []*planv1.OpenMove{{}}}},
 		},
 	}
-	wanted := []string{"bucket-moves", "encap-geneve", "encap-gue", "encap-ipip", "encapsulators", "fragments", "path-mtu-learn", "source-prefix",
-		"spill", "stateless", "steering-software", "udp6-checksum"}
+	wanted := []string{"bucket-moves", "encap-geneve", "encap-gue", "encap-ipip", "encapsulators", "fragments", "source-prefix",
+		"spill", "stateless", "steering-software", "tunnel-mtu", "udp6-checksum"}
 	if got := requires(plan); !slices.Equal(got, wanted) {
 		t.Errorf("requires %v, wanted %v", got, wanted)
 	}
 	if got := requires(&planv1.Plan{Services: []*planv1.Service{{}}}); len(got) != 0 {
 		t.Errorf("a plain plan requires %v", got)
-	}
-}
-
-func Test_a_plan_says_only_that_path_MTUs_are_not_learned(t *testing.T) {
-	for text, learn := range map[string]*bool{"": nil, "path_mtu: {}": nil, "path_mtu: {learn: true}": nil, "path_mtu: {learn: false}": new(false)} {
-		c := parse(t, "machine: {addresses: [10.0.0.1]}\n"+text+`
-services: [{name: s, vips: [{address: 203.0.113.1}], pools: [a]}]
-pools: [{name: a, backends: [{name: x, address: 10.1.0.1}]}]
-`)
-		got := Compile(c, States{}, 1).GetPathMtu()
-		if (got == nil) != (learn == nil) || got.GetLearn() {
-			t.Errorf("%q: the plan has %v", text, got)
-		}
 	}
 }
 

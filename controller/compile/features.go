@@ -21,7 +21,7 @@ const (
 	FeatureUDP6Checksum     = "udp6-checksum"
 	FeatureSourcePrefix     = "source-prefix"
 	FeatureSteeringSoftware = "steering-software"
-	FeaturePathMTULearn     = "path-mtu-learn"
+	FeatureTunnelMTU        = "tunnel-mtu"
 	FeatureProbing          = "probing"
 	FeatureQUICLB           = "quic-lb"
 	FeatureSecondChance     = "second-chance"
@@ -45,7 +45,7 @@ func requires(plan *planv1.Plan) []string {
 		FeatureEncapsulators:    len(plan.GetEncapsulators()) > 0,
 		FeatureUDP6Checksum:     plan.GetTunnel().GetUdp6Checksum(),
 		FeatureSourcePrefix:     plan.GetTunnel().GetSourcePrefix() != "",
-		FeaturePathMTULearn:     plan.GetPathMtu() != nil,
+		FeatureTunnelMTU:        plan.GetTunnel().GetMtu() != 0,
 		FeatureProbing:          plan.GetProbing() != nil,
 		FeatureSteeringSoftware: plan.GetForwarder().GetSteering() == planv1.Steering_STEERING_SOFTWARE,
 	}

@@ -28,7 +28,6 @@ func (b *builder) build() {
 	b.cluster()
 	b.peers()
 	b.tunnel()
-	b.pathMTU()
 	b.prefixGroups()
 	b.healthChecks()
 	b.pools()
@@ -92,6 +91,10 @@ func (b *builder) peers() {
 func (b *builder) tunnel() {
 	given := b.schema.GetTunnel()
 	b.config.Tunnel.UDP6Checksum = given.GetUdp6Checksum()
+	b.config.Tunnel.MTU = int(given.GetMtu())
+	if b.schema.GetPathMtu() != nil {
+		b.warnf("path_mtu", "has no effect, and the next release refuses it: path MTUs are not learned from ICMP errors any more; remove it, and give tunnel.mtu where the network to the backends is narrower than the egress interfaces")
+	}
 	if text := given.GetSourcePrefix(); text != "" {
 		prefix, problem := parsePrefix(text)
 		if problem == "" && !prefix.Addr().Is4() {
@@ -102,11 +105,6 @@ func (b *builder) tunnel() {
 		}
 		b.config.Tunnel.SourcePrefix = prefix
 	}
-}
-
-func (b *builder) pathMTU() {
-	given := b.schema.GetPathMtu()
-	b.config.LearnPathMTU = given == nil || given.Learn == nil || given.GetLearn()
 }
 
 func (b *builder) prefixGroups() {

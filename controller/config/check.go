@@ -15,6 +15,7 @@ func (b *builder) check() {
 	b.checkFilter()
 	b.checkAggregates()
 	b.checkRoutes()
+	b.checkTunnelMTU()
 	b.checkTables()
 	b.checkBuckets()
 	b.checkQUICLB()
@@ -89,6 +90,25 @@ func (b *builder) checkTableBytes() {
 			b.errorf(fmt.Sprintf("services[%d].table_size", i), "with this table those of shard %q take more than the forwarder's %d bytes: use smaller tables, fewer different pools, or spread services over shards", service.Shard, tableBytesMax)
 		}
 	}
+}
+
+// checkTunnelMTU refuses one with which no tunnel carries IPv6. How much a service's own
+// needs the forwarder knows, which refuses the plan by the service's name.
+func (b *builder) checkTunnelMTU() {
+	const least = ipv6BytesMin + ipv4HeaderBytes
+	if b.config.Tunnel.MTU == 0 || b.config.Tunnel.MTU >= least {
+		return
+	}
+	for _, service := range b.config.Services {
+		if slices.ContainsFunc(service.VIPs, VIP.isIPv6) {
+			b.errorf("tunnel.mtu", "is %d, and service %q has IPv6 VIPs, whose packets may have %d bytes: give %d or more, with room for the outer headers", b.config.Tunnel.MTU, service.Name, ipv6BytesMin, least)
+			return
+		}
+	}
+}
+
+func (v VIP) isIPv6() bool {
+	return v.Address.Is6() || v.Suffix.Is6()
 }
 
 func (b *builder) checkTables() {

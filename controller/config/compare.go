@@ -105,7 +105,7 @@ var notCompared = map[string]bool{
 
 // Fields whose name in the file is not their name here in small letters.
 var nameInFile = map[string]string{
-	"Config.LearnPathMTU": "path_mtu.learn", "Metrics.ByService": "counters_by_service", "Service.QUICLB": "quic_lb",
+	"Metrics.ByService": "counters_by_service", "Service.QUICLB": "quic_lb",
 	"Service.JoinPorts": "mptcp.join_ports", "Service.MultipathTCP": "mptcp",
 }
 

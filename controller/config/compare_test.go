@@ -64,7 +64,7 @@ func TestCompareNamesWhatDiffers(t *testing.T) {
 		{"a prefix", "0/24]}]", "0/24, 198.51.100.0/24]}]", []string{`prefix_group a changed; prefixes: "203.0.113.0/24" to "203.0.113.0/24, 198.51.100.0/24"`}},
 		{"a neighbor", "64513}", "64513, hold_time: 30s}", []string{`setting bgp changed; neighbors[10.0.0.254].hold_time: "9s" to "30s"`}},
 		{"a setting", "9470", "9471", []string{`setting metrics changed; listen: "127.0.0.1:9470" to "127.0.0.1:9471"`}},
-		{"a section that begins", "metrics:", "path_mtu: {learn: false}\nmetrics:", []string{`setting path_mtu.learn changed; : "true" to "false"`}},
+		{"a section that begins", "metrics:", "tunnel: {mtu: 1400}\nmetrics:", []string{`setting tunnel changed; mtu: "0" to "1400"`}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			changed := strings.Replace(compared, c.from, c.to, 1)

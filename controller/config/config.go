@@ -25,8 +25,6 @@ type Config struct {
 	Peers         []Peer
 	Encapsulators []netip.Prefix
 	Tunnel        Tunnel
-	// Learn path MTUs from ICMP errors.
-	LearnPathMTU bool
 	// In order of the file; names are unique, and no prefix is in two groups.
 	PrefixGroups []PrefixGroup
 	// In order of the file, of all shards; names are unique, and no two
@@ -116,6 +114,8 @@ type Tunnel struct {
 	UDP6Checksum bool
 	// IPv4, masked; invalid when not given.
 	SourcePrefix netip.Prefix
+	// The longest packet with its outer headers; 0: what links and routes carry.
+	MTU int
 }
 
 // PrefixGroup is a class of prefixes.

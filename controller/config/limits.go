@@ -42,6 +42,10 @@ const (
 	// A table's entries per backend below which the shares' error is warned about.
 	tableEntriesPerBackend = 100
 
+	// Bytes that every link carries of IPv6 (RFC 8200), and of the shortest outer header.
+	ipv6BytesMin    = 1280
+	ipv4HeaderBytes = 20
+
 	// Of one route, of each kind: a BGP message has 4,096 bytes, they take 16 each
 	// together, and the rest is for a route and its other attributes.
 	communitiesMax = 200

@@ -48,10 +48,10 @@ func TestAFileThatTheConfigNamesIsReadAnewWhenItChanges(t *testing.T) {
 	h.until("another authority's backend is down", backendState("web-1", "down"))
 
 	// A config that is edited meanwhile waits for a reload.
-	h.write(config + "# edited\npath_mtu: {learn: false}\n")
+	h.write(config + "# edited\ntunnel: {mtu: 1400}\n")
 	looptest.WriteFile(t, ca, authority.Certificate)
 	h.until("the right authority's is active", backendState("web-1", "active"))
-	if l := h.peer.running().GetPathMtu(); l != nil && l.Learn != nil && !l.GetLearn() {
+	if h.peer.running().GetTunnel().GetMtu() != 0 {
 		t.Error("the edited config is in use")
 	}
 	looptest.WriteFile(t, ca, []byte("nothing"))

@@ -139,10 +139,6 @@ pub fn has_source(plan: &Plan, destination: IpAddr) -> bool {
 impl HeaderTemplate {
     /// The headers for packets of family `inner` to `destination`. None: the
     /// machine has no address of its family.
-    ///
-    /// A path MTU that was learned is used as far as it leaves
-    /// [`inside_bytes_min`]: errors can be forged, and a client that is told
-    /// of less than IPv6 guarantees does not send less.
     #[must_use]
     pub fn new(
         plan: &Plan,
@@ -155,10 +151,8 @@ impl HeaderTemplate {
         let TunnelProfile { encap, dscp, option_bytes } = profile.tunnel;
         let (class_mask, class_bits) = traffic_class(dscp);
         let protocol = encap.protocol(inner);
-        let least =
-            inside_bytes_min(inner) + overhead_bytes(profile.tunnel, Family::of(destination));
         let mut template = HeaderTemplate {
-            mtu: hop.path_mtu.map_or(hop.mtu, |path| path.max(least).min(hop.mtu)),
+            mtu: plan.tunnel.mtu_within(hop.mtu),
             device: hop.device,
             shape: Shape::of(encap, Family::of(destination)),
             option_bytes,
@@ -201,13 +195,7 @@ impl HeaderTemplate {
     pub fn next_hop(&self) -> NextHop {
         let address =
             |at: usize| MacAddress(*self.front[at..].first_chunk().expect("the header is longer"));
-        NextHop {
-            device: self.device,
-            source: address(6),
-            destination: address(0),
-            mtu: self.mtu,
-            path_mtu: None,
-        }
+        NextHop { device: self.device, source: address(6), destination: address(0), mtu: self.mtu }
     }
 
     /// The same for the kernel flow cache.
@@ -261,16 +249,8 @@ pub(crate) struct KernelTemplate {
     pub(crate) front: [u8; FRONT_BYTES_MAX],
 }
 
-/// Bytes of a packet that its outer headers leave room for, whatever path MTU
-/// is reported: what every link carries of IPv6 (RFC 8200) and every host takes
-/// of IPv4 (RFC 791).
-#[must_use]
-pub fn inside_bytes_min(inner: Family) -> u16 {
-    match inner {
-        Family::V4 => 576,
-        Family::V6 => 1280,
-    }
-}
+/// What every link carries of IPv6 (RFC 8200): no host sends less because of an answer.
+pub const IPV6_BYTES_MIN: u16 = 1280;
 
 /// Bytes of the outer IP header and of what stands between it and the inner
 /// packet, with the longest option.
@@ -290,7 +270,6 @@ fn traffic_class(dscp: Dscp) -> (u8, u8) {
 }
 
 /// "Do not fragment": the identification means nothing to receivers (RFC 6864).
-/// Errors that quote another one are not about our packets.
 fn header_v4(
     (source, destination): (u32, u32),
     id: u16,

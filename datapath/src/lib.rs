@@ -38,7 +38,6 @@ mod not_cached;
 pub mod outbox;
 mod packet;
 mod prefetch;
-pub mod quoted;
 pub mod recorder;
 pub mod recursion_limit;
 pub mod reply;

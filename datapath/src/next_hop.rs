@@ -15,7 +15,4 @@ pub struct NextHop {
     pub destination: MacAddress,
     /// The longest IP packet that fits, in bytes.
     pub mtu: u16,
-    /// The longest that the path behind it carries, where ICMP errors reported
-    /// one. It is used within limits: see [`crate::encapsulate::HeaderTemplate::new`].
-    pub path_mtu: Option<u16>,
 }

@@ -7,7 +7,7 @@ use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{
-    ExceedsMtu, HeaderTemplate, encapsulate, encapsulate_with_options, inside_bytes_min,
+    ExceedsMtu, HeaderTemplate, IPV6_BYTES_MIN, encapsulate, encapsulate_with_options,
 };
 use crate::flow_hash::FlowHash;
 use crate::fragmentation;
@@ -179,7 +179,7 @@ fn answer(
     let mtu = match headers.key.family {
         Family::V4 => exceeds.mtu,
         // Less is no answer: hosts ignore it (RFC 8201 section 4).
-        Family::V6 => exceeds.mtu.max(inside_bytes_min(Family::V6)),
+        Family::V6 => exceeds.mtu.max(IPV6_BYTES_MIN),
     };
     let answered = headers.packet_bytes > mtu
         && reply::may_answer(headers)

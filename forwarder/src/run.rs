@@ -273,16 +273,10 @@ async fn serve_metrics(address: SocketAddr, wait: bool, page: SharedPage) -> Res
     Ok(())
 }
 
-/// Every change of a route, neighbour or path MTU becomes a new egress table.
+/// Every change of a route or neighbour becomes a new egress table.
 async fn follow_next_hops(control: Arc<Control>) {
-    let (mut snapshots, mut path_mtus) = (control.next_hops(), control.path_mtus());
-    // Where nothing is learnt the sender is gone; that must not end this.
-    let mut learning = true;
-    loop {
-        tokio::select! {
-            news = snapshots.changed() => if news.is_err() { return },
-            news = path_mtus.changed(), if learning => learning = news.is_ok(),
-        }
+    let mut snapshots = control.next_hops();
+    while snapshots.changed().await.is_ok() {
         let control = Arc::clone(&control);
         // It waits for the workers: not on a thread of the runtime.
         let _ = tokio::task::spawn_blocking(move || control.adopt_next_hops()).await;
@@ -290,12 +284,13 @@ async fn follow_next_hops(control: Arc<Control>) {
 }
 
 /// An administrator may step the clock; marks of traced packets carry its time. And a
-/// controller may go away, which the log has to say.
+/// controller may go away, which the log has to say. ICMP errors wait in their sockets.
 async fn keep_time(control: Arc<Control>) {
     let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
     loop {
         ticks.tick().await;
         control.keep_time();
+        control.count_tunnel_errors();
         control.log_controller();
     }
 }

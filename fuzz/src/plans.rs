@@ -41,6 +41,7 @@ pub fn plan(choices: &mut Bytes<'_>, generation: u64) -> proto::Plan {
         tunnel: Some(proto::Tunnel {
             udp6_checksum: flags & 16 != 0,
             source_prefix: if flags & 32 != 0 { "10.0.64.0/20".into() } else { String::new() },
+            mtu: 0,
         }),
         prefix_groups: vec![proto::PrefixGroup {
             name: "g".into(),

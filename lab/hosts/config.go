@@ -42,6 +42,9 @@ func sharedConfig(network topology.Network, self topology.Node, weights map[stri
 	if settings.Stateless {
 		b.WriteString("agents: {}\n")
 	}
+	if settings.TunnelMTU != 0 {
+		fmt.Fprintf(&b, "tunnel: {mtu: %d}\n", settings.TunnelMTU)
+	}
 	if agrees(network, settings) {
 		b.WriteString(peersConfig(own, topology.Node{})) // each machine leaves itself out
 	} else {

@@ -103,6 +103,9 @@ type Settings struct {
 	// TCPOverIPv6: the tunnels of TCP services are IPv6, as those of UDP always
 	// are. Reconfigure changes it.
 	TCPOverIPv6 bool
+	// TunnelMTU: what the load balancers' config says of the way to the backends; 0:
+	// nothing. Reconfigure changes it.
+	TunnelMTU int
 	// TunnelChecks: backends are also checked through the tunnels. Reconfigure
 	// changes it.
 	TunnelChecks bool

@@ -4,6 +4,10 @@
 /// More queues than this: refused at start.
 pub const WORKERS_MAX: usize = 64;
 
+/// The least that `tunnel.mtu` may be: what every host takes of IPv4 (RFC 791). Less: the
+/// plan is refused.
+pub const TUNNEL_MTU_MIN: u16 = 576;
+
 /// Services of a plan. Ids fit the 14 bits a connection table entry has for
 /// them (16,384), with room for ids still held by entries of removed ones.
 /// More: the plan is refused.

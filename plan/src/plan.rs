@@ -37,8 +37,6 @@ pub struct Plan {
     pub routers: Vec<IpAddr>,
     /// Options of the outer headers.
     pub tunnel: TunnelOptions,
-    /// Learn path MTUs from ICMP errors.
-    pub learn_path_mtu: bool,
     /// The other load balancers.
     pub peers: Vec<Peer>,
     /// Whose tunnelled packets are accepted.
@@ -74,6 +72,16 @@ pub struct TunnelOptions {
     /// Draw outer IPv4 sources from this network; and the mask of the bits
     /// that the flow hash fills.
     pub source_prefix: Option<(u32, u32)>,
+    /// The longest packet with its outer headers, whatever the egress link carries.
+    pub mtu: Option<u16>,
+}
+
+impl TunnelOptions {
+    /// What fits by way of an egress link, or a route, of that MTU.
+    #[must_use]
+    pub fn mtu_within(&self, link: u16) -> u16 {
+        self.mtu.map_or(link, |mtu| mtu.min(link))
+    }
 }
 
 /// One Vip with one protocol and port range, as people see it.

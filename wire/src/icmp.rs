@@ -78,19 +78,7 @@ pub fn too_big(family: Family, mtu: u16) -> [u8; HEADER_BYTES] {
 /// those are there, or if the quote is a later fragment.
 #[must_use]
 pub fn quoted(family: Family, message: &[u8]) -> Option<FlowKey> {
-    quoted_key(family, message.get(HEADER_BYTES..)?)
-}
-
-/// The identification of the IPv4 packet that an error quotes.
-#[must_use]
-pub fn quoted_id(message: &[u8]) -> Option<u16> {
-    let id = message.get(HEADER_BYTES + 4..)?.first_chunk()?;
-    Some(u16::from_be_bytes(*id))
-}
-
-/// The five-tuple of a packet that may be cut off, as [`quoted`] gives it.
-#[must_use]
-pub fn quoted_key(family: Family, packet: &[u8]) -> Option<FlowKey> {
+    let packet = message.get(HEADER_BYTES..)?;
     let (header_bytes, protocol, source, destination) = match family {
         Family::V4 => quoted_v4(packet)?,
         Family::V6 => quoted_v6(packet)?,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
+use datapath::encapsulate::{IPV6_BYTES_MIN, overhead_bytes};
 use datapath::reply::ReturnPaths;
 use datapath::verdict::DeviceIndex;
 use datapath::{Egress, FlowHash, NextHop};
@@ -12,7 +12,6 @@ use plan::{Admission, BackendId, Plan, Service};
 use wire::{Family, MacAddress};
 
 use crate::netlink::next_hops::{self, Snapshot};
-use crate::netlink::path_mtu::PathMtuTable;
 use crate::proto::{UnresolvedBackend, UnresolvedPeer};
 
 /// Next hops of one backend after weights are spelt out; the datapath spreads
@@ -22,20 +21,11 @@ const NEXT_HOPS_MAX: usize = 64;
 /// What clients send at most: the Internet's MTU.
 const CLIENT_MTU: u32 = 1500;
 
-/// The egress of a plan as the kernel has it now, with what was learnt of the
-/// paths behind it.
+/// The egress of a plan as the kernel has it now.
 #[must_use]
-pub fn egress(
-    plan: &Plan,
-    hash: &FlowHash,
-    snapshot: &Snapshot,
-    path_mtus: &PathMtuTable,
-) -> Egress {
+pub fn egress(plan: &Plan, hash: &FlowHash, snapshot: &Snapshot) -> Egress {
     Egress::new(plan, hash, |address| match snapshot.backends.get(&address) {
-        Some(Ok(hops)) => {
-            let path_mtu = path_mtus.get(&address).copied();
-            spread(hops).into_iter().map(|hop| NextHop { path_mtu, ..hop }).collect()
-        }
+        Some(Ok(hops)) => spread(hops),
         _ => Vec::new(),
     })
 }
@@ -147,7 +137,7 @@ pub fn mtu_warnings(plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
         .backends()
         .filter_map(|backend| {
             let hops = snapshot.backends.get(&backend.address)?.as_ref().ok()?;
-            Some((backend.address.is_ipv4(), hops.iter().map(|hop| hop.mtu).min()?))
+            Some((backend.address.is_ipv4(), path_mtu(plan, hops.iter().map(|hop| hop.mtu).min()?)))
         })
         .collect();
     let overhead = |v4| {
@@ -173,40 +163,57 @@ fn mtu_warning(v4: bool, mtu: u32, ingress: u32, overhead: u32) -> String {
     )
 }
 
-/// A device that carries too little for a service: IPv6 has no smaller packets.
+/// What the path by a link, or a route, of that MTU carries.
+fn path_mtu(plan: &Plan, link: u32) -> u32 {
+    plan.tunnel.mtu_within(link.min(u32::from(u16::MAX)) as u16).into()
+}
+
+/// A path that carries too little for a service: IPv6 has no smaller packets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Narrow {
     /// The service, which has an IPv6 VIP.
     pub service: String,
     /// Of the backend, for people.
     backend: String,
-    device: u32,
+    by: NarrowBy,
     mtu: u32,
     /// What it would have to be.
     wanted: u32,
 }
 
+/// What makes a path narrow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NarrowBy {
+    /// The config.
+    TunnelMtu,
+    /// The link or the route of a device, by its position among those of the plan.
+    Device(u32),
+}
+
 impl Narrow {
-    /// What is wrong, and the cure; `device` is the interface's name.
+    /// What is wrong, and the cure; `name` is the interface's of a device.
     #[must_use]
-    pub fn text(&self, device: &str) -> String {
-        let Narrow { service, backend, mtu, wanted, .. } = self;
+    pub fn text(&self, name: impl Fn(usize) -> String) -> String {
+        let Narrow { service, backend, by, mtu, wanted } = self;
+        let (way, cure) = match by {
+            NarrowBy::TunnelMtu => {
+                ("tunnel.mtu".to_owned(), format!("let tunnel.mtu be {wanted} or more"))
+            }
+            NarrowBy::Device(position) => {
+                let device = name(*position as usize);
+                let cure = format!("give {device} (and its routes) an MTU of {wanted} or more");
+                (device, cure)
+            }
+        };
         format!(
             "services[{service}]: has IPv6 VIPs, whose packets may have 1280 bytes, but the path to \
-             backend {backend} by {device} carries {mtu} with the outer headers: give {device} (and \
-             its routes) an MTU of {wanted} or more, or serve no IPv6 VIPs over it"
+             backend {backend} by {way} carries {mtu} with the outer headers: {cure}, or serve no \
+             IPv6 VIPs over it"
         )
-    }
-
-    /// Position of the device among those of the plan.
-    #[must_use]
-    pub fn device(&self) -> usize {
-        self.device as usize
     }
 }
 
-/// For each service with IPv6 VIPs the first next hop of a backend whose MTU is too
-/// narrow by its own link or route, whatever path MTUs were learned.
+/// For each service with IPv6 VIPs the narrowest path to a backend, if it is too narrow.
 #[must_use]
 pub fn narrow_for_ipv6(plan: &Plan, snapshot: &Snapshot) -> Vec<Narrow> {
     plan.ipv6_services().filter_map(|service| narrowest(plan, service, snapshot)).collect()
@@ -215,17 +222,14 @@ pub fn narrow_for_ipv6(plan: &Plan, snapshot: &Snapshot) -> Vec<Narrow> {
 fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narrow> {
     let backends = service.group.members().iter().filter_map(|member| plan.backend(member.backend));
     let narrow = backends.filter_map(|backend| {
-        let hops = snapshot.backends.get(&backend.address)?.as_ref().ok()?;
         let overhead = overhead_bytes(service.tunnel, Family::of(backend.address));
-        let wanted = u32::from(inside_bytes_min(Family::V6) + overhead);
-        let hop = hops.iter().min_by_key(|hop| hop.mtu).filter(|hop| hop.mtu < wanted)?;
-        Some(Narrow {
-            service: service.name.clone(),
-            backend: backend.name.clone(),
-            device: hop.device,
-            mtu: hop.mtu,
-            wanted,
-        })
+        let wanted = u32::from(IPV6_BYTES_MIN + overhead);
+        let configured = plan.tunnel.mtu.map(|mtu| (u32::from(mtu), NarrowBy::TunnelMtu));
+        let hops = snapshot.backends.get(&backend.address).and_then(|hops| hops.as_ref().ok());
+        let hops = hops.into_iter().flatten().map(|hop| (hop.mtu, NarrowBy::Device(hop.device)));
+        let (mtu, by) = configured.into_iter().chain(hops).min()?;
+        let (service, backend) = (service.name.clone(), backend.name.clone());
+        (mtu < wanted).then_some(Narrow { service, backend, by, mtu, wanted })
     });
     narrow.min_by_key(|narrow| narrow.mtu)
 }
@@ -261,7 +265,6 @@ fn next_hop(hop: &next_hops::NextHop) -> NextHop {
         source: MacAddress(hop.source),
         destination: MacAddress(hop.destination),
         mtu: hop.mtu.min(u32::from(u16::MAX)) as u16,
-        path_mtu: None,
     }
 }
 
@@ -345,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_too_narrow_for_ipv6_is_named_with_service_and_cure() {
+    fn a_path_too_narrow_for_ipv6_is_named_with_service_and_cure() {
         let group = |name: &str| {
             let member = json!({"backend": name, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
             json!({"name": name, "members": [member]})
         };
         let service = |name: &str, vip: &str, encap: &str, group: &str| json!({"name": name, "vips": [{"address": vip}], "encap": encap, "group": group});
-        let message = json!({
+        let mut message = json!({
             "generation": "1",
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
@@ -363,17 +366,27 @@ mod tests {
                 service("wide", "2001:db8::2", "ENCAP_IPIP", "b"),
             ],
         });
-        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
-        let narrow = |mtu_a, mtu_b| {
+        let plan = |message: &serde_json::Value| {
+            Planner::default().plan(serde_json::from_value(message.clone()).unwrap()).unwrap()
+        };
+        let wide = plan(&message);
+        message["tunnel"] = json!({"mtu": 1303});
+        let configured = plan(&message);
+        let narrow = |plan: &Plan, mtu_a, mtu_b| {
             let mut snapshot = Snapshot::default();
             let hop = |mtu| next_hops::NextHop { mtu, ..hop(1, 1) };
             snapshot.backends.insert("10.1.0.1".parse().unwrap(), Ok(vec![hop(1500), hop(mtu_a)]));
             snapshot.backends.insert("10.1.0.2".parse().unwrap(), Ok(vec![hop(mtu_b)]));
-            narrow_for_ipv6(&plan, &snapshot)
+            narrow_for_ipv6(plan, &snapshot)
         };
-        assert_eq!(narrow(1304, 1300), []);
-        let found = narrow(1303, 1299);
-        let texts: Vec<String> = found.iter().map(|narrow| narrow.text("eth1")).collect();
+        assert_eq!(narrow(&wide, 1304, 1300), []);
+        let texts = |found: Vec<Narrow>| -> Vec<String> {
+            found.iter().map(|narrow| narrow.text(|position| format!("eth{position}"))).collect()
+        };
+        let by_config = texts(narrow(&configured, 1500, 1500));
+        assert_eq!(by_config.len(), 1, "IPIP leaves enough: {by_config:?}");
+        assert!(by_config[0].contains("let tunnel.mtu be 1304 or more"), "{by_config:?}");
+        let texts = texts(narrow(&wide, 1303, 1299));
         assert!(
             texts[0].starts_with("services[v6]:") && texts[0].contains("eth1 carries 1303"),
             "{texts:?}"
@@ -382,7 +395,7 @@ mod tests {
             texts[1].starts_with("services[wide]:") && texts[1].contains("MTU of 1300"),
             "{texts:?}"
         );
-        assert_eq!((texts.len(), found[0].device()), (2, 1));
+        assert_eq!(texts.len(), 2);
     }
 
     #[test]

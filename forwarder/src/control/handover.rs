@@ -2,14 +2,12 @@
 //! description; the descriptors come beside it. `lend` makes and uses it,
 //! `takeover` brings it over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use plan::proto;
 use serde::{Deserialize, Serialize};
-
-use crate::netlink::path_mtu::PathMtuTable;
 
 /// What must be the same in both, because sockets, memory or entries of the
 /// connection tables depend on it.
@@ -47,8 +45,10 @@ pub struct Running {
     pub ring_entries: u32,
     /// Targets without a next hop: not worth waiting for.
     pub unresolved: BTreeSet<IpAddr>,
-    /// What was learnt of paths.
-    pub path_mtus: PathMtuTable,
+    /// Nothing: a successor of the former version does not start without it. It goes with
+    /// the next release.
+    #[serde(default)]
+    pub path_mtus: BTreeMap<IpAddr, u16>,
     /// Whether the probes' device comes with it.
     #[serde(default)]
     pub has_probe_device: bool,

@@ -1,6 +1,7 @@
 //! Control's part in a take-over: what a predecessor lends, and how a
 //! successor goes on with it. `takeover` holds the conversation.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -22,7 +23,6 @@ use crate::control::{Changes, Control, Forwarding, egress};
 use crate::dataplane::engine::{Hanging, Inherited};
 use crate::dataplane::threads::monotonic_ns;
 use crate::netlink::next_hops::Snapshot;
-use crate::netlink::path_mtu::PathMtuTable;
 use crate::options::Options;
 use crate::process::secret;
 
@@ -102,10 +102,8 @@ impl Control {
         let secret =
             self.secret(&plan.key_id, &plan.cluster).map_err(|refusal| refusal.to_string())?;
         let hash = FlowHash::new(&secret);
-        let snapshot = self.resolve(&plan, &hash, &indices, &running.unresolved);
-        self.path_mtus.inherit(&running.path_mtus);
-        let path_mtus = Arc::new(running.path_mtus);
-        let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let snapshot = self.resolve(&plan, &indices, &running.unresolved);
+        let network = Network { hash: &hash, snapshot: &snapshot };
         let view = view::of_plan(&plan, &network, running.workers, &self.unix_offset_ms);
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         // Its own, and empty: entries name the predecessor's targets.
@@ -114,7 +112,7 @@ impl Control {
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);
-        Ok(Ready { plan, secret, build, successor, taps, snapshot, path_mtus, view, shared, cache })
+        Ok(Ready { plan, secret, build, successor, taps, snapshot, view, shared, cache })
     }
 }
 
@@ -192,7 +190,7 @@ impl Handover<'_> {
             unresolved: unresolved
                 .filter_map(|(address, hops)| hops.is_err().then_some(*address))
                 .collect(),
-            path_mtus: (*forwarding.path_mtus).clone(),
+            path_mtus: BTreeMap::new(),
             has_probe_device: self.probe_device.is_some(),
         };
         let probe_device = self.probe_device.iter().filter_map(|device| device.try_clone().ok());
@@ -358,7 +356,6 @@ struct Ready {
     successor: Successor,
     taps: Vec<Option<Tap>>,
     snapshot: Arc<Snapshot>,
-    path_mtus: Arc<PathMtuTable>,
     view: Arc<View>,
     /// One thread receives for this number of workers.
     shared: Option<usize>,
@@ -371,18 +368,7 @@ impl Prepared<'_> {
     pub fn go(mut self, quiesced: QuiescedState) -> Result<(Duration, Vec<String>)> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
-        let Ready {
-            plan,
-            secret,
-            build,
-            successor,
-            taps,
-            snapshot,
-            path_mtus,
-            view,
-            shared,
-            cache,
-        } = ready;
+        let Ready { plan, secret, build, successor, taps, snapshot, view, shared, cache } = ready;
         let (mut machine, io) = Machine::inherit(&plan, successor.quiesced()?, shared, cache);
         let hash = FlowHash::new(&secret);
         let inherited = Inherited { connections: quiesced.connections, taps };
@@ -402,7 +388,6 @@ impl Prepared<'_> {
             before: Arc::new(crate::control::NamedTotals::new(Arc::clone(&plan))),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
-            path_mtus,
             build,
             cached: self.changes.traffic(machine.kernel_cache()),
         };

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  set_plan ─► decode ─► (first: open devices, start workers) ─► next hops ─► filter + ─► swap ─► filter − ─► save
-//!  next hops or path MTUs changed ─► egress ─► swap
+//!  next hops changed ─► egress ─► swap
 //! ```
 //!
 //! Changes come one at a time, under a lock; requests are answered from
@@ -37,7 +37,7 @@ use crate::dataplane::probe::{self, Probing};
 use crate::dataplane::tables::Tables;
 use crate::dataplane::threads::monotonic_ms;
 use crate::netlink::next_hops::{NextHops, Snapshot, Wanted};
-use crate::netlink::path_mtu::{self, PathMtuTable, PathMtus};
+use crate::netlink::tunnel_errors::TunnelErrors;
 use crate::observe::controller::ControllerPresence;
 use crate::observe::health::Health;
 use crate::options::Options;
@@ -103,7 +103,7 @@ pub struct Control {
     state: Folder,
     started: Instant,
     next_hops: NextHops,
-    path_mtus: PathMtus,
+    tunnel_errors: TunnelErrors,
     probing: Probing,
     changes: Mutex<Changes>,
     shown: ArcSwap<Shown>,
@@ -161,7 +161,6 @@ struct Forwarding {
     before: Arc<NamedTotals>,
     unresolved: Arc<[UnresolvedBackend]>,
     snapshot: Arc<Snapshot>,
-    path_mtus: Arc<PathMtuTable>,
     /// Time it took to decode the plan and to build the tables that changed.
     build: Duration,
     /// What the kernel sends by itself, or why it does not.
@@ -190,7 +189,7 @@ impl Control {
             started: Instant::now(),
             presence: ControllerPresence::new(monotonic_ms()),
             next_hops,
-            path_mtus: PathMtus::start()?,
+            tunnel_errors: TunnelErrors::open(),
             probing,
             changes: Mutex::new(Changes {
                 planner,
@@ -307,30 +306,30 @@ impl Control {
         self.next_hops.watch()
     }
 
-    /// News of path MTUs, for the same caller.
-    #[must_use]
-    pub fn path_mtus(&self) -> watch::Receiver<Arc<PathMtuTable>> {
-        self.path_mtus.watch()
-    }
-
-    /// Has the workers send by the kernel's latest next hops, and by what was
-    /// learnt of the paths behind them.
+    /// Has the workers send by the kernel's latest next hops.
     pub fn adopt_next_hops(&self) {
         let mut changes = self.lock();
         let Some(running) = self.shown.load_full().running.clone() else { return };
         let snapshot = Arc::clone(&self.next_hops.watch().borrow());
-        let path_mtus = self.latest_path_mtus();
-        if *snapshot == *running.snapshot && *path_mtus == *running.path_mtus {
+        if *snapshot == *running.snapshot {
             return;
         }
-        let network = Network { hash: &running.hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let network = Network { hash: &running.hash, snapshot: &snapshot };
         let view = view::renewed(&running.view, &network);
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         if let Err(error) = running.engine.swap(Arc::clone(&view)) {
             tracing::error!(%error, "next hops changed, but not every worker knows");
         }
         let unresolved = egress::unresolved(&view.plan, &snapshot).into();
-        self.show(Forwarding { view, unresolved, snapshot, path_mtus, ..running });
+        self.show(Forwarding { view, unresolved, snapshot, ..running });
+    }
+
+    /// Counts the ICMP errors about our tunnels that came since the last call: to be called
+    /// now and then.
+    pub fn count_tunnel_errors(&self) {
+        if let Some(running) = &self.shown.load().running {
+            self.tunnel_errors.read(&running.view.plan, Instant::now());
+        }
     }
 
     /// Looks at the clock that people and programs set: to be called now and
@@ -423,10 +422,9 @@ impl Control {
         let secret = self.secret(&plan.key_id, &plan.cluster)?;
         let hash = FlowHash::new(&secret);
         let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
-        let snapshot = self.resolve(&plan, &hash, &machine.interface_indices(), &BTreeSet::new());
+        let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
         refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
-        let path_mtus = self.latest_path_mtus();
-        let network = Network { hash: &hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let network = Network { hash: &hash, snapshot: &snapshot };
         let view = view::of_plan(&plan, &network, io.workers(), &self.unix_offset_ms);
         let cache = machine.kernel_cache();
         changes.kernel_cache = cache.clone().ok().map(KernelCache::new);
@@ -444,7 +442,6 @@ impl Control {
             before: Arc::new(NamedTotals::new(Arc::clone(&plan))),
             unresolved: egress::unresolved(&plan, &snapshot).into(),
             snapshot,
-            path_mtus,
             build,
             cached: changes.traffic(cache),
         };
@@ -469,14 +466,13 @@ impl Control {
         let failed = |error: &dyn std::error::Error| Refusal::Precondition(error.to_string());
         let machine = changes.machine.as_mut().expect("what runs has devices");
         let devices = machine.interface_indices();
-        let snapshot = self.resolve(&plan, &running.hash, &devices, &BTreeSet::new());
+        let snapshot = self.resolve(&plan, &devices, &BTreeSet::new());
         let before = &running.view.plan;
         refuse_narrow(&plan, &snapshot, &running.devices, Some(before)).inspect_err(|_| {
             // The running plan's next hops are followed again.
-            self.resolve(before, &running.hash, &devices, &BTreeSet::new());
+            self.resolve(before, &devices, &BTreeSet::new());
         })?;
-        let path_mtus = self.latest_path_mtus();
-        let network = Network { hash: &running.hash, snapshot: &snapshot, path_mtus: &path_mtus };
+        let network = Network { hash: &running.hash, snapshot: &snapshot };
         let workers = running.engine.workers();
         let view = view::of_plan(&plan, &network, workers, &self.unix_offset_ms);
         machine.filter(&plan, Some(&running.view.plan)).map_err(|error| failed(&error))?;
@@ -490,22 +486,15 @@ impl Control {
         before.add(&running.view);
         let before = Arc::new(before.carried_to(&plan));
         let unresolved = egress::unresolved(&plan, &snapshot).into();
-        Ok(Forwarding { view, before, unresolved, snapshot, path_mtus, build, ..running })
+        Ok(Forwarding { view, before, unresolved, snapshot, build, ..running })
     }
 
     /// Follows the next hops of the plan's backends, and waits for those that
     /// were not followed before, but for `hopeless` ones.
-    fn resolve(
-        &self,
-        plan: &Plan,
-        hash: &FlowHash,
-        devices: &[u32],
-        hopeless: &BTreeSet<IpAddr>,
-    ) -> Arc<Snapshot> {
+    fn resolve(&self, plan: &Plan, devices: &[u32], hopeless: &BTreeSet<IpAddr>) -> Arc<Snapshot> {
         let watch = self.next_hops.watch();
         let known = Arc::clone(&watch.borrow());
         let backends = plan.tunnel_targets();
-        self.path_mtus.set(path_mtu::Wanted::of(plan, hash.clone()));
         let mut wanted = backends.clone();
         wanted.extend(egress::routers(plan));
         self.next_hops.set(Wanted {
@@ -530,10 +519,6 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-    }
-
-    fn latest_path_mtus(&self) -> Arc<PathMtuTable> {
-        Arc::clone(&self.path_mtus.watch().borrow())
     }
 
     /// The secret that a plan was made with. The plan says whether there is
@@ -686,8 +671,9 @@ fn narrow_texts(plan: &Plan, snapshot: &Snapshot, devices: &[ShownDevice]) -> Ve
 }
 
 fn narrow_text(narrow: &egress::Narrow, devices: &[ShownDevice]) -> String {
-    let device = devices.get(narrow.device()).map_or("a device", |device| &device.interface);
-    narrow.text(device)
+    narrow.text(|position| {
+        devices.get(position).map_or("a device".to_owned(), |device| device.interface.clone())
+    })
 }
 
 fn refusal(error: plan::PlanError) -> Refusal {

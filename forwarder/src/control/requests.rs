@@ -1,7 +1,6 @@
 //! Answers to requests, from what is shown: never waiting for a change.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::dataplane::probe;
 use crate::dataplane::punt::Port;
 use crate::dataplane::samples::Sample;
 use crate::dataplane::threads::{ThreadStatus, monotonic_ms};
-use crate::netlink::path_mtu::{Mismatched, PathMtuTable};
+use crate::netlink::tunnel_errors::{Seen, TunnelError};
 use crate::observe::compared::compared;
 use crate::observe::controller::Change;
 use crate::observe::explained::explained;
@@ -82,7 +81,7 @@ impl Control {
                 &running.view.plan,
                 &running.snapshot,
             ),
-            path_mtus: path_mtus(&running.path_mtus, &self.path_mtus.mismatched()),
+            tunnel_errors: tunnel_errors(&self.tunnel_errors.seen(), &running.view.plan),
             probe_device: self.probe_device(),
             kernel_cache: Some(running.kernel_cache()),
             ..empty
@@ -279,9 +278,7 @@ impl Control {
             connections: running.connection_counts(),
             connections_max: running.connections_max,
             unresolved: running.unresolved.len(),
-            path_mtus: &running.path_mtus,
-            heard: self.path_mtus.heard(),
-            path_mtus_paused: self.path_mtus.mismatched().iter().filter(|seen| seen.paused).count(),
+            tunnel_errors: self.tunnel_errors.seen().count,
             build: running.build,
             probes: self.probing.is_on().then(|| Probes {
                 device_up: self.probing.problem().is_none(),
@@ -297,21 +294,17 @@ impl Control {
     }
 }
 
-/// What is known of paths, and what mismatched ICMP errors claim.
-fn path_mtus(learned: &PathMtuTable, mismatched: &[Mismatched]) -> Vec<proto::PathMtu> {
-    let empty =
-        |address: &IpAddr| proto::PathMtu { address: address.to_string(), ..Default::default() };
-    let mut paths: BTreeMap<IpAddr, proto::PathMtu> = learned
-        .iter()
-        .map(|(target, bytes)| {
-            (*target, proto::PathMtu { bytes: (*bytes).into(), ..empty(target) })
-        })
-        .collect();
-    for seen in mismatched {
-        let path = paths.entry(seen.target).or_insert_with_key(empty);
-        (path.mismatched, path.paused) = (seen.count, seen.paused);
-    }
-    paths.into_values().collect()
+/// What was counted, with the backend's name.
+fn tunnel_errors(seen: &Seen, plan: &Plan) -> Option<proto::TunnelErrors> {
+    let TunnelError { from, target, mtu, at } = seen.last?;
+    let backend = plan.backends().find(|backend| backend.address == target);
+    Some(proto::TunnelErrors {
+        count: seen.count,
+        from: from.to_string(),
+        about: backend.map_or_else(|| target.to_string(), |backend| backend.name.clone()),
+        mtu,
+        age_ms: at.elapsed().as_millis() as u64,
+    })
 }
 
 /// Backends by service to which the kernel sends nothing by itself.

@@ -1,5 +1,4 @@
-//! What workers forward by: a plan, with what the kernel and the paths behind
-//! it reported. Every View of a running forwarder is made here.
+//! What workers forward by: a plan, with the kernel's next hops. Every View of a running forwarder is made here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -10,7 +9,6 @@ use plan::Plan;
 use crate::control::egress;
 use crate::control::kernel_cache::KernelCache;
 use crate::netlink::next_hops::Snapshot;
-use crate::netlink::path_mtu::PathMtuTable;
 
 /// What a View depends on beside its plan.
 pub struct Network<'a> {
@@ -18,8 +16,6 @@ pub struct Network<'a> {
     pub hash: &'a FlowHash,
     /// Next hops, as the kernel has them.
     pub snapshot: &'a Snapshot,
-    /// What was learnt of the paths behind them.
-    pub path_mtus: &'a PathMtuTable,
 }
 
 /// A new plan's View for `workers` workers, its counters at zero. It knows what
@@ -53,6 +49,6 @@ pub fn with_targets(view: View, cache: Option<&mut KernelCache>) -> Arc<View> {
 
 impl Network<'_> {
     fn egress(&self, plan: &Plan) -> datapath::Egress {
-        egress::egress(plan, self.hash, self.snapshot, self.path_mtus)
+        egress::egress(plan, self.hash, self.snapshot)
     }
 }

@@ -14,7 +14,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datapath::encapsulate::{inside_bytes_min, overhead_bytes};
+use datapath::encapsulate::{IPV6_BYTES_MIN, overhead_bytes};
 use datapath::multipath::Selection;
 use datapath::outbox::Kind;
 use datapath::reply::{ReplyLink, ReturnPaths};
@@ -81,8 +81,10 @@ pub fn replay(options: &Options) -> Result<Value, Failure> {
     outputs.finish(&replay)
 }
 
-/// Refuses an egress link that is too narrow for IPv6, as the forwarder does.
+/// Refuses a path that is too narrow for IPv6, as the forwarder does.
 fn check_mtu(plan: &Plan, egress_mtu: u16) -> Result<(), Failure> {
+    let mtu = plan.tunnel.mtu_within(egress_mtu);
+    let by = if mtu < egress_mtu { "tunnel.mtu" } else { "--egress-mtu" };
     for service in plan.ipv6_services() {
         let backends =
             service.group.members().iter().filter_map(|member| plan.backend(member.backend));
@@ -90,11 +92,11 @@ fn check_mtu(plan: &Plan, egress_mtu: u16) -> Result<(), Failure> {
             .map(|backend| overhead_bytes(service.tunnel, Family::of(backend.address)))
             .max()
             .unwrap_or(0);
-        let wanted = inside_bytes_min(Family::V6) + overhead;
-        if egress_mtu < wanted {
+        let wanted = IPV6_BYTES_MIN + overhead;
+        if mtu < wanted {
             let name = &service.name;
             return Err(format!(
-                "--egress-mtu {egress_mtu}: services[{name}] has IPv6 VIPs, whose packets may have 1280 bytes: \
+                "{by} {mtu}: services[{name}] has IPv6 VIPs, whose packets may have 1280 bytes: \
                  with the outer headers that takes {wanted} or more"
             )
             .into());
@@ -342,9 +344,20 @@ mod tests {
                 {"name": "v6", "vips": [{"address": "2001:db8::1"}], "group": "a"},
             ],
         });
-        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
-        assert!(check_mtu(&plan, 1304).is_ok());
-        let refused = check_mtu(&plan, 600).unwrap_err().to_string();
-        assert!(refused.contains("services[v6]") && refused.contains("1304 or more"), "{refused}");
+        let plan = |tunnel_mtu: u32| {
+            let mut message = message.clone();
+            message["tunnel"] = json!({ "mtu": tunnel_mtu });
+            Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap()
+        };
+        assert!(check_mtu(&plan(0), 1304).is_ok());
+        for (tunnel, egress, named) in [(0, 600, "--egress-mtu 600"), (600, 1500, "tunnel.mtu 600")]
+        {
+            let refused = check_mtu(&plan(tunnel), egress).unwrap_err().to_string();
+            assert!(refused.starts_with(named), "{refused}");
+            assert!(
+                refused.contains("services[v6]") && refused.contains("1304 or more"),
+                "{refused}"
+            );
+        }
     }
 }

@@ -332,8 +332,8 @@ def a_dscp_that_is_set_leaves_ecn_alone(c):
 
 
 @scenario
-def packets_too_big_for_the_egress_are_answered_or_fragmented(c):
-    """--egress-mtu 1500: GRE adds 24 bytes over IPv4, 44 over IPv6."""
+def packets_too_big_for_the_path_are_answered_or_fragmented(c):
+    """`tunnel.mtu` is 1500: GRE adds 24 bytes over IPv4, 44 over IPv6."""
     def data(size, to, link=None, **header):
         return bytes((link or ether()) / ip(to=to, **header) / TCP(sport=40000, dport=80, flags="PA") / Raw(b"x" * size))
 

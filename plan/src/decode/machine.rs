@@ -6,8 +6,8 @@ use super::{PlanError, parse_address, refuse};
 use crate::matching::low_mask;
 use crate::peers::Peer;
 use crate::plan::TunnelOptions;
-use crate::proto;
 use crate::text::parse_prefix;
+use crate::{limits, proto};
 
 /// The outer source addresses, one per family.
 #[derive(Debug, Clone, Copy, Default)]
@@ -85,5 +85,13 @@ pub(super) fn tunnel(message: &proto::Plan) -> Result<TunnelOptions, PlanError> 
             );
         }
     };
-    Ok(TunnelOptions { udp6_checksum: tunnel.udp6_checksum, source_prefix })
+    let mtu = match (tunnel.mtu, u16::try_from(tunnel.mtu)) {
+        (0, _) => None,
+        (_, Ok(mtu)) if mtu >= limits::TUNNEL_MTU_MIN => Some(mtu),
+        (mtu, _) => {
+            let range = format!("{} to {}", limits::TUNNEL_MTU_MIN, u16::MAX);
+            return refuse("tunnel.mtu", format!("{mtu} is not within {range}"));
+        }
+    };
+    Ok(TunnelOptions { udp6_checksum: tunnel.udp6_checksum, source_prefix, mtu })
 }

@@ -50,6 +50,7 @@ pub fn features() -> Vec<String> {
         "groups",
         "join-ports",
         "mptcp",
+        // Required by plans of former versions, and ignored.
         "path-mtu-learn",
         "probing",
         "quic-lb",
@@ -58,6 +59,7 @@ pub fn features() -> Vec<String> {
         "spill",
         "stateless",
         "steering-software",
+        "tunnel-mtu",
         "udp6-checksum",
     ];
     let encaps = Encap::ALL.into_iter().filter(|encap| *encap != Encap::Gre);
@@ -252,7 +254,6 @@ impl<'m, 'p> Decoding<'m, 'p> {
             source_v6: self.sources.v6,
             routers: routers(message)?,
             tunnel: tunnel(message)?,
-            learn_path_mtu: message.path_mtu.and_then(|path_mtu| path_mtu.learn).unwrap_or(true),
             ingress: Ingress::new(&self.own, &self.peers, &encapsulators(message)?),
             peers: self.peers,
             vips: self.vips.build(),

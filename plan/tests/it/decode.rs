@@ -221,10 +221,22 @@ fn destinations_are_told_apart() {
 }
 
 #[test]
+fn a_former_versions_plan_that_learns_no_path_mtus_is_taken() {
+    let path_mtu = Some(proto::PathMtu { learn: Some(false) });
+    let requires = vec!["path-mtu-learn".to_owned()];
+    let plan = proto::Plan { path_mtu, requires, ..message() };
+    assert_eq!(Planner::default().plan(plan).unwrap().tunnel.mtu, None);
+}
+
+#[test]
 fn refusals_name_the_field() {
     let starts =
         |text: String, path: &str| assert!(text.starts_with(&format!("{path}: ")), "{text}");
     starts(refusal(|plan| plan.requires.push("teleport".into())), "requires[0]");
+    for mtu in [575, 65_536] {
+        let tunnel = Some(proto::Tunnel { mtu, ..Default::default() });
+        starts(refusal(|plan| plan.tunnel = tunnel), "tunnel.mtu");
+    }
     starts(refusal(|plan| plan.backends[1].name = "b1".into()), "backends[1].name");
     starts(refusal(|plan| plan.backends[1].address = "nowhere".into()), "backends[1].address");
     starts(

@@ -1,7 +1,7 @@
 //! ICMP to a VIP, and packets too big for their path.
 
 use crate::common::{self, CLIENT, Machine, Tcp, VIP, message, tcp};
-use datapath::{DropReason, NextHop, Verdict};
+use datapath::{DropReason, Verdict};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
 use plan::proto::BackendState;
 
@@ -186,30 +186,25 @@ fn an_ipv6_packet_too_big_is_answered() {
     assert!(icmp.is_checksum_valid(VIP6, CLIENT6));
 }
 
-/// What was learned of the path, and what an IPv6 client is told of.
+/// What a client is told of, where the link to the next hop carries 1500 bytes.
 #[test]
-fn a_learned_path_mtu_leaves_what_ip_guarantees_inside() {
-    for (learned, v4, v6) in [
-        (None, 1476, 1476),
-        (Some(1400), 1376, 1376),
-        (Some(1303), 1279, 1280),
-        (Some(576), 576, 1280),
-        (Some(9000), 1476, 1476),
-    ] {
-        let mut machine = Machine::new(message(1), 100);
-        let hop = NextHop { path_mtu: learned, ..common::hop(1500) };
-        machine.set_next_hops(|_| vec![hop]);
-        for (frame, told) in [(tcp_v4(1460), v4), (tcp_v6(1440), v6)] {
+fn the_mtu_of_tunnels_counts_where_the_link_carries_more() {
+    for (mtu, told) in [(None, 1476), (Some(1400), 1376), (Some(9000), 1476)] {
+        let mut message = message(1);
+        message.tunnel.get_or_insert_default().mtu = mtu.unwrap_or(0);
+        let mut machine = Machine::new(message, 100);
+        with_mtu(&mut machine, 1500);
+        for (frame, of) in [(tcp_v4(1460), "IPv4"), (tcp_v6(1440), "IPv6")] {
             let (verdict, _, reply) = machine.forward(0, &frame);
             assert_eq!(verdict, Verdict::Reply);
             let headers = wire::headers::parse(&reply).unwrap().unwrap();
             let message = &reply[14 + usize::from(headers.transport_offset)..];
-            let mtu = wire::icmp::reported_mtu(headers.key.family, message);
-            assert_eq!(mtu, Some(told), "{learned:?}");
+            let reported = wire::icmp::reported_mtu(headers.key.family, message);
+            assert_eq!(reported, Some(told), "{mtu:?}, {of}");
         }
         // What they are told fits.
-        assert!(matches!(machine.forward(0, &tcp_v4(v4 as usize - 40)).0, Verdict::Send(_)));
-        assert!(matches!(machine.forward(0, &tcp_v6(v6 as usize - 60)).0, Verdict::Send(_)));
+        assert!(matches!(machine.forward(0, &tcp_v4(told as usize - 40)).0, Verdict::Send(_)));
+        assert!(matches!(machine.forward(0, &tcp_v6(told as usize - 60)).0, Verdict::Send(_)));
     }
 }
 

@@ -604,7 +604,7 @@ fn random_message(random: &mut Random) -> proto::Plan {
     plan.services[0].set_encap(encap);
     let source_prefix = random.pick(&["", "", "10.9.0.0/16"]).to_owned();
     let udp6_checksum = random.one_in(8);
-    plan.tunnel = Some(proto::Tunnel { source_prefix, udp6_checksum });
+    plan.tunnel = Some(proto::Tunnel { source_prefix, udp6_checksum, mtu: 0 });
     for (backend, number) in plan.backends.iter_mut().zip(1..) {
         if random.one_in(2) {
             backend.address = format!("2001:db8:be::{number}");

@@ -21,7 +21,6 @@ const ROUTER: NextHop = NextHop {
     source: MacAddress([2, 0, 0, 0, 0, 3]),
     destination: MacAddress([2, 0, 0, 0, 0, 0x33]),
     mtu: 1500,
-    path_mtu: None,
 };
 
 /// With the peer lb-2, at 10.0.0.2.

@@ -54,14 +54,6 @@ daemon::define_metrics! {
         "SYNs that request Multipath TCP of services without it: their connections have one path."
     ICMP_TOO_BIG_TOTAL "guideway_icmp_too_big_total" Counter ["direction"]
         "ICMP errors that report an MTU: received about our tunnels, sent to clients."
-    ICMP_TOO_BIG_IGNORED_TOTAL "guideway_icmp_too_big_ignored_total" Counter []
-        "Received ones that are not about our tunnels, or forged."
-    ICMP_TOO_BIG_MISMATCHED_TOTAL "guideway_icmp_too_big_mismatched_total" Counter []
-        "Of the ignored ones, about our tunnels but with a wrong identification or flow label: forged."
-    PATH_MTU_PAUSED "guideway_path_mtu_paused" Gauge []
-        "Tunnel ends about which nothing is learned, because 100 forged errors came within ten minutes."
-    PATH_MTU_BYTES "guideway_path_mtu_bytes" Gauge ["address"]
-        "Path MTUs learnt from such errors, by the tunnel's end; forgotten after ten minutes."
     VIP_PACKETS_TOTAL "guideway_vip_packets_total" Counter ["service", "vip", "protocol", "port"]
         "Packets sent to backends, by VIP."
     VIP_BYTES_TOTAL "guideway_vip_bytes_total" Counter ["service", "vip", "protocol", "port"]

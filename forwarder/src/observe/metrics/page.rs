@@ -12,7 +12,6 @@ use nic::{FilterCounters, QueueCounters};
 use plan::{BackendId, Plan, ServiceId};
 
 use crate::dataplane::engine::Engine;
-use crate::netlink::path_mtu::{Heard, PathMtuTable};
 use crate::observe::metrics::definitions;
 use crate::proto::{BackendCounters, ServiceCounters, TakenOver};
 
@@ -43,12 +42,8 @@ pub struct Running<'a> {
     pub connections_max: u64,
     /// Active backends without a next hop.
     pub unresolved: usize,
-    /// What was learnt of paths.
-    pub path_mtus: &'a PathMtuTable,
-    /// Errors that reported path MTUs.
-    pub heard: Heard,
-    /// Backends about which none is learned for the time being.
-    pub path_mtus_paused: usize,
+    /// ICMP errors about tunnels that report an MTU.
+    pub tunnel_errors: u64,
     /// Time it took to build the plan's tables.
     pub build: Duration,
     /// Health checks through the tunnels; None: the plan has none.
@@ -214,15 +209,8 @@ impl Running<'_> {
         let counters = self.engine.counters().iter();
         let sent: u64 = counters.map(|counters| counters.too_big_answered.get()).sum();
         let mut errors = page.metric(&definitions::ICMP_TOO_BIG_TOTAL);
-        errors.sample(&["received"], self.heard.believed);
+        errors.sample(&["received"], self.tunnel_errors);
         errors.sample(&["sent"], sent);
-        page.metric(&definitions::ICMP_TOO_BIG_IGNORED_TOTAL).value(self.heard.ignored);
-        page.metric(&definitions::ICMP_TOO_BIG_MISMATCHED_TOTAL).value(self.heard.mismatched);
-        page.metric(&definitions::PATH_MTU_PAUSED).value(self.path_mtus_paused);
-        let mut paths = page.metric(&definitions::PATH_MTU_BYTES);
-        for (address, mtu) in self.path_mtus {
-            paths.sample(&[&address.to_string()], mtu);
-        }
     }
 
     fn named(&self, page: &mut Page) {

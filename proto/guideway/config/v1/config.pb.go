@@ -65,7 +65,7 @@ type Config struct {
 	Forwarder *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
 	// Prometheus metrics and health of the controller.
 	Metrics *Metrics `protobuf:"bytes,12,opt,name=metrics,proto3" json:"metrics,omitempty"`
-	// The longest packets that the paths to the backends carry.
+	// Has no effect, and goes with the next release.
 	PathMtu *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	// The controller's API over TCP. Absent: it is on unix sockets only.
 	Api *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
@@ -893,7 +893,13 @@ type Tunnel struct {
 	// hash, so that backends spread tunnelled packets over their queues. The
 	// addresses need no host, but backends must accept them as tunnel sources.
 	// Default: none, the source is this machine's address.
-	SourcePrefix  *string `protobuf:"bytes,2,opt,name=source_prefix,json=sourcePrefix,proto3,oneof" json:"source_prefix,omitempty"`
+	SourcePrefix *string `protobuf:"bytes,2,opt,name=source_prefix,json=sourcePrefix,proto3,oneof" json:"source_prefix,omitempty"`
+	// The longest packet, outer headers included, that the network between the load
+	// balancers and the backends carries. For a network whose links are narrower than
+	// the egress interfaces; one narrow path is better told to the kernel
+	// (`ip route ... mtu N`). Services with IPv6 VIPs need 1280 bytes inside the
+	// tunnel. Default: the MTU of the egress interface and of the kernel's route.
+	Mtu           *uint32 `protobuf:"varint,3,opt,name=mtu,proto3,oneof" json:"mtu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,11 +948,17 @@ func (x *Tunnel) GetSourcePrefix() string {
 	return ""
 }
 
+func (x *Tunnel) GetMtu() uint32 {
+	if x != nil && x.Mtu != nil {
+		return *x.Mtu
+	}
+	return 0
+}
+
 type PathMtu struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Learn from ICMP errors that the path to a backend carries less than the
-	// egress interface's MTU. `false`: such errors are ignored and what was
-	// learned is forgotten; only the interface's MTU counts. Default: true.
+	// Has no effect, and goes with the next release: path MTUs are not learned from
+	// ICMP errors any more. See `tunnel.mtu`.
 	Learn         *bool `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3448,11 +3460,13 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\f_probe_ports\"b\n" +
 	"\x04Peer\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12&\n" +
-	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\"r\n" +
+	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\"\x9f\x01\n" +
 	"\x06Tunnel\x12#\n" +
 	"\rudp6_checksum\x18\x01 \x01(\bR\fudp6Checksum\x121\n" +
-	"\rsource_prefix\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fsourcePrefix\x88\x01\x01B\x10\n" +
-	"\x0e_source_prefix\".\n" +
+	"\rsource_prefix\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fsourcePrefix\x88\x01\x01\x12#\n" +
+	"\x03mtu\x18\x03 \x01(\rB\f\xbaH\t*\a\x18\xff\xff\x03(\xc0\x04H\x01R\x03mtu\x88\x01\x01B\x10\n" +
+	"\x0e_source_prefixB\x06\n" +
+	"\x04_mtu\".\n" +
 	"\aPathMtu\x12\x19\n" +
 	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
 	"\x06_learn\"g\n" +

@@ -632,8 +632,6 @@ type GetStatusResponse struct {
 	Pid         uint32 `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Absent: it opened its devices itself.
 	TakenOver *TakenOver `protobuf:"bytes,13,opt,name=taken_over,json=takenOver,proto3" json:"taken_over,omitempty"`
-	// What ICMP errors about our tunnels taught, by the tunnel's remote end.
-	PathMtus []*PathMtu `protobuf:"bytes,14,rep,name=path_mtus,json=pathMtus,proto3" json:"path_mtus,omitempty"`
 	// Peers without a next hop to any of their addresses, by each: such a peer is
 	// in charge of no fragments.
 	UnresolvedPeers []*UnresolvedPeer `protobuf:"bytes,15,rep,name=unresolved_peers,json=unresolvedPeers,proto3" json:"unresolved_peers,omitempty"`
@@ -643,7 +641,9 @@ type GetStatusResponse struct {
 	// there.
 	ControllerAbsentMs uint64 `protobuf:"varint,17,opt,name=controller_absent_ms,json=controllerAbsentMs,proto3" json:"controller_absent_ms,omitempty"`
 	// Absent: no plan yet.
-	KernelCache   *KernelCache `protobuf:"bytes,18,opt,name=kernel_cache,json=kernelCache,proto3" json:"kernel_cache,omitempty"`
+	KernelCache *KernelCache `protobuf:"bytes,18,opt,name=kernel_cache,json=kernelCache,proto3" json:"kernel_cache,omitempty"`
+	// Absent: none came since the start or take-over.
+	TunnelErrors  *TunnelErrors `protobuf:"bytes,19,opt,name=tunnel_errors,json=tunnelErrors,proto3" json:"tunnel_errors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,13 +762,6 @@ func (x *GetStatusResponse) GetTakenOver() *TakenOver {
 	return nil
 }
 
-func (x *GetStatusResponse) GetPathMtus() []*PathMtu {
-	if x != nil {
-		return x.PathMtus
-	}
-	return nil
-}
-
 func (x *GetStatusResponse) GetUnresolvedPeers() []*UnresolvedPeer {
 	if x != nil {
 		return x.UnresolvedPeers
@@ -793,6 +786,13 @@ func (x *GetStatusResponse) GetControllerAbsentMs() uint64 {
 func (x *GetStatusResponse) GetKernelCache() *KernelCache {
 	if x != nil {
 		return x.KernelCache
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetTunnelErrors() *TunnelErrors {
+	if x != nil {
+		return x.TunnelErrors
 	}
 	return nil
 }
@@ -1101,35 +1101,36 @@ func (x *UnresolvedPeer) GetWhy() string {
 	return ""
 }
 
-type PathMtu struct {
+// ICMP errors that say that a packet of our tunnels was too big for a link. They can be
+// forged, and change nothing.
+type TunnelErrors struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The backend, peer, or an address of the prefix that a service spills to.
-	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// The longest outer packet that the path carries. 0: nothing learned.
-	Bytes uint32 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Errors within the last ten minutes that quoted a tunnel packet to this
-	// address which we did not send.
-	Mismatched uint32 `protobuf:"varint,3,opt,name=mismatched,proto3" json:"mismatched,omitempty"`
-	// They were too frequent (100 in ten minutes): nothing is learned for the time being.
-	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// Of the last one: the address that it came from.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// The tunnel's remote end: the backend's name; of a peer or another cluster, the address.
+	About string `protobuf:"bytes,3,opt,name=about,proto3" json:"about,omitempty"`
+	// The MTU that it reports.
+	Mtu           uint32 `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	AgeMs         uint64 `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PathMtu) Reset() {
-	*x = PathMtu{}
+func (x *TunnelErrors) Reset() {
+	*x = TunnelErrors{}
 	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PathMtu) String() string {
+func (x *TunnelErrors) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PathMtu) ProtoMessage() {}
+func (*TunnelErrors) ProtoMessage() {}
 
-func (x *PathMtu) ProtoReflect() protoreflect.Message {
+func (x *TunnelErrors) ProtoReflect() protoreflect.Message {
 	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1141,37 +1142,44 @@ func (x *PathMtu) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
-func (*PathMtu) Descriptor() ([]byte, []int) {
+// Deprecated: Use TunnelErrors.ProtoReflect.Descriptor instead.
+func (*TunnelErrors) Descriptor() ([]byte, []int) {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *PathMtu) GetAddress() string {
+func (x *TunnelErrors) GetCount() uint64 {
 	if x != nil {
-		return x.Address
+		return x.Count
+	}
+	return 0
+}
+
+func (x *TunnelErrors) GetFrom() string {
+	if x != nil {
+		return x.From
 	}
 	return ""
 }
 
-func (x *PathMtu) GetBytes() uint32 {
+func (x *TunnelErrors) GetAbout() string {
 	if x != nil {
-		return x.Bytes
+		return x.About
+	}
+	return ""
+}
+
+func (x *TunnelErrors) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
 	}
 	return 0
 }
 
-func (x *PathMtu) GetMismatched() uint32 {
+func (x *TunnelErrors) GetAgeMs() uint64 {
 	if x != nil {
-		return x.Mismatched
+		return x.AgeMs
 	}
 	return 0
-}
-
-func (x *PathMtu) GetPaused() bool {
-	if x != nil {
-		return x.Paused
-	}
-	return false
 }
 
 // What a process got from the one before it, by `--take-over`.
@@ -3688,7 +3696,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
 	"\bbreaking\x18\x03 \x01(\x04R\bbreaking\x12\x18\n" +
 	"\aunknown\x18\x04 \x01(\x04R\aunknown\"\x18\n" +
-	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\xcf\x06\n" +
+	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\xed\x06\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -3706,13 +3714,13 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\fplan_unsaved\x18\v \x01(\tR\vplanUnsaved\x12\x10\n" +
 	"\x03pid\x18\f \x01(\rR\x03pid\x12?\n" +
 	"\n" +
-	"taken_over\x18\r \x01(\v2 .guideway.forwarder.v1.TakenOverR\ttakenOver\x12;\n" +
-	"\tpath_mtus\x18\x0e \x03(\v2\x1e.guideway.forwarder.v1.PathMtuR\bpathMtus\x12P\n" +
+	"taken_over\x18\r \x01(\v2 .guideway.forwarder.v1.TakenOverR\ttakenOver\x12P\n" +
 	"\x10unresolved_peers\x18\x0f \x03(\v2%.guideway.forwarder.v1.UnresolvedPeerR\x0funresolvedPeers\x12E\n" +
 	"\fprobe_device\x18\x10 \x01(\v2\".guideway.forwarder.v1.ProbeDeviceR\vprobeDevice\x120\n" +
 	"\x14controller_absent_ms\x18\x11 \x01(\x04R\x12controllerAbsentMs\x12E\n" +
-	"\fkernel_cache\x18\x12 \x01(\v2\".guideway.forwarder.v1.KernelCacheR\vkernelCacheJ\x04\b\n" +
-	"\x10\v\"\xc1\x02\n" +
+	"\fkernel_cache\x18\x12 \x01(\v2\".guideway.forwarder.v1.KernelCacheR\vkernelCache\x12H\n" +
+	"\rtunnel_errors\x18\x13 \x01(\v2#.guideway.forwarder.v1.TunnelErrorsR\ftunnelErrorsJ\x04\b\n" +
+	"\x10\vJ\x04\b\x0e\x10\x0fR\tpath_mtus\"\xc1\x02\n" +
 	"\vKernelCache\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3741,14 +3749,13 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x0eUnresolvedPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why\"q\n" +
-	"\aPathMtu\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\rR\x05bytes\x12\x1e\n" +
-	"\n" +
-	"mismatched\x18\x03 \x01(\rR\n" +
-	"mismatched\x12\x16\n" +
-	"\x06paused\x18\x04 \x01(\bR\x06paused\"\xb3\x01\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"w\n" +
+	"\fTunnelErrors\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
+	"\x05about\x18\x03 \x01(\tR\x05about\x12\x10\n" +
+	"\x03mtu\x18\x04 \x01(\rR\x03mtu\x12\x15\n" +
+	"\x06age_ms\x18\x05 \x01(\x04R\x05ageMs\"\xb3\x01\n" +
 	"\tTakenOver\x12\x17\n" +
 	"\atime_ms\x18\x01 \x01(\x04R\x06timeMs\x12'\n" +
 	"\x0fpredecessor_pid\x18\x02 \x01(\rR\x0epredecessorPid\x12/\n" +
@@ -3996,7 +4003,7 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*NotCached)(nil),              // 12: guideway.forwarder.v1.NotCached
 	(*ProbeDevice)(nil),            // 13: guideway.forwarder.v1.ProbeDevice
 	(*UnresolvedPeer)(nil),         // 14: guideway.forwarder.v1.UnresolvedPeer
-	(*PathMtu)(nil),                // 15: guideway.forwarder.v1.PathMtu
+	(*TunnelErrors)(nil),           // 15: guideway.forwarder.v1.TunnelErrors
 	(*TakenOver)(nil),              // 16: guideway.forwarder.v1.TakenOver
 	(*Thread)(nil),                 // 17: guideway.forwarder.v1.Thread
 	(*Device)(nil),                 // 18: guideway.forwarder.v1.Device
@@ -4046,10 +4053,10 @@ var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
 	18, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
 	19, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
 	16, // 10: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
-	15, // 11: guideway.forwarder.v1.GetStatusResponse.path_mtus:type_name -> guideway.forwarder.v1.PathMtu
-	14, // 12: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
-	13, // 13: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
-	11, // 14: guideway.forwarder.v1.GetStatusResponse.kernel_cache:type_name -> guideway.forwarder.v1.KernelCache
+	14, // 11: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
+	13, // 12: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
+	11, // 13: guideway.forwarder.v1.GetStatusResponse.kernel_cache:type_name -> guideway.forwarder.v1.KernelCache
+	15, // 14: guideway.forwarder.v1.GetStatusResponse.tunnel_errors:type_name -> guideway.forwarder.v1.TunnelErrors
 	12, // 15: guideway.forwarder.v1.KernelCache.not_cached:type_name -> guideway.forwarder.v1.NotCached
 	50, // 16: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
 	22, // 17: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop

@@ -641,7 +641,8 @@ type Plan struct {
 	Services []*Service `protobuf:"bytes,10,rep,name=services,proto3" json:"services,omitempty"`
 	// Absent: this plan does not change devices (replay, tests).
 	Forwarder *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
-	PathMtu   *PathMtu   `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
+	// Of former versions' plans; ignored, and gone with the next release.
+	PathMtu *PathMtu `protobuf:"bytes,12,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	// The sets of members that services name: once for each set of pools,
 	// however many services have it.
 	Groups []*Group `protobuf:"bytes,13,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -975,7 +976,10 @@ type Tunnel struct {
 	Udp6Checksum bool `protobuf:"varint,1,opt,name=udp6_checksum,json=udp6Checksum,proto3" json:"udp6_checksum,omitempty"`
 	// IPv4 prefix from which outer sources are drawn by flow hash, for the
 	// backends' RSS. Empty: machine address.
-	SourcePrefix  string `protobuf:"bytes,2,opt,name=source_prefix,json=sourcePrefix,proto3" json:"source_prefix,omitempty"`
+	SourcePrefix string `protobuf:"bytes,2,opt,name=source_prefix,json=sourcePrefix,proto3" json:"source_prefix,omitempty"`
+	// The longest packet with its outer headers, where the egress link and the kernel's
+	// route carry more; from 576. 0: what these carry.
+	Mtu           uint32 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1024,10 +1028,16 @@ func (x *Tunnel) GetSourcePrefix() string {
 	return ""
 }
 
+func (x *Tunnel) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
 type PathMtu struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Learn path MTUs from ICMP errors about tunnel packets. Absent: true.
-	Learn         *bool `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Learn         *bool                  `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2687,10 +2697,11 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x18\n" +
-	"\ahealthy\x18\x03 \x01(\bR\ahealthy\"R\n" +
+	"\ahealthy\x18\x03 \x01(\bR\ahealthy\"d\n" +
 	"\x06Tunnel\x12#\n" +
 	"\rudp6_checksum\x18\x01 \x01(\bR\fudp6Checksum\x12#\n" +
-	"\rsource_prefix\x18\x02 \x01(\tR\fsourcePrefix\".\n" +
+	"\rsource_prefix\x18\x02 \x01(\tR\fsourcePrefix\x12\x10\n" +
+	"\x03mtu\x18\x03 \x01(\rR\x03mtu\".\n" +
 	"\aPathMtu\x12\x19\n" +
 	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
 	"\x06_learn\"u\n" +
