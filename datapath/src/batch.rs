@@ -193,7 +193,6 @@ impl<'m> Datapath<'m> {
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
-        self.match_cache.follow(&view.plan);
         let frames = batch.as_mut_slice();
         let mut state = BatchState::new();
         self.read_all(view, frames, &mut state, verdicts);
@@ -260,7 +259,7 @@ impl<'m> Datapath<'m> {
     ) {
         *verdicts = Verdicts::from([NOT_YET; BATCH_MAX]);
         verdicts.truncate(frames.len());
-        let (vips, uses_match_cache) = (&view.plan.vips, self.uses_match_cache.get());
+        let vips = &view.plan.vips;
         for at in 0..frames.len().min(BATCH_MAX) {
             if let Some(ahead) = frames.get(at + FRAMES_AHEAD) {
                 // Where the outer header will end, and where it will begin.
@@ -275,9 +274,6 @@ impl<'m> Datapath<'m> {
                 let socket = plain.target();
                 let lookup = vips.lookup_v4(socket);
                 prefetch(lookup.bucket());
-                if uses_match_cache {
-                    prefetch_at(self.match_cache.prefetch_v4(socket));
-                }
                 state.packets[at].begin(
                     plain.meta,
                     RecursionLimit::FRESH,
@@ -289,9 +285,6 @@ impl<'m> Datapath<'m> {
                 state.flows.set(at, &plain.blocks());
                 let key = LookupKey::of(&plain.target());
                 prefetch_at(vips.prefetch_v6(&key));
-                if uses_match_cache {
-                    prefetch_at(self.match_cache.prefetch_v6(&key));
-                }
                 state.keys_v6.push(key);
                 state.packets[at].begin(plain.meta, RecursionLimit::FRESH, Stage::SocketV6);
             } else {
@@ -338,7 +331,6 @@ impl<'m> Datapath<'m> {
     ) {
         let (vips, selects) = (&view.plan.vips, self.selects.get());
         let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
-        let mut rest = 0;
         for ((packet, hash), verdict) in packets.iter_mut().zip(flows.hashes()).zip(verdicts) {
             let home = self.table.home(hash);
             prefetch(home);
@@ -356,7 +348,6 @@ impl<'m> Datapath<'m> {
                 _ => continue,
             };
             let Some(matched) = found else {
-                rest += 1;
                 packet.stage = self.match_rest(view, packet.stage, key_v6, home, verdict);
                 continue;
             };
@@ -365,8 +356,6 @@ impl<'m> Datapath<'m> {
             }
             packet.stage = self.of_service(matched, home);
         }
-        // Batches are alike.
-        self.uses_match_cache.set(rest > 0);
     }
 
     /// What is next for a packet whose match is found, with the home of its
@@ -403,12 +392,12 @@ impl<'m> Datapath<'m> {
         home: &'v Home,
         verdict: &mut Verdict,
     ) -> Stage<'v> {
-        let found = match (stage, key_v6) {
-            (Stage::SocketV4(socket, _), _) => self.match_cache.find_v4(&view.plan, socket),
-            (Stage::SocketV6, Some(target)) => self.match_cache.find_v6(&view.plan, target),
+        let target = match (stage, key_v6) {
+            (Stage::SocketV4(socket, _), _) => socket.target(),
+            (Stage::SocketV6, Some(key)) => key.target(),
             _ => unreachable!("all others are matched"),
         };
-        match destination(found) {
+        match destination(view.plan.vips.lookup_rest(&target)) {
             Ok(Destination::Service(matched)) => {
                 return self.of_service(of_plan(view, &matched), home);
             }

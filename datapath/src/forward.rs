@@ -18,7 +18,6 @@ use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
 use crate::kernel_cache::{CacheRegion, EntryWriters};
 use crate::limiter::ServiceLimiters;
-use crate::match_cache::MatchCache;
 use crate::multipath::{Selection, is_requested};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
@@ -53,9 +52,6 @@ pub struct Datapath<'m> {
     pub(crate) uses_connection_ids: Cell<bool>,
     /// Some of this batch's packets are of services with Multipath TCP.
     pub(crate) uses_multipath: Cell<bool>,
-    /// Some of the last batch's packets took more than one lookup to match.
-    pub(crate) uses_match_cache: Cell<bool>,
-    pub(crate) match_cache: MatchCache,
     /// Of the worker's queues; None: no device has one.
     pub(crate) kernel_cache: Option<EntryWriters<'m>>,
 }
@@ -85,8 +81,6 @@ impl<'m> Datapath<'m> {
             uses_connections: Cell::new(false),
             uses_connection_ids: Cell::new(false),
             uses_multipath: Cell::new(false),
-            uses_match_cache: Cell::new(false),
-            match_cache: MatchCache::new(),
             kernel_cache: None,
         }
     }

@@ -31,7 +31,6 @@ pub mod fragment_table;
 pub mod fragmentation;
 pub mod kernel_cache;
 pub mod limiter;
-mod match_cache;
 pub mod multipath;
 pub mod next_hop;
 mod not_cached;

@@ -81,14 +81,6 @@ impl LookupKey {
             port: u16::from_be_bytes([port_high, port_low]),
         }
     }
-
-    /// For tables of targets. Targets that exist are chosen by the config, and
-    /// others may collide.
-    #[inline]
-    #[must_use]
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
 }
 
 /// What is known of a destination.
