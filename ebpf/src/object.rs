@@ -89,7 +89,7 @@ fn refusal(error: &ProgramError) -> String {
     };
     match last_words(&verifier_log.to_string()) {
         Some(words) => format!(
-            "{words} ({io_error}); build with another compiler (CLANG=clang-19 make build), and please report this one, with `uname -r`"
+            "{words}; build with another clang (CLANG=clang-N make build), and please report this one, with `uname -r`"
         ),
         None => format!("{io_error}; {NEEDED}"),
     }
