@@ -9,8 +9,8 @@ use datapath::multipath::token;
 use testnet::root_or_skip;
 use wire::tcp_options::Version;
 
-use crate::balancing::{forge_hmac, forge_token};
-use crate::net::{
+use super::balancing::{forge_hmac, forge_token};
+use super::net::{
     BOTH_FAMILIES, MIB, MPTCP, Net, PORT, Subflow, each, kernel, listener_at, second_address,
     second_vip, subflows_at, transfer, vip,
 };

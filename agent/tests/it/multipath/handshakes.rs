@@ -8,8 +8,8 @@ use datapath::multipath::token;
 use testnet::root_or_skip;
 use wire::tcp_options::Version;
 
-use crate::balancing::{ACK, SYN, first, forge_echo, is_capable_syn};
-use crate::net::{
+use super::balancing::{ACK, SYN, first, forge_echo, is_capable_syn};
+use super::net::{
     BOTH_FAMILIES, MIB, MPTCP, Net, TCP, each, echo_by, kernel, listener_at, transfer, vip,
 };
 

@@ -9,11 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use testnet::root_or_skip;
 use wire::tunnel::geneve;
 
-use crate::agents::capable_syn;
-use crate::balancing::{self, ACK, BACKEND, OTHER_BACKEND, SYN};
-use crate::bpf_file_system::BpfFileSystem;
-use crate::net::{MIB, MPTCP, Net, TIMEOUT, agents, kernel, transfer};
+use super::agents::capable_syn;
+use super::balancing::{self, ACK, BACKEND, OTHER_BACKEND, SYN};
+use super::net::{MIB, MPTCP, Net, TIMEOUT, agents, kernel, transfer};
 use crate::support::Agent;
+use crate::support::bpf_file_system::BpfFileSystem;
 
 fn kill(mut agent: Agent) {
     agent.child.kill().unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use testnet::root_or_skip;
 use wire::{checksum, tcp, tunnel::geneve};
 
-use crate::balancing::{self, BACKEND, OTHER_BACKEND};
-use crate::net::{MIB, MPTCP, Net, agents, kernel, subflows_at, transfer, vip};
+use super::balancing::{self, BACKEND, OTHER_BACKEND};
+use super::net::{MIB, MPTCP, Net, agents, kernel, subflows_at, transfer, vip};
 
 /// The connection's bucket moved: the agent in charge now sends on what joins a connection
 /// of the other backend, and keeps what joins one of its own.
@@ -127,7 +127,7 @@ pub fn capable_syn(port: u16) -> Vec<u8> {
     let IpAddr::V4(vip) = vip(false) else { unreachable!() };
     let mut segment = vec![0; tcp::HEADER_BYTES];
     segment[..2].copy_from_slice(&port.to_be_bytes());
-    segment[2..4].copy_from_slice(&crate::net::PORT.to_be_bytes());
+    segment[2..4].copy_from_slice(&super::net::PORT.to_be_bytes());
     segment[4..8].copy_from_slice(&1234_u32.to_be_bytes());
     segment[12..16].copy_from_slice(&[0x60, balancing::SYN, 0xff, 0xff]);
     segment.extend([30, 4, 1, 1]);

@@ -9,13 +9,13 @@ use rustix::net::sockopt::set_socket_linger;
 use testnet::{Namespace, root_or_skip};
 use wire::tunnel::geneve;
 
-use crate::agents::capable_syn;
-use crate::balancing::{BACKEND, OTHER_BACKEND, forge_hmac, take_timestamps_off_resets, tunnel};
-use crate::bpf_file_system::BpfFileSystem;
-use crate::net::{
+use super::agents::capable_syn;
+use super::balancing::{BACKEND, OTHER_BACKEND, forge_hmac, take_timestamps_off_resets, tunnel};
+use super::net::{
     BOTH_FAMILIES, MIB, MPTCP, Net, agents, each, kernel, listener_at, transfer, vip,
 };
 use crate::support::Agent;
+use crate::support::bpf_file_system::BpfFileSystem;
 
 /// Rules end after both agents have listed theirs, each ten seconds.
 const LISTS: Duration = Duration::from_secs(30);

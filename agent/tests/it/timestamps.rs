@@ -6,8 +6,6 @@
 //!            all it sends to a VIP is put into Geneve tunnels, answers are routed
 //! ```
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::support::Agent;
 use aya::maps::{HashMap, Map, MapData};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
-use support::Agent;
 use tempfile::TempDir;
 use testnet::{Namespace, link, receive, root_or_skip, run};
 use wire::EtherType;

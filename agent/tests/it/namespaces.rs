@@ -6,10 +6,6 @@
 //!      clients on lo: 198.51.100.1, 2001:db8:c::1     VIPs on lo
 //! ```
 
-#[path = "support/bpf_file_system.rs"]
-mod bpf_file_system;
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -18,10 +14,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf_file_system::BpfFileSystem;
+use crate::support::Agent;
+use crate::support::bpf_file_system::BpfFileSystem;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, SendFlags, sendto};
-use support::Agent;
 use tempfile::TempDir;
 use testnet::{Namespace, raw_socket, root_or_skip};
 use wire::tunnel::{geneve, gre, gue};

@@ -11,13 +11,6 @@
 //! sends them on in Geneve, SYNs with the Multipath TCP option. What backends answer is
 //! routed by the same namespace. Only some tests have the other backend.
 
-#[path = "../support/bpf_file_system.rs"]
-mod bpf_file_system;
-#[path = "../support/pass.rs"]
-mod pass;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod agents;
 mod balancing;
 mod clients;

@@ -1,5 +1,9 @@
 //! A running agent, for the tests between namespaces.
 
+pub mod bpf_file_system;
+pub mod pass;
+pub mod tap;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 

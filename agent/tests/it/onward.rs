@@ -18,18 +18,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-#[path = "support/pass.rs"]
-mod pass;
-mod support;
-#[path = "support/tap.rs"]
-mod tap;
-
-use pass::pass;
+use crate::support::Agent;
+use crate::support::pass::pass;
+use crate::support::tap::Cable;
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use support::Agent;
-use tap::Cable;
 use tempfile::TempDir;
 use testnet::{Namespace, link, raw_socket, receive, root_or_skip};
 use wire::tunnel::geneve;

@@ -14,9 +14,9 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use tempfile::TempDir;
 use testnet::Namespace;
 
-use crate::balancing::{self, BACKEND, Balancing, OTHER_BACKEND};
-use crate::pass::pass;
+use super::balancing::{self, BACKEND, Balancing, OTHER_BACKEND};
 use crate::support::Agent;
+use crate::support::pass::pass;
 
 pub const PORT: u16 = 443;
 pub const TIMEOUT: Duration = Duration::from_secs(10);

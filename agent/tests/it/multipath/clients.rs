@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{set_socket_linger, set_socket_reuseaddr};
 use testnet::root_or_skip;
 
-use crate::net::{
+use super::net::{
     BOTH_FAMILIES, MIB, MPTCP, Net, PORT, TIMEOUT, each, kernel, payload, socket, transfer, vip,
 };
 

@@ -6,17 +6,13 @@
 //!                                                                   VIPs on lo
 //! ```
 
-#[path = "support/bpf_file_system.rs"]
-mod bpf_file_system;
-mod support;
-
 use std::net::{TcpListener, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bpf_file_system::BpfFileSystem;
+use crate::support::Agent;
+use crate::support::bpf_file_system::BpfFileSystem;
 use serde_json::Value;
-use support::Agent;
 use tempfile::TempDir;
 use testnet::{Namespace, root_or_skip};
 
