@@ -57,7 +57,13 @@ gotest() {
     .cache/bin/gotest -count=1 -timeout "${MINUTES_MAX}m" "$@"
 }
 
-stage_compilers() { tools/bpf-compilers.sh all; }
+stage_compilers() {
+    BPF_COMPILERS=$(tools/bpf-compilers.sh all)
+    export BPF_COMPILERS
+    printf 'with %s\n' "$BPF_COMPILERS"
+    cargo test --workspace every_compiler | tee .cache/nightly/compilers
+    grep -q '\.\.\. ok$' .cache/nightly/compilers
+}
 
 stage_changes() { go test -count=1 -timeout "${MINUTES_MAX}m" -tags nightly ./tools/...; }
 
@@ -119,7 +125,7 @@ run() {
     [[ $(result "$name") != passed ]] || return 0
     printf '%s == %s: %s\n' "$(date +%T)" "$name" "$results/$name.log"
     setsid "$PWD/tools/nightly.sh" --stage "$name" >"$results/$name.log" 2>&1 </dev/null &
-    running=$!
+    running=$! running_stage=$name
     while kill -0 "$running" 2>/dev/null; do
         if ((SECONDS - begun > MINUTES_MAX * 60)); then
             end_running
@@ -150,6 +156,7 @@ interrupted() {
     if [[ -n ${running-} ]]; then
         end_running
         remove_leftovers
+        echo interrupted >"$results/$running_stage.result"
     fi
     table
     exit 130

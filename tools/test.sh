@@ -99,7 +99,12 @@ build() {
     install -D -t "$GUIDEWAY_BIN" "${CARGO_TARGET_DIR:-target}"/debug/guideway-{forwarder,agent}
 }
 
+# Only root can load eBPF programs, and install the compilers that are missing.
 rust_tests() {
+    if [[ $(id -u) == 0 ]]; then
+        BPF_COMPILERS=$(tools/bpf-compilers.sh)
+        export BPF_COMPILERS
+    fi
     cargo test --workspace 2>&1 | tee "$LOGS/rust.log"
 }
 
