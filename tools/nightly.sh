@@ -17,7 +17,7 @@
 #   compilers     the eBPF programs by every clang that apt has
 #   changes       ARCHITECTURE's table of changes, applied
 #   units         the systemd units (make units)
-#   upgrade       each process beside that of FORMER (make upgrade)
+#   upgrade       each process beside that of FORMER, a day older (make upgrade)
 #   faults        all faults with BIRD (make faults)      | not in core
 #   faults_frr    those that matter to routes, with FRR   |
 #   fuzz          every target for FUZZ_SECONDS           |
@@ -69,10 +69,10 @@ stage_changes() { go test -count=1 -timeout "${MINUTES_MAX}m" -tags nightly ./to
 
 stage_units() { make units; }
 
-# Without FORMER: what was there a week before.
+# Without FORMER: what was there a day before.
 stage_upgrade() {
-    local former=${FORMER:-$(git rev-list -1 --before="$(git log -1 --format=%cI) - 7 days" HEAD)}
-    make upgrade FORMER="${former:?no commit is a week older: give FORMER=commit}"
+    local day_before=$(($(git log -1 --format=%ct) - 24 * 3600))
+    make upgrade FORMER="${FORMER:-$(git rev-list -1 --min-age=$day_before HEAD)}"
 }
 
 stage_faults() { make faults LAB_ROUTER=bird; }
