@@ -48,6 +48,8 @@ main() {
     touch "$SKIPPED_FILE" "$COUNTS_FILE"
     [[ $mode == fast ]] || export GUIDEWAY_BIN=$LOGS/bin
     trap finish EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
     go build -o .cache/bin/gotest ./tools/gotest
 
     lints=
@@ -129,6 +131,7 @@ rust_skips() {
 finish() {
     local status=$?
     trap - EXIT
+    trap '' INT TERM HUP
     end_stage "$status"
     [[ -z ${lints-} ]] || kill -TERM -- "-$lints" 2>/dev/null || true
     [[ $status == 0 ]] || remove_leftovers
