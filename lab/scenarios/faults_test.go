@@ -524,7 +524,9 @@ func TestFaultsAreChosenByNameAndSeed(t *testing.T) {
 	if pairs, err := choose(map[string]string{"FAULTS": "controller_killed+router_restarted, reboot", "PAIRS": "3", "SEED": "2"}); err != nil || len(pairs) != 5 || pairs[0] != "controller_killed+router_restarted" || strings.Count(pairs[4], "+") != 1 {
 		t.Errorf("pairs are %v, %v", pairs, err)
 	}
-	for names, want := range map[string]string{"nap": `fault "nap" is unknown: give some of controller_killed, `, "controller_killed+controller_hung": "do not happen at once"} {
+	const apart = "do not happen at once"
+	for names, want := range map[string]string{"nap": `fault "nap" is unknown: give some of controller_killed, `, "controller_killed+controller_hung": apart,
+		"speaker_hung+clock_an_hour_ahead": apart, "clock_an_hour_back+forwarder_hung": apart} {
 		if _, err := choose(map[string]string{"FAULTS": names}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", names, err)
 		}
