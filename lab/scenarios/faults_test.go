@@ -41,6 +41,8 @@ type fault struct {
 	parts []string
 	// routes: they may change, so it happens with each router. etcd: it needs one.
 	routes, etcd bool
+	// routesStay: no next hop goes away at the router.
+	routesStay bool
 	// short: part of `make test`.
 	short bool
 	limits
@@ -276,6 +278,10 @@ func (s *stage) suffer(block int, set []fault) outcome {
 	s.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
 	time.Sleep(time.Second)
 	s.rememberLogs()
+	stopWatch := nothing
+	if !slices.ContainsFunc(set, func(f fault) bool { return !f.routesStay }) {
+		stopWatch = keepEyeOnRoutes(s.T, s.running)
+	}
 	var result outcome
 	began := time.Now()
 	var cures []func()
@@ -295,6 +301,7 @@ func (s *stage) suffer(block int, set []fault) outcome {
 	s.waitWhole()
 	result.again = time.Since(cured)
 	time.Sleep(2 * time.Second)
+	stopWatch()
 	report, err := remote.Stop()
 	if err != nil {
 		s.Fatal(err)

@@ -17,11 +17,10 @@ import (
 const withdrawnWithin = 300 * time.Millisecond
 
 // The three processes of a load balancer live apart: routes follow the forwarder
-// and the speaker, not the controller.
+// and the speaker, not the controller. TestFaults has one that is away under load.
 func TestSpeaker(t *testing.T) {
 	o := optionsAlone(t, "speaker")
 	running := up(t, o)
-	t.Run("a_controller_that_is_away_changes_no_route", func(t *testing.T) { controllerAway(t, running) })
 	t.Run("without_a_controller_routes_follow_the_forwarder", func(t *testing.T) { forwarderAlone(t, running) })
 	t.Run("a_thread_that_hangs_withdraws_the_routes", func(t *testing.T) {
 		aHangingThreadWithdrawsTheRoutes(t, running, machineUnderTest, "worker-0", "slow-path", "worker-0", "slow-path")
@@ -29,7 +28,6 @@ func TestSpeaker(t *testing.T) {
 	t.Run("a_thread_that_waits_for_a_processor_withdraws_nothing", func(t *testing.T) {
 		aStarvedThreadKeepsTheRoutes(t, running, o.RunDir, machineUnderTest)
 	})
-	t.Run("a_speaker_that_is_killed_announces_again_by_itself", func(t *testing.T) { speakerKilled(t, running) })
 	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
 	t.Run("each_pair_of_deaths_at_once", func(t *testing.T) { pairsOfDeaths(t, running) })
 	t.Run("a_speaker_that_is_stopped_breaks_no_connection", func(t *testing.T) { speakerStopped(t, running) })
@@ -38,46 +36,6 @@ func TestSpeaker(t *testing.T) {
 const machineUnderTest = "lb-2"
 
 var errNotYet = errors.New("not yet")
-
-// controllerAway: killed, hung and stopped under load, each time until a new one
-// (or the same) has taken its place.
-func controllerAway(t *testing.T, running *hosts.Lab) {
-	remote := loadForTakeOver(t, running, 1, 100)
-	stopWatch := keepEyeOnRoutes(t, running)
-	for name, away := range map[string]func() (back func() error, err error){
-		"killed": func() (func() error, error) {
-			return func() error { return running.StartController(machineUnderTest) }, running.Kill(machineUnderTest, "controller")
-		},
-		"stopped": func() (func() error, error) {
-			return func() error { return running.StartController(machineUnderTest) }, running.Stop(machineUnderTest, "controller")
-		},
-		"hung": func() (func() error, error) { return running.Hang(machineUnderTest, "controller") },
-	} {
-		back, err := away()
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		eventually(t, 10*time.Second, name+": the speaker's alarm", func() error { return absentFor(t, running) })
-		if err := back(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if err := running.WaitReady(t.Context(), 30*time.Second); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		time.Sleep(3 * time.Second) // the new one decides meanwhile
-	}
-	stopWatch()
-	stopUnbroken(t, remote)
-}
-
-// absentFor is nil once the speaker misses its controller.
-func absentFor(t *testing.T, running *hosts.Lab) error {
-	samples, err := running.SpeakerMetrics(t.Context(), machineUnderTest)
-	if err == nil && samples["guideway_speaker_controller_absent_seconds"] == 0 {
-		err = errNotYet
-	}
-	return err
-}
 
 // forwarderAlone: without its controller, a forwarder is withdrawn when it is
 // killed or hangs, and announced when it is back.
@@ -116,18 +74,6 @@ func checkWithdrawn(t *testing.T, took time.Duration, what string) {
 	if took > withdrawnWithin {
 		t.Errorf("routes went %v after the forwarder %s", took, what)
 	}
-}
-
-func speakerKilled(t *testing.T, running *hosts.Lab) {
-	if err := running.Kill(machineUnderTest, "controller", "speaker"); err != nil {
-		t.Fatal(err)
-	}
-	waitWithdrawn(t, running, machineUnderTest)
-	if err := running.StartSpeaker(machineUnderTest); err != nil {
-		t.Fatal(err)
-	}
-	waitAnnounced(t, running, machineUnderTest)
-	backToNormal(t, running, "controller")
 }
 
 func anyOrder(t *testing.T, running *hosts.Lab) {
