@@ -35,8 +35,6 @@ func TestMovesByEtcd(t *testing.T) {
 	remote := loadForTakeOver(t, running, 1, 200)
 	resets := watchResets(t, running)
 	one, two, three := running.Backends()[0], running.Backends()[1], running.Backends()[2] // a spare
-	m.run("a backend drains", func() { m.drain(one); m.waitOwners(two) })
-	m.run("it comes back", func() { m.undrain(one); m.waitOwners(one, two) })
 	m.run("scale out", func() { m.setWeight(three, 1); m.waitOwners(one, two, three) })
 	m.run("many at once", func() { m.toggle(one, two, three) })
 	m.run("the leader's controller is killed in each step", func() { m.killLeader(one, two, three) })

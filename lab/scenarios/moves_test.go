@@ -44,7 +44,6 @@ func TestMoves(t *testing.T) {
 	m.run("a backend drains", func() { m.drain(one); m.waitOwners(two) })
 	m.run("it comes back", func() { m.undrain(one); m.waitOwners(one, two) })
 	m.run("scale out", func() { m.setWeight(three, 1); m.waitOwners(one, two, three) })
-	m.run("many at once", func() { m.toggle(one, two, three) })
 	m.run("the controller is killed in each step", func() { m.killController(one, two, three) })
 	m.run("the forwarder is killed during a move", func() { m.killForwarder(one, two, three) })
 	m.run("an agent is killed during a move", func() { m.killAgent(one, two, three) })
